@@ -609,7 +609,7 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
 
 # %% [markdown] trap="02.1" role="hint"
 # 1. One step consists of four calls, and their order matters: clear, loss, backward, step.
-# 2. If you clear between `backward` and `step`, you throw away what you have just computed. If you clear only at the end, you trust your caller to have cleared before.
+# 2. If you clear the gradients between `backward` and `step`, you throw away what you have just computed. If you clear them only at the end, you rely on the caller to have cleared them before.
 # 3. `opt.zero_grad()` clears every parameter that the optimizer knows, including the biases. `loss.item()` returns a number without a graph.
 
 # %% [markdown] trap="02.1" role="keep"
@@ -1021,7 +1021,7 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="02.3" role="hint"
 # 1. The result has to leave the graph, and it needs memory of its own. That takes two calls.
 # 2. Methods that end in an underscore change the tensor they are called on. Do not call one on `t`.
-# 3. One of the two calls is `clone()`. Which call leaves the graph?
+# 3. One of the two calls is `clone()`. Which other call takes the result out of the graph?
 
 # %% [markdown] trap="02.3" role="keep"
 # **Keep:** `.data` shares memory with its tensor and hides your edits from autograd.
@@ -1239,7 +1239,7 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
     Only one graph may exist at a time, so call backward for each pair.
     Gradients that the model already holds must not count.
 
-    Example: parts of 3 rows and 1 row count 3/4 and 1/4.
+    Example: batches of 3 rows and 1 row count 3/4 and 1/4.
     """
     # BEGIN SOLUTION
     rows = sum(len(y) for _, y in batches)
@@ -1724,7 +1724,7 @@ def gradients(out, inputs: list) -> list:
     # END SOLUTION
 
 # %% [markdown] trap="02.6" role="hint"
-# 1. Walk through the graph twice. In the first walk, only count how often each node appears among the parents of other nodes.
+# 1. Walk through the graph twice. In the first walk, only count how many times each node appears among the parents of other nodes.
 # 2. In the second walk, a node is ready when the number of gradients that have arrived equals its count. `out` is ready from the start, with a gradient of 1.
 # 3. Use a list as a stack instead of recursion. A parent that appears twice counts twice.
 

@@ -371,7 +371,7 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
     -200.
 
     Example: for logits zeros(1, 4) and y [0], the loss is 1.386 and the
-    gradient [[-.75, .25, .25, .25]].
+    gradient is [[-.75, .25, .25, .25]].
     """
     # BEGIN SOLUTION
     n = torch.arange(len(y))
@@ -1112,7 +1112,7 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="03.3" role="hint"
-# 1. You have to clear, call backward, undo the scale, clip, and step. Which of these must come before which? (If the loss is 1024 times too large, so are all its gradients. To undo the scale, divide either the loss (before `backward`) or every gradient (after `backward`) by it.)
+# 1. You have to clear, call backward, undo the scale, clip, and step. Which of these must come before which? If the loss is 1024 times too large, so are all gradients. To undo the scale, divide the loss before `backward`, or every gradient after `backward`, by the scale.
 # 2. The limit applies to the true gradient. If you clipped a gradient that is still 1024 times too large, almost nothing would be left of it.
 # 3. The parameters are in `group["params"]` for each `group` in `optimizer.param_groups`. `clip_grad_norm_` returns the norm before clipping. For the norm after clipping, measure again with `nn.utils.get_total_norm`.
 
@@ -1348,7 +1348,7 @@ def init_(net: nn.Sequential) -> None:
 
     Args:
         net: nn.Linear and nn.ReLU in alternation, of any widths, even 1.
-            The last layer can be a Linear. A Linear can have no bias.
+            The last layer can be a Linear. A Linear can lack a bias.
 
     For inputs from N(0, 1), the mean square after *every* ReLU is between
     0.5 and 2 on average over many nets, even if layers get wider or

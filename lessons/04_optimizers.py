@@ -508,7 +508,7 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 
 # %% [markdown] trap="04.1" role="hint"
 # 1. Names are only a convention. `p.ndim` and the type of a module are facts.
-# 2. `model.parameters()` yields a shared tensor once; walking over modules yields it twice.
+# 2. `model.parameters()` yields a shared tensor once, but walking over the modules yields it twice.
 # 3. An embedding's weight has two axes, so first collect the `id` of `m.weight` for every `nn.Embedding`.
 
 # %% [markdown] trap="04.1" role="keep"
@@ -1792,7 +1792,7 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
     does. Write the rule out, without torch.optim.
 
     Args:
-        w, grad: (N,) float32. Do not change grad. The caller may overwrite
+        w, grad: (N,) float32. Do not change grad. The caller can overwrite
             it later. If grad is None, neither w nor state changes.
         state: a dict for this weight alone, empty before its first step.
         lr, momentum: may change from step to step. Momentum 0 is plain SGD.
@@ -2540,15 +2540,15 @@ def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
 
     The stack holds one or more matrices on top of each other: sizes[0] rows
     of the first, then sizes[1] rows of the second, and so on. Its rows are
-    split over the ranks in order, and a split may fall inside a matrix.
+    split over the ranks in order, and a split can fall inside a matrix.
 
     Args:
-        shard: (n, m) float32, the rows on this rank. n may differ from rank
-            to rank and may be 0. shard does not change.
+        shard: (n, m) float32, the rows on this rank. n can differ from rank
+            to rank and can be 0. shard does not change.
         gather: gather(shard) returns the list of all ranks' shards. Every
             rank has to call it once, or the other ranks wait for ever.
         orthogonalize: orthogonalize(matrix) returns a new tensor of the
-            same shape. Each matrix goes through it whole and alone.
+            same shape. Pass it one whole matrix at a time.
 
     Example: for shards [[2., 4.], [1., 0.]] and [[0., 5.]], sizes [1, 2],
     and an orthogonalize that divides by the largest entry, rank 0 returns

@@ -593,11 +593,12 @@ claim("standard deviation of one image of 8 x 8 pixels after BatchNorm2d",
 
 # %% trap="05.1" role="exercise" points=4 difficulty=3 minutes=15
 def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
-    """Measure how far a batch is from what each BatchNorm has stored.
+    """Measure how far a batch is from each BatchNorm's stored statistics.
 
     A channel's mean is the mean of the norm's input in model(x), over all
-    axes except 1. Divide its distance from running_mean by the stored
-    standard deviation, the root of running_var. Do not build a graph.
+    axes except 1. Divide the distance of this mean from running_mean by the
+    stored standard deviation, the root of running_var. Do not build a
+    graph.
 
     Args:
         model: in eval mode, with nn.BatchNorm1d on (N, C) and
@@ -606,8 +607,8 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
         x: a batch that model accepts.
 
     Returns:
-        A dict with each norm's largest distance, a float, by its name in
-        model.named_modules().
+        A dict with each norm's largest distance, a float, by the norm's
+        name in model.named_modules().
 
     Example: a fresh nn.BatchNorm1d(1) with x [[1.], [3.]] gives {"": 2.0}.
     """
@@ -1256,7 +1257,7 @@ def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
         x: an input that model accepts.
 
     Call the model twice, in the mode that each module has, without a seed.
-    Leave no hook and build no graph.
+    Leave no hook behind and build no graph.
 
     Example: return ["", "body"] for a model whose body calls F.dropout.
     """
@@ -1634,7 +1635,7 @@ def gain_for(act) -> float:
 
     Args:
         act: an element-wise function or nn.Module. It gets float32 and may
-            write into its input. Its outputs may be as small as 1e-12 or as
+            write into its input. Its outputs can be as small as 1e-12 or as
             large as 1e12.
 
     Returns:
@@ -1654,7 +1655,7 @@ def gain_for(act) -> float:
 
 # %% [markdown] trap="05.4" role="hint"
 # 1. You need only one number: how large the output of `act` is, on average, for the inputs of a layer at the start.
-# 2. Draw many numbers from N(0, 1). With a thousand numbers, the result may be off by more than 2 %. With a million numbers it is not, unless `act` grows very steeply.
+# 2. Draw many numbers from N(0, 1). With a thousand numbers, the result can be off by more than 2 %. With a million numbers it is not, unless `act` grows very steeply.
 # 3. The gain is one over the root of the mean square. Take the mean square, not the variance, and build no graph.
 
 # %% [markdown] trap="05.4" role="keep"
@@ -1826,16 +1827,17 @@ def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
 
     Each parameter, even if it is frozen or tied, becomes decay * (its old
     value) + (1 - decay) * (model's value). Each buffer becomes a copy of
-    model's, whatever its dtype, because counters and masks have no average.
+    model's buffer, whatever the dtype, because counters and masks have no
+    average.
 
     Args:
         average, model: have the same structure, with any dtypes and
-            layouts. They may be without parameters or without buffers.
+            layouts. They can be without parameters or without buffers.
         decay: 0 <= decay <= 1.
 
-    average keeps its tensors, so an optimizer or a state_dict made before
-    sees the change. model does not change. No mode and no gradient changes,
-    no memory is shared, and no graph is built.
+    average keeps its tensors, so the change also reaches an optimizer or a
+    state_dict made before. model does not change. No mode and no gradient
+    changes, no memory is shared, and no graph is built.
 
     Example: if a parameter is 1 in average and 2 in model, decay 0.75 makes
     it 1.25 in average.

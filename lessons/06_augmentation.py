@@ -886,7 +886,7 @@ def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
         model: returns logits (N, K). Call it once, on the blends.
         x: (N, ...) float32. Row i is blended with row order[i].
         y: labels (N,) int64.
-        order: (N,) int64, row numbers; a row may appear twice.
+        order: (N,) int64, row numbers; a row can appear twice.
         lam: lam[i] is the weight of row i, in the blend and in the loss.
 
     The inputs and the model's mode and gradients do not change.
@@ -1120,17 +1120,17 @@ def stop_and_best(losses: list[float], patience: int,
     if it is more than min_delta below the loss at the last progress.
     Training stops at the patience-th epoch in a row without progress,
     otherwise at the last epoch. Restore the first epoch with the lowest
-    loss up to the stop, whether that loss was progress or not. NaN is
-    neither progress nor lowest. If all losses are NaN up to the stop,
-    restore epoch 0.
+    loss up to the stop, whether that loss was progress or not. A NaN is
+    neither progress nor the lowest loss. If all losses are NaN up to the
+    stop, restore epoch 0.
 
     Args:
         losses: the validation losses of epochs 0, 1, 2 and so on. Do not
-            change the list. A loss may be NaN.
+            change the list. A loss can be NaN.
         patience, min_delta: patience >= 1, min_delta >= 0.
 
-    Example: [3., 2., 2.5, 1.9, 2.1] with patience 2, min_delta 0.5 is (3,
-    3).
+    Example: [3., 2., 2.5, 1.9, 2.1] with patience 2 and min_delta 0.5 gives
+    (3, 3).
     """
     # BEGIN SOLUTION
     reference = lowest = math.inf
@@ -1319,7 +1319,7 @@ def keep_best(model: nn.Module, train_epoch, val_loss,
 
 # %% [markdown] trap="06.4" role="hint"
 # 1. Copy the state right after an epoch with a new lowest loss, not before that epoch and not at the end.
-# 2. `state_dict()` also has the persistent buffers. Each of its tensors needs a copy.
+# 2. `state_dict()` also contains the persistent buffers. Each of its tensors needs a copy.
 # 3. `load_state_dict` writes the values back into the model's own tensors.
 
 # %% [markdown] trap="06.4" role="keep"
@@ -1590,7 +1590,7 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
 
     Args:
         x, y: (N, F) float32 and (N,) int64.
-        folds: (N,) int64, the fold number of each row. Any value may occur.
+        folds: (N,) int64, the fold number of each row. Any value can occur.
         select: select(x, y) returns column numbers, all different. Call it
             once for each fold.
         fit: fit(x, y), called with only the selected columns, returns a
@@ -1616,7 +1616,7 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
 # %% [markdown] trap="06.5" role="hint"
 # 1. Inside the loop, `select` and `fit` get the same rows, all rows outside the fold.
 # 2. Let `inside = folds == fold`. Then `select` and `fit` get the rows that `~inside` keeps, and the model predicts `x[inside][:, columns]`.
-# 3. Count the right rows over all folds and divide once, because folds may differ in size.
+# 3. Count the right rows over all folds and divide once, because folds can differ in size.
 
 # %% [markdown] trap="06.5" role="keep"
 # **Keep:** Split first. Then do every step that learns from labels on only the training
@@ -1948,7 +1948,7 @@ def split_groups(groups: torch.Tensor, share: float,
 
     Args:
         groups: (N,) int64, any numbers. Row i belongs to group groups[i].
-        seed: from 0 to 2**32 - 1. It draws the test groups, every set
+        seed: from 0 to 2**32 - 1. Draw the test groups with it, every set
             equally likely. The same seed gives the same split, and
             different seeds give different splits.
 
@@ -2124,7 +2124,8 @@ def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
     """Return the logits, corrected to the training data's own base rate.
 
     Training multiplied the odds by the mean weight of the positives divided
-    by the mean weight of the negatives, and by pos_weight. Undo both.
+    by the mean weight of the negatives, and by pos_weight. Undo both
+    factors.
 
     Args:
         z: (M,) logits of a model.
@@ -2313,11 +2314,11 @@ def augmented_pairs(images: torch.Tensor, masks: torch.Tensor, shift: int,
                     ignore: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Mirror and shift each image at random, and its mask in the same way.
 
-    With probability 1/2 a pair is mirrored, left to right. Then it moves by
-    a number of rows and a number of columns, drawn independently, with
-    every number from -shift to shift equally likely. Every pair has its own
-    draws. Pixels that come in from outside are 0 in an image and ignore in
-    a mask.
+    With probability 1/2 a pair is mirrored, left to right. Then the pair
+    moves by a number of rows and a number of columns, drawn independently,
+    with every number from -shift to shift equally likely. Every pair has
+    its own draws. Pixels that come in from outside are 0 in an image and
+    ignore in a mask.
 
     images: (N, C, H, W) float32. masks: (N, H, W) int64. shift: from 0 to
     the smaller of H and W, minus 1.
@@ -2347,7 +2348,7 @@ def augmented_pairs(images: torch.Tensor, masks: torch.Tensor, shift: int,
 # %% [markdown] trap="06.9" role="hint"
 # 1. Draw first, once for each pair: mirrored or not, rows, columns. Then apply the same draws to the image and to its mask.
 # 2. Pad the image with 0 and the mask with `ignore`, by `shift` on all sides. A shift is then the choice of a window of H x W pixels.
-# 3. `flip(-1)` mirrors left to right in both shapes, because columns come last in each.
+# 3. `flip(-1)` mirrors left to right in both shapes, because columns come last in both.
 
 # %% [markdown] trap="06.9" role="keep"
 # **Keep:** Augment an image and everything that refers to its pixels (a mask, boxes,

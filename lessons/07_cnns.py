@@ -417,12 +417,12 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
         size: (height, width) of the input.
         batch: the number of images.
         layers: a list of (channels, kernel, stride, padding), with square
-            windows and dilation 1; it is unchanged.
+            windows and dilation 1; the list is unchanged.
 
     The number of positions is rounded down, as in torch. Maps too large for
     any memory count as well.
 
-    Example: size (5, 8), batch 2, layers [(3, 3, 2, 0)]: [144].
+    Example: size (5, 8), batch 2 and layers [(3, 3, 2, 0)] give [144].
     """
     # BEGIN SOLUTION
     height, width = size
@@ -674,7 +674,7 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 
     The input is as wide as it needs to be, and pixels are counted from 0.
     Positions in the padding, even in the padding of inner maps, count like
-    all others, so both results may be negative.
+    all others, so both results can be negative.
 
     Example: layers [(3, 1, 1, 1)] and unit 0 return (-1, 1).
     """
@@ -1130,8 +1130,7 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 # %% [markdown] trap="07.3" role="hint"
 # 1. A list of layers by name leaves out the layers you did not think of. Go through `model.parameters()`, which yields every tensor once, and decide where each tensor belongs.
 # 2. A tensor belongs only to the head if every path to it leads through the head. Walk from the model through `children()`, stop at the head, and collect each module's own parameters: `module.parameters(recurse=False)`.
-# 3. Compare by identity (`is`, or a set of tensors), because two tensors may hold equal
-#    values.
+# 3. Compare by identity (`is`, or a set of tensors), because two different tensors can have equal values.
 
 # %% [markdown] trap="07.3" role="keep"
 # **Keep:** Measure forgetting on the old task, because the new loss does not show it.
@@ -1448,13 +1447,13 @@ def layout(shape: tuple, strides: tuple) -> str:
     Returns:
         "NCHW": torch's default, with W innermost.
         "NHWC": channels last, with C innermost.
-        "both": the strides fit both of these.
+        "both": the strides fit both layouts.
         "neither": the strides fit neither.
 
     An axis of length 1 has no neighbours, so its stride does not count. No
     axis has length 0.
 
-    Example: shape (2, 3, 4, 5), strides (60, 1, 15, 3): "NHWC".
+    Example: shape (2, 3, 4, 5) with strides (60, 1, 15, 3) gives "NHWC".
     """
     # BEGIN SOLUTION
     def dense(order):
@@ -1610,8 +1609,8 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
     Names come in any order. The last layer has 1 step even if no name has
     0. names is unchanged.
 
-    Example: ["embed.w", "layers.0.w", "head.w"], base 1, decay 0.5: 0.25,
-    0.5 and 1.
+    Example: ["embed.w", "layers.0.w", "head.w"] with base 1 and decay 0.5
+    get 0.25, 0.5 and 1.
     """
     # BEGIN SOLUTION
     def layer(name):
@@ -1627,7 +1626,7 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
     # END SOLUTION
 
 # %% [markdown] trap="07.6" role="hint"
-# 1. Find the number of layers first: the largest `k` in any `layers.k.`, plus one. `k` may have two digits.
+# 1. Find the number of layers first: the largest `k` in any `layers.k.`, plus one. `k` can have two digits.
 # 2. Count the steps down from the top: 0 for the head, 1 for the highest layer, and the number of layers plus one for the embedding.
 # 3. Look only at the beginning of the name: `head.layers.0.w` belongs to the head, and so does `layers.norm.w`, which has no number.
 
@@ -1776,8 +1775,8 @@ def freeze(body: nn.Module) -> None:
 
     None of the body's parameters requires a gradient, and the body always
     computes as in eval mode, even if the body, or a model that contains it
-    at any depth, is later put into train mode, once or often. The body's
-    parameters and buffers keep their values.
+    at any depth, is later put into train mode, once or many times. The
+    body's parameters and buffers keep their values.
 
     You call the body as before, and gradients still flow through it to its
     input. train() and eval() still return the body. Other modules, even of
@@ -2326,7 +2325,7 @@ def audit(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
     returns. Model and optimizer are unchanged.
 
     Example: if the head was replaced after the optimizer was made for the
-    whole model, its two names are missing, and there are two ghosts.
+    whole model, the head's two names are missing, and there are two ghosts.
     """
     # BEGIN SOLUTION
     held = [p for group in optimizer.param_groups for p in group["params"]]
@@ -2344,7 +2343,7 @@ def audit(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
 # %% [markdown] trap="07.10" role="hint"
 # 1. First collect the optimizer's tensors: every group of `optimizer.param_groups` has a list under `"params"`.
 # 2. Compare by `id`, or with sets of tensors, because `==` on tensors compares values.
-# 3. Each entry answers one question: which tensors are trainable but not held, which are held but not in the model, and which are held but frozen?
+# 3. Each entry answers one question: which trainable tensors are in no group, which tensors in a group are not in the model, and which tensors in a group are frozen?
 
 # %% [markdown] trap="07.10" role="keep"
 # **Keep:** An optimizer knows tensors, not models. Replace layers first, freeze second,

@@ -706,7 +706,7 @@ def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
     grad mode and every module's training flag are what they were, and x and
     others are unchanged.
     Example: a model that shifts all positions one to the left, with x [[1.,
-    2., 3.]] and others [[5., 5., 9.]]: [0.0, 3.0, 6.0].
+    2., 3.]] and others [[5., 5., 9.]], gives [0.0, 3.0, 6.0].
     """
     # BEGIN SOLUTION
     modes = [(module, module.training) for module in model.modules()]
@@ -725,7 +725,7 @@ def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
     # END SOLUTION
 
 # %% [markdown] trap="08.1" role="hint"
-# 1. You need two passes per position: the rows as they are, and a copy in which that position is replaced. No output before the position may move.
+# 1. You need two passes per position: the rows as they are, and a copy in which that position is replaced. No output before the position may change.
 # 2. `[:, :t]` are the outputs of all rows before position `t`. The output at `t` itself may change, because it may look at its own token.
 # 3. Save each module's `training` flag before you call `model.eval()`, and restore it
 #    afterwards.
@@ -1043,7 +1043,7 @@ def decoder_mask(real: torch.Tensor) -> torch.Tensor:
 
     Args:
         real: (B, T), 1 for a token and 0 for a pad, as int64, bool or
-            float32, with B and T >= 1, in any memory order. Pads may be on
+            float32, with B and T >= 1, in any memory order. Pads can be on
             the right, on the left or in between.
 
     Returns:
@@ -1232,14 +1232,14 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 
     Entry [n, t - 1] is -ln p of ids[n, t]. For this entry, the model sees
     the tokens before position t, a mask_id at position t and nothing after
-    it, and you use its logits at position t. The logits may be large, and p
+    it, and you use its logits at position t. The logits can be large, and p
     must not underflow to 0.
 
     Args:
         model: maps tokens (N, t), 1 <= t <= T, to logits (N, t, vocab),
             float32; every position sees all others.
         ids: (N, T) int64 with T >= 2, in any memory order.
-        mask_id: the token that marks a gap; it may also occur in the text.
+        mask_id: the token that marks a gap; it can also occur in the text.
 
     No graph is built, and afterwards the grad mode is what it was. ids is
     unchanged.
@@ -1582,9 +1582,9 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
     """Attend causally from M queries to a cache, tile keys at a time.
 
     The queries are the last M of the length filled positions, so query i
-    sees the keys 0 to i + length - M. A query that sees no key returns
-    zeros. Scores are divided by sqrt(D); they may reach tens of thousands,
-    of either sign.
+    sees the keys 0 to i + length - M. A query that sees no key gets zeros.
+    Scores are divided by sqrt(D); they can reach tens of thousands, of
+    either sign.
 
     Args:
         q, k, v: (M, D), (N, D), (N, E), float32, M, D and E >= 1, in any
@@ -1618,7 +1618,7 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="08.4" role="hint"
-# 1. Go through the keys tile by tile, and keep three things per query: the largest score so far, the sum of the weights and the weighted sum of the values. When a tile has a larger score, multiply both sums by exp(old largest - new largest). Let the loop end at `length`, and slice k and v yourself, so that the last tile may be short and no empty slot is read, because a weight of zero times NaN is NaN.
+# 1. Go through the keys tile by tile, and keep three things per query: the largest score so far, the sum of the weights and the weighted sum of the values. When a tile has a larger score, multiply both sums by exp(old largest - new largest). Let the loop end at `length`, and slice k and v yourself. Then the last tile can be short, and no empty slot is read. (A weight of zero times NaN is NaN.)
 # 2. Query `i` sees key `j` if `j <= i + length - M`. Set all other scores of the tile to minus infinity.
 # 3. A query that has seen no key so far has a largest score of minus infinity, and infinity minus infinity is NaN. For such a query subtract 0; its sum stays 0, and you divide by 1.
 
@@ -1784,7 +1784,7 @@ def sectors(addresses: list, size: int) -> list:
 
     Args:
         addresses: for each thread, the byte where its read begins, 0 or
-            more. Addresses need not rise, and several may be equal. A
+            more. Addresses need not rise, and several can be equal. A
             thread that reads nothing has None. The list is unchanged.
 
     Example: sectors([0, 4, 64, None], 4) is [2].
@@ -1935,7 +1935,7 @@ def conflict_degree(addresses: list) -> int:
 
     A word is 4 bytes and begins at a multiple of 4, and word w is in bank w
     % 32. In a turn, each bank returns one word, to all threads that read
-    any of its bytes. If no thread reads, there is no turn.
+    any of the word's bytes. If no thread reads, there is no turn.
 
     Args:
         addresses: for each of at most 32 threads, the byte that it reads, 0
@@ -2073,14 +2073,14 @@ def warp_passes(paths: list, lengths: dict) -> int:
     """Count the instructions that the warps of a block issue at a branch.
 
     A warp is 32 consecutive threads; the last one may have fewer. For each
-    path that at least one of its threads takes, a warp issues the
+    path that at least one of its threads takes, a warp issues the path's
     instructions once, while the other threads wait.
 
     Args:
         paths: for each thread, in order, the name of its path, or None if
-            it has already left.
+            the thread has already left.
         lengths: the number of instructions on each path, by name, 0 or
-            more; two paths may have the same length.
+            more; two paths can have the same length.
 
     paths and lengths are unchanged.
     Example: warp_passes(["a", "b", "a", None], {"a": 5, "b": 2}) is 7.
@@ -2094,7 +2094,7 @@ def warp_passes(paths: list, lengths: dict) -> int:
     # END SOLUTION
 
 # %% [markdown] trap="08.7" role="hint"
-# 1. Go through `paths` in slices of 32. Within a slice, only which names occur matters, not how often.
+# 1. Go through `paths` in slices of 32. Within a slice, it matters which names occur, not how many times.
 # 2. `set(paths[start:start + 32])` has each name once; remove `None` from this set.
 # 3. Add up `lengths[name]` for the names of each set, over all slices; the last slice may be short.
 
@@ -2228,7 +2228,7 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
     Program p handles `block` positions beginning at p * block, or as many
     as are left. There are as many programs as n needs. They run in any
     order, mixed with programs of other kernels, and share nothing. Load
-    each value once, and store nothing but y. a may reach 1000 and b a
+    each value once, and store nothing but y. a can reach 1000 and b a
     million, of either sign, and y must stay finite.
 
     Example: with n 5 and block 4, program 1 loads and stores only position
@@ -2579,7 +2579,7 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 
     Args:
         x, weight: (B, T, d) and (3d, d), float32, in any memory order.
-            F.linear(x, weight) holds q, k and v in this order, each with
+            F.linear(x, weight) contains q, k and v in this order, each with
             its heads side by side, d / heads values per head.
 
     x and weight are unchanged, and gradients reach both, in training and
@@ -3075,8 +3075,8 @@ def batch_dependence(model: nn.Module, x: torch.Tensor,
 
 # %% [markdown] trap="08.11" role="hint"
 # 1. Call the model twice, once with `x` and once with `torch.cat([x[:1], others])`. Only output 0 counts.
-# 2. In train mode dropout looks like a dependence, and BatchNorm moves its buffers, so call `model.eval()` first.
-# 3. A model's parts may be in different modes. Save `(module, module.training)` for all of `model.modules()` and restore them one by one.
+# 2. In train mode dropout looks like a dependence, and BatchNorm updates its buffers, so call `model.eval()` first.
+# 3. A model's parts can be in different modes. Save `(module, module.training)` for all of `model.modules()` and restore them one by one.
 
 # %% [markdown] trap="08.11" role="keep"
 # **Keep:** Attention mixes along the axis that it treats as the sequence. If that axis is
@@ -3256,7 +3256,7 @@ def load_tied(model: nn.Module, state: dict) -> None:
     """Load a state with assign=True, and keep every tie.
 
     Names that are one parameter before the call are one parameter
-    afterwards. state may have only some of their names; if it has several,
+    afterwards. state can have only some of their names; if it has several,
     their values have to be equal.
 
     Args:

@@ -685,14 +685,14 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
                 momentum: float) -> None:
     """Take one step of SGD with momentum on bfloat16 weights, in place.
 
-    After each step a weight is the bfloat16 nearest to the result of the
-    same steps in float32: v = momentum * v + grad, with v = 0 at first, and
-    w = w - lr * v.
+    After each step a weight is the bfloat16 value nearest to the result of
+    the same steps in float32: v = momentum * v + grad, with v = 0 at first,
+    and w = w - lr * v.
 
     Args:
         weights: tensors of any shape and strides, without requires_grad.
-        grads: a bfloat16 tensor for each weight, unchanged; None leaves the
-            weight and its v as they are.
+        grads: a bfloat16 tensor for each weight, unchanged; for None, the
+            weight and its v stay as they are.
         state: a dict for these weights alone, empty before their first
             step; keep in it what you need.
         lr: may change from step to step.
@@ -713,7 +713,7 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
 
 # %% [markdown] trap="09.8" role="hint"
 # 1. Before the first step `state` is empty: make a float32 copy of each weight and float32 zeros of its shape, and keep both there.
-# 2. Step on the copy. You never read the bfloat16 weight again.
+# 2. Take the step on the copy, and never read the bfloat16 weight again.
 # 3. Write the copy into the weight with `copy_`, which rounds and keeps the weight's own memory.
 
 # %% [markdown] trap="09.8" role="keep"
@@ -895,19 +895,19 @@ def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
     """Count a GPU's bytes of weights, gradients and AdamW state, as an int.
 
     Args:
-        layout: "float32" and "autocast" hold everything in float32;
-            "bfloat16" holds everything in bfloat16; "master" has weights
-            and gradients in bfloat16, a float32 master of each weight, and
-            float32 moments.
+        layout: "float32" and "autocast": everything in float32; "bfloat16":
+            everything in bfloat16; "master": weights and gradients in
+            bfloat16, a float32 master of each weight, and float32 moments.
         tensors: a list of (values, trained), unchanged.
-        shard: "none"; "state" splits masters and moments over the GPUs,
-            "gradients" also the gradients, "all" also the weights.
+        shard: what is split over the GPUs. "none": nothing; "state":
+            masters and moments; "gradients": also the gradients; "all":
+            also the weights.
 
     A frozen tensor has only its weight, and no master. Each tensor is split
     by itself: n values into parts of n / gpus, rounded up.
 
-    Example: [(10, True), (4, False)], "master", 4 GPUs, "state": 28 for
-    weights, 20 for gradients, 36 for the rest, 84 together.
+    Example: [(10, True), (4, False)] with "master", 4 GPUs and "state" take
+    28 bytes for weights, 20 for gradients and 36 for the rest, 84 together.
     """
     # BEGIN SOLUTION
     small, state = {"float32": (4, 8), "autocast": (4, 8),
@@ -1250,14 +1250,16 @@ def stays_behind(model: nn.Module) -> list[str]:
     module's own attributes, directly or through lists, tuples and dict
     values, at any depth. Modules in lists are not searched. Skip the
     model's parameters wherever they are, and buffers where they are
-    registered. The same buffer under a second attribute is listed.
+    registered. If a registered buffer is also a second attribute, that
+    attribute is listed.
 
-    A path has the module's name, the attribute, positions and keys, with
-    dots in between. A module that is used twice is listed under its first
-    name, and a tensor held twice under both paths. The model is unchanged.
+    A path consists of the module's name, the attribute, positions and keys,
+    with dots in between. A module that is used twice is listed under its
+    first name, and a tensor held twice under both paths. The model is
+    unchanged.
 
     Example: self.mean and self.tables = [sin, cos], plain tensors, in a
-    part "body": ["body.mean", "body.tables.0", "body.tables.1"].
+    part "body", give ["body.mean", "body.tables.0", "body.tables.1"].
     """
     # BEGIN SOLUTION
     registers = ("_parameters", "_buffers", "_modules")
@@ -1284,7 +1286,7 @@ def stays_behind(model: nn.Module) -> list[str]:
 # %% [markdown] trap="09.14" role="hint"
 # 1. `vars(module)` has a module's own attributes. Among them are the dictionaries `_parameters`, `_buffers` and `_modules`; the tensors in these dictionaries move.
 # 2. Walk through lists, tuples and dicts recursively, and pass the path along.
-# 3. A parameter held in a second place also moves, so skip every tensor that is one of `model.parameters()`, by identity. A buffer held in a list does not move.
+# 3. A parameter that is also in a list moves, so skip every tensor that is one of `model.parameters()`, by identity. A buffer in a list does not move.
 
 # %% [markdown] trap="09.14" role="keep"
 # **Keep:** Make every tensor that belongs to the model a parameter or a buffer. **In your
@@ -1546,7 +1548,7 @@ def find_waits(events: list) -> list[str]:
             it starts no earlier and ends no later.
 
     Example: [("aten::item", 0, 9), ("aten::_local_scalar_dense", 1, 8),
-    ("aten::mm", 10, 12)]: ["aten::item"].
+    ("aten::mm", 10, 12)] give ["aten::item"].
     """
     # BEGIN SOLUTION
     waits = {"aten::_local_scalar_dense", "aten::nonzero",
@@ -1561,7 +1563,7 @@ def find_waits(events: list) -> list[str]:
     # END SOLUTION
 
 # %% [markdown] trap="09.10" role="hint"
-# 1. For each event that waits, collect the `aten::` events around it. An event counts as around itself.
+# 1. For each event that waits, collect the `aten::` events around it. An event also counts as being around itself.
 # 2. The outermost event is the longest of these events.
 # 3. A set of events (not of names) holds each operation once and keeps two `item()` calls
 #    apart.
@@ -1995,19 +1997,20 @@ claim("all_reduce calls with one step through the wrapper",
 
 # %% trap="09.11" role="exercise" points=4 difficulty=3 minutes=20
 def average_grads(losses_of, params: list, batch, all_sum) -> float:
-    """Return the mean loss of all ranks' examples; gradients go into .grad.
+    """Return the mean loss of all ranks' examples; put gradients in .grad.
 
     Args:
         losses_of(batch): the losses (n,) of this rank's n examples, with a
             graph; n >= 0 differs between ranks, and at least one rank has
             examples.
-        params: the parameters; one that no loss depends on gets zeros.
+        params: the parameters; a parameter that no loss depends on gets
+            zeros.
         all_sum(tensor): returns the sum over ranks, a new tensor; all ranks
-            must call it equally often, in the same order, with the same
-            shapes and dtypes.
+            must call it the same number of times, in the same order, with
+            the same shapes and dtypes.
 
-    What .grad held before does not count. The values of the parameters do
-    not change.
+    Old gradients in .grad do not count. The values of the parameters do not
+    change.
 
     Example: losses (1., 3.) on one rank and (8.,) on the other give 4.0 on
     both.
@@ -2023,7 +2026,7 @@ def average_grads(losses_of, params: list, batch, all_sum) -> float:
     # END SOLUTION
 
 # %% [markdown] trap="09.11" role="hint"
-# 1. Do not average on a rank. Take the sum of its losses and the number of its examples, and sum both over the ranks. Their quotient is the mean.
+# 1. Do not average on a rank. Take the sum of its losses and the number of its examples, and sum both over the ranks. The quotient of the two sums is the mean.
 # 2. A rank without examples, or without a gradient for some parameter, must not skip a call. Such a rank takes part in the same sums, with zeros.
 # 3. `torch.autograd.grad(total, params, allow_unused=True)` returns None for a parameter that the loss does not use, and does not touch `.grad`.
 
@@ -2233,8 +2236,8 @@ claim("processes left behind", len(ranks.processes), expected=0)
 
 # %% trap="09.3" role="exercise" points=4 difficulty=3 minutes=20
 def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
-    """List the names of the parameters that some batch leaves unused,
-    sorted.
+    """Return the sorted names of the parameters that some batch leaves
+    unused.
 
     A batch leaves a parameter unused if loss_of(model, batch) has no
     gradient with respect to it; a gradient of zeros counts as a gradient.
@@ -2242,8 +2245,8 @@ def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
     empty. A loss may depend on no parameter at all.
 
     Frozen parameters are never listed. A parameter with two names is listed
-    under the name that named_parameters() returns. Run the model in the
-    modes it is in. The model's values, buffers, gradients and modes do not
+    under the name that named_parameters() returns. Run each module in its
+    present mode. The model's values, buffers, gradients and modes do not
     change, and neither does torch's global generator.
 
     Example: with heads a and b and a batch that uses only a, b's two names
@@ -2267,9 +2270,9 @@ def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
     # END SOLUTION
 
 # %% [markdown] trap="09.3" role="hint"
-# 1. `torch.autograd.grad(loss, tensors, allow_unused=True)` gives None for a tensor that the loss does not depend on, and leaves `.grad` alone.
+# 1. `torch.autograd.grad(loss, tensors, allow_unused=True)` gives None for a tensor that the loss does not depend on, and does not change `.grad`.
 # 2. A loss whose `requires_grad` is False depends on no parameter.
-# 3. In train mode a forward pass moves the buffers of a BatchNorm, and dropout draws from the global generator. Save and restore copies, and use `torch.random.fork_rng(devices=[])`.
+# 3. In train mode a forward pass updates the buffers of a BatchNorm, and dropout draws from the global generator. Save and restore copies, and use `torch.random.fork_rng(devices=[])`.
 
 # %% [markdown] trap="09.3" role="keep"
 # **Keep:** Set `find_unused_parameters=True` only if a step can leave a parameter without
@@ -2418,10 +2421,10 @@ def ddp_accum(ddp, optimizer, loss_fn, batches: list, every: int) -> int:
     """Make one update per `every` batches and return the number of updates.
 
     An update follows the mean of its batches' losses, loss_fn(ddp(x), y).
-    What .grad held before does not count. Each batch takes one forward pass
+    Old gradients in .grad do not count. Each batch takes one forward pass
     through ddp, followed by its backward pass. Ranks exchange gradients
-    once per update, in its last backward pass. Afterwards ddp exchanges
-    gradients again.
+    once per update, in the update's last backward pass. Afterwards ddp
+    exchanges gradients again.
 
     Args:
         batches: (x, y) pairs with equally many rows; the batches left over
@@ -2685,7 +2688,7 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
 # %% [markdown] trap="09.2" role="hint"
 # 1. Take n batches at a time from the iterator (fewer at the end), and count their labels first: that count is the step's divisor.
 # 2. `reduction="sum"` with `weight` returns the weighted sum over the labels that count; -100 adds nothing.
-# 3. A step's loss is the sum of what the step's batches contribute.
+# 3. A step's loss is the sum of the contributions of its batches.
 
 # %% [markdown] trap="09.2" role="keep"
 # **Keep:** Divide by the number of labels that count in the whole step, not by the number
@@ -2821,13 +2824,13 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
     torch.Generator seeded with seed + epoch. Rank r takes the positions r,
     r + world, r + 2 world, and so on.
 
-    If exact is True, nothing is repeated and nothing dropped, so shares may
-    differ by one or be empty. Otherwise the order is repeated from its
-    beginning, as often as needed, up to the next multiple of world. torch's
-    global generator is unchanged.
+    If exact is True, nothing is repeated and nothing dropped, so the ranks'
+    shares can differ by one or be empty. Otherwise the order is repeated
+    from its beginning, as many times as needed, up to the next multiple of
+    world. torch's global generator is unchanged.
 
-    Example: n 10, world 4, rank 3, epoch 0, seed 0: [5, 8, 1]; exact: [5,
-    8].
+    Example: n 10, world 4, rank 3, epoch 0 and seed 0 give [5, 8, 1], or
+    [5, 8] if exact.
     """
     # BEGIN SOLUTION
     generator = torch.Generator().manual_seed(seed + epoch)
@@ -3110,7 +3113,7 @@ claim("bytes gathered at once, compared with the model's",
 
 # %% trap="09.4" role="exercise" points=3 difficulty=2 minutes=15
 def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
-    """Count what one training step of a sharded model sends and holds.
+    """Count the calls and bytes of one training step of a sharded model.
 
     "all_gather" and "reduce_scatter": the number of calls; "bytes": the
     total size of all calls, in whole tensors; "whole": the peak bytes of
@@ -3119,15 +3122,15 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
     Args:
         sizes: float32 values per layer, unchanged; a layer without values
             makes no call, and one value has 4 bytes.
-        each: True shards every layer by itself, False the model as one
-            piece, gathered once for forward.
-        reshard: True releases what forward gathered and gathers it again
-            for backward, False keeps it until backward ends.
+        each: if True, shard every layer by itself; if False, shard the
+            model as one piece, gathered once for the forward pass.
+        reshard: if True, release what the forward pass gathered and gather
+            it again for the backward pass; else keep it to that pass's end.
 
     Before a call, a layer (or the one piece) is padded to a multiple of
-    world values. A world of one makes no calls and holds all layers.
-    Example: sizes [6, 2], world 2, each, reshard: 4 and 2 calls, 96 bytes,
-    24 whole.
+    world values. A world of one needs no calls; its "whole" is all layers.
+    Example: sizes [6, 2] and world 2, with each and reshard, give 4 and 2
+    calls, 96 bytes and a "whole" of 24.
     """
     # BEGIN SOLUTION
     if world == 1:
@@ -3142,7 +3145,7 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
     # END SOLUTION
 
 # %% [markdown] trap="09.4" role="hint"
-# 1. First make a list of the pieces that have values, and pad each piece. A model as one piece is a list of length one.
+# 1. First make a list of the pieces that have values, and pad each piece. For a model sharded as one piece, the list has length one.
 # 2. A piece is gathered for the forward pass, and with `reshard` again for the backward pass; its gradients go through one `reduce_scatter`.
 # 3. At its peak, the forward pass holds the largest piece if pieces are released, and all pieces if they are kept.
 
@@ -3335,9 +3338,10 @@ def rebuild(optimizer, names: list, model: nn.Module):
     parameters.
 
     The new optimizer has the same class and an empty state. It has the same
-    groups, each with all its present settings, none of which is a tensor,
-    and with the parameters that now have the group's names, in their order,
-    trainable or not. The old optimizer and the model are unchanged.
+    groups, each with all the group's present settings, none of which is a
+    tensor, and with the parameters that now have the group's names, in the
+    order of the names, trainable or not. The old optimizer and the model
+    are unchanged.
 
     Args:
         names: for each group, in order, the names of its tensors, as
@@ -3356,8 +3360,8 @@ def rebuild(optimizer, names: list, model: nn.Module):
     # END SOLUTION
 
 # %% [markdown] trap="09.13" role="hint"
-# 1. `type(optimizer)` takes a list of dicts, one for each group, with "params" and the settings.
-# 2. The settings of a group are all its keys except "params". `optimizer.defaults` has the settings from the start, but a schedule may have changed the settings since.
+# 1. `type(optimizer)` takes a list of dicts, one for each group, with `"params"` and the settings.
+# 2. The settings of a group are all its keys except `"params"`. `optimizer.defaults` has the settings from the start, but a schedule may have changed the settings since.
 # 3. Build new dicts, so that the old optimizer keeps its own.
 
 # %% [markdown] trap="09.13" role="keep"
@@ -3545,19 +3549,19 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
     """Clip this rank's shards in place; return the whole gradient's norm.
 
     If the norm of the whole gradient, all shards of all ranks, is above
-    max_norm > 0, clip it to max_norm, up to a relative 1e-4; otherwise
-    change no shard. The sum of all squares fits into float32. Return the
-    norm before the clip.
+    max_norm > 0, clip it to max_norm, up to a relative error of 1e-4;
+    otherwise change no shard. The sum of all squares fits into float32.
+    Return the norm before the clip.
 
     Args:
         shards: this rank's parts of the gradients, float32, of any shape;
-            some may have no elements, and a rank may hold none.
+            some can have no elements, and a rank can have no shards.
         all_sum(tensor): returns the sum over ranks, a new tensor; all ranks
-            must call it equally often, in the same order, with the same
-            shapes and dtypes.
+            must call it the same number of times, in the same order, with
+            the same shapes and dtypes.
 
-    Example: a shard [3.] here and [4.] elsewhere, max_norm 1: returns 5.0,
-    and the shard becomes [0.6].
+    Example: a shard [3.] here and [4.] elsewhere, with max_norm 1, give
+    5.0, and the shard here becomes [0.6].
     """
     # BEGIN SOLUTION
     squares = torch.zeros(())
@@ -3571,8 +3575,8 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
     # END SOLUTION
 
 # %% [markdown] trap="09.12" role="hint"
-# 1. Which can you add up over two parts to get the value for the whole: the norm or its square?
-# 2. A rank that holds nothing also has to take part in the sum, with a zero.
+# 1. Which can you add up over two parts of a gradient to get the value for the whole gradient: the norm or its square?
+# 2. A rank without shards also has to take part in the sum, with a zero.
 # 3. Take the root after the sum over ranks, and scale all shards by the same `max_norm / norm`, in place, and only if the norm is larger.
 
 # %% [markdown] trap="09.12" role="keep"
@@ -3772,7 +3776,7 @@ def reshard(shards: list, world: int) -> list[dict]:
 
     Args:
         shards: for each rank, in order, a dict from name to tensor; all
-            dicts have the same names in the same order, maybe none.
+            dicts have the same names in the same order, possibly no names.
 
     Returns:
         A list of the same kind, with the order of names and the types kept.
@@ -3781,7 +3785,7 @@ def reshard(shards: list, world: int) -> list[dict]:
 
     shards and their tensors are unchanged.
     Example: 5 values on two ranks, [0., 1., 2.] and [3., 4.], become [0.,
-    1.], [2., 3.], [4.] and [] on four.
+    1.], [2., 3.], [4.] and [] on four ranks.
     """
     # BEGIN SOLUTION
     found = [{} for _ in range(world)]
@@ -3801,7 +3805,7 @@ def reshard(shards: list, world: int) -> list[dict]:
 # %% [markdown] trap="09.7" role="hint"
 # 1. Put a tensor together first: `torch.cat` of the parts, in the order of the ranks.
 # 2. `-(-n // world)` rounds up. A slice beyond the end is empty and keeps the other sizes.
-# 3. A slice is a view on the memory of the whole tensor, and `torch.save` would write all of it. Copy the slice. A tensor without dimensions has no rows to cut.
+# 3. A slice is a view on the memory of the whole tensor, and `torch.save` would write all of that memory. Copy the slice. A tensor without dimensions has no rows to cut.
 
 # %% [markdown] trap="09.7" role="keep"
 # **Keep:** Save a sharded model from all ranks. To resume later, use `dcp.save` and

@@ -812,7 +812,7 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 # %% [markdown] trap="10.2" role="hint"
 # 1. Which of `A @ B` and `B @ A` has the shape of `W`, and which dimension of `A` is `r`?
 # 2. `W.float()` converts any dtype to float32. Compute the sum in float32, and convert it to the dtype of `W` at the very end.
-# 3. `A` and `B` may be parameters, so compute under `torch.no_grad()`. The sum is a new tensor, so you need no other copy.
+# 3. `A` and `B` can be parameters, so compute under `torch.no_grad()`. The sum is a new tensor, so you need no other copy.
 
 # %% [markdown] trap="10.2" role="keep"
 # **Keep:** An unmerged LoRA adapter costs few FLOPs but many small operations. So merge
@@ -1018,7 +1018,7 @@ def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
 
     Args:
         prompt, answer: (P,) and (Q,), int64. The text is the prompt, then
-            the answer. Ids may repeat, even across the two. Both may be
+            the answer. Ids can repeat, even across the two. Both can be
             empty, and neither changes.
 
     Returns:
@@ -1259,7 +1259,7 @@ claim("trainable parameters of the first adapter after a second was "
 
 # %% trap="10.4" role="exercise" points=4 difficulty=3 minutes=20
 def passport(model: nn.Module) -> dict:
-    """Report in five parts which layers have LoRA and what is trained.
+    """Report in five parts which layers have LoRA and which values train.
 
     A LoRA layer is a module that has parameters A and B of its own, of any
     shapes; it may have other parameters.
@@ -1269,8 +1269,8 @@ def passport(model: nn.Module) -> dict:
         model.named_modules(). "trainable": the number of values in model
         that require a gradient, an int. "other": the paths of parameters
         that require a gradient and are not A or B of a LoRA layer.
-        "frozen": the paths of every A and B of a LoRA layer that does not
-        require a gradient. These two lists are in the order of
+        "frozen": the paths of every A or B that belongs to a LoRA layer and
+        requires no gradient. These two lists are in the order of
         model.named_parameters(), and a shared parameter counts once.
         "idle": the paths of LoRA layers whose B is all zeros, in the order
         of layers.
@@ -1743,7 +1743,7 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
     The model's adapter is all parameters in named_parameters() whose paths
     end with the three parts lora_A.default.weight or lora_B.default.weight,
     such as "base_model.model.q_proj.lora_A.default.weight". There is at
-    least one of each. In a file, the part default is missing:
+    least one of each. In a file, the part "default" is missing:
     "base_model.model.q_proj.lora_A.weight".
 
     Args:
@@ -2012,7 +2012,7 @@ def lm_labels(ids: torch.Tensor, prompts: torch.Tensor,
         lengths: (N,) int64, the number of tokens in each text, from 0 to T,
             its EOS included.
 
-    Padding may have the id of EOS or of any other token, and a text may
+    Padding can have the id of EOS or of any other token, and a text can
     contain EOS in the middle. The result is int64. Each call returns new
     memory, and the arguments do not change.
     Example: ids [[0, 5, 6, 0]], prompts [1] and lengths [3] return
@@ -2027,7 +2027,7 @@ def lm_labels(ids: torch.Tensor, prompts: torch.Tensor,
 # %% [markdown] trap="10.6" role="hint"
 # 1. Do not ask which id is at a position. Ask whether the position belongs to an answer. A text that is padded on the left ends at the last position.
 # 2. Two things come before an answer: the padding of its row, and its prompt. How many positions do they take together?
-# 3. Work on a copy of `ids`. A text may be empty, may be only a prompt, or may fill its row. None of these needs special treatment.
+# 3. Work on a copy of `ids`. A text can be empty, be only a prompt, or fill its row. None of these needs special treatment.
 
 # %% [markdown] trap="10.6" role="keep"
 # **Keep:** Mask padding by the length of each text, not by its id. If you pad with EOS

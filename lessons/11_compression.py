@@ -365,11 +365,12 @@ def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
             neighbours.
 
     Returns (codes, scales, zeros):
-        low = min(weights, 0) and high = max(weights, 0) in a group, so its
-        grid contains 0. scales: (high - low) / (2**bits - 1), float32, or 1
-        for a group of zeros. zeros: -low / scale, rounded, uint8. Both have
-        the shape (R, C // group). codes: (R, C) uint8, each the code from 0
-        to 2**bits - 1 whose level, scale * (code - zero), is nearest.
+        low = min(weights, 0) and high = max(weights, 0) in a group, so the
+        group's grid contains 0. scales: (high - low) / (2**bits - 1),
+        float32, or 1 for a group of zeros. zeros: -low / scale, rounded,
+        uint8. Both have the shape (R, C // group). codes: (R, C) uint8,
+        each the code from 0 to 2**bits - 1 whose level, scale * (code -
+        zero), is nearest to the weight.
 
     Example: [[0., 4., 6.]], bits 2, group 3: [[0, 2, 3]], [[2.]], [[0]].
     """
@@ -390,7 +391,7 @@ def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
 # 2. A grid always contains 0, so clamp the smallest weight to at most 0 and the largest
 #    to at least 0. In a group of zeros, the distance between levels is 0, so you cannot
 #    divide by this distance.
-# 3. Round, add the code of 0, clamp the codes between 0 and the last code, and only then convert to bytes, because a number that is too large for a byte wraps around.
+# 3. Round, add the code of 0, and clamp the codes between 0 and the last code. Only then convert to bytes, because a number that is too large for a byte wraps around.
 
 # %% [markdown] trap="11.1" role="keep"
 # **Keep:** The weight error does not show how many predictions change, so measure the
@@ -777,14 +778,14 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
         masks: {parameter: bool tensor of its shape}, False where a weight
             is pruned. A parameter without a mask is not pruned.
 
-    A pruned weight is 0 even if it has no gradient, or one that is not
-    finite, and even if its parameter is frozen or unknown to the optimizer.
-    All other weights get the values that optimizer.step() alone would give
-    them, in the same tensors. Gradients, masks and the optimizer's settings
-    do not change.
+    A pruned weight is 0 even if its gradient is missing or not finite, and
+    even if its parameter is frozen or unknown to the optimizer. All other
+    weights get the values that optimizer.step() alone would give them, in
+    the same tensors. Gradients, masks and the optimizer's settings do not
+    change.
 
-    Example: SGD with rate 1, weights 2 and 2, gradients 3 and 3, mask False
-    and True: the weights are 0 and -1.
+    Example: with SGD at rate 1, weights 2 and 2, gradients 3 and 3, and
+    mask False and True, the weights become 0 and -1.
     """
     # BEGIN SOLUTION
     optimizer.step()
@@ -1045,7 +1046,7 @@ def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
     is 0 in float32.
     Only the student gets gradients. The arguments do not change.
 
-    Example: logits [[0., 0.]] for both, label 0, alpha 0.5: 0.3466.
+    Example: logits [[0., 0.]] for both, label 0 and alpha 0.5 give 0.3466.
     """
     # BEGIN SOLUTION
     hard = F.cross_entropy(student, labels)
@@ -1490,8 +1491,7 @@ def drop_inputs(w: torch.Tensor, x: torch.Tensor, drop: list
     # END SOLUTION
 
 # %% [markdown] trap="11.4" role="hint"
-# 1. Without these columns, the output lacks `x[:, drop] @ w[:, drop].T`. Which change of
-#    the remaining columns comes closest to restoring this product?
+# 1. Without the columns in `drop`, the output lacks `x[:, drop] @ w[:, drop].T`. Which change of the remaining columns comes closest to restoring this product?
 # 2. This is a least-squares problem. Use `torch.linalg.lstsq`, or `solve` with the
 #    remaining rows and columns of `H = x.T @ x`.
 # 3. Add the solution to the remaining columns, and write the result into a matrix of
@@ -1648,9 +1648,9 @@ def stored_bytes(state: dict) -> int:
     Returns:
         The bytes of all storages, not of the tensors: each storage counts
         once, no matter how many tensors share it, and in full, even if a
-        tensor shows only a part of it or shows it several times.
+        tensor uses only a part of it or uses it several times.
 
-    Example: {"a": torch.zeros(3)}: 12.
+    Example: {"a": torch.zeros(3)} gives 12.
     """
     # BEGIN SOLUTION
     found = {}
@@ -1985,7 +1985,7 @@ def disagreements(model: torch.nn.Module, program, batches: list,
 # 1. Before `model.eval()`, store `(module, module.training)` for all of
 #    `model.modules()`, and restore these modes at the end.
 # 2. Compare type, shape and dtype first, because broadcasting lets you subtract tensors of shapes (1, 3) and (7, 3).
-# 3. `<=` is false for NaN. So count a batch unless its largest gap is within the limit.
+# 3. `<=` is false for NaN, so count a batch unless its largest gap is within the limit.
 
 # %% [markdown] trap="11.6" role="keep"
 # **Keep:** `torch.jit.trace` records the operations of one run, so it keeps only one
@@ -2215,7 +2215,7 @@ def free_dims(examples: list):
     Args:
         examples: at least two inputs of one model: tensors, numbers, str,
             None, and lists, tuples and dicts of these, at any depth. The
-            first is the one to be exported. They do not change.
+            first is the example to export. They do not change.
 
     Returns:
         A copy of the structure of the first example. A tensor is replaced
@@ -2227,7 +2227,7 @@ def free_dims(examples: list):
     list or tuple, the keys of a dict (in any order), a tensor's dtype or
     number of dimensions. The error is raised as well if a varying dimension
     has size 0 or 1 in the first example.
-    Example: [(zeros(2, 3), 0.5), (zeros(7, 3), 0.5)]: ((0,), None).
+    Example: [(zeros(2, 3), 0.5), (zeros(7, 3), 0.5)] gives ((0,), None).
     """
     # BEGIN SOLUTION
     first, *others = examples
@@ -2497,17 +2497,17 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
     Args:
         equation: two operands and a result, such as "td,od->to". One letter
             is summed: it is in both operands but not in the result. All
-            others are in the result; some may be in both operands.
+            other letters are in the result; some can be in both operands.
         a, b: float32, in any memory order, left as they are. The summed
             axis has a multiple of 32 entries.
 
     First a and b are rounded: each block of 32 neighbours along the summed
     axis shares a scale, the largest power of two that is at most a quarter
-    of their largest absolute value. A number becomes the nearest of 0, 0.5,
-    1, 1.5, 2, 3, 4 and 6 times the scale, with its sign; 32 zeros stay
-    zeros. Then a and b are multiplied and added in float32.
+    of the block's largest absolute value. A number becomes the nearest of
+    0, 0.5, 1, 1.5, 2, 3, 4 and 6 times the scale, with its sign; 32 zeros
+    stay zeros. Then a and b are multiplied and added in float32.
 
-    Example: "k,k->", [33., 1., ..., 1.] and 32 ones: 32., not 64.
+    Example: "k,k->" with [33., 1., ..., 1.] and 32 ones gives 32., not 64.
     """
     # BEGIN SOLUTION
     operands, result = equation.split("->")
@@ -2528,7 +2528,7 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
 # 1. In each operand, find the letter that is not in the result. The letter's position is
 #    the axis.
 # 2. `x.unflatten(axis, (-1, 32))` splits that axis into blocks and puts their 32 entries at `axis + 1`; `flatten(axis, axis + 1)` reverses this.
-# 3. The power is `largest.frexp().exponent - 3`, because `frexp` returns a mantissa from 0.5 to 1. Zeros get a power as well, so you never divide by 0.
+# 3. The exponent of the scale is `largest.frexp().exponent - 3`, because `frexp` returns a mantissa from 0.5 to 1. A block of zeros gets a scale as well, so you never divide by 0.
 
 # %% [markdown] trap="11.8" role="keep"
 # **Keep:** Let blocks with a shared scale run along the summed axis, as in hardware. An
@@ -2772,20 +2772,20 @@ def nvfp4_scales(parts: list) -> tuple:
     """Compute the NVFP4 scales of matrices that are multiplied as one.
 
     Args:
-        parts: one or more, such as the weights of q, k and v, which a
-            server stacks for a single product: (R, C) float32 in any memory
-            order, finite, left as they are. Each has its own R; C is a
-            multiple of 16. They share one tensor scale.
+        parts: one or more matrices, such as the weights of q, k and v,
+            which a server stacks for a single product: (R, C) float32 in
+            any memory order, finite, left as they are. Each has its own R;
+            C is a multiple of 16. They share one tensor scale.
 
     Returns (whole, scales):
         whole: float32 of shape (), the largest absolute value in any part /
-        (6 * 448), or 1 if all are zero. scales: a list with (R, C // 16)
-        float8_e4m3fn for each part: the largest absolute value among 16
+        (6 * 448), or 1 if all values are zero. scales: a list with (R, C //
+        16) float8_e4m3fn for each part: the largest absolute value among 16
         neighbours of a row / 6 / whole, rounded to the nearest float8. A
         block of zeros has the scale 0.
 
     Example: parts [[2688., 0., ..., 0.]] and [[0., ..., 0., -6.]], with 16
-    numbers each: 1., and the scales [[448.]] and [[1.]].
+    numbers each, give 1. and the scales [[448.]] and [[1.]].
     """
     # BEGIN SOLUTION
     whole = torch.stack([part.abs().max() for part in parts]).max()
@@ -2798,8 +2798,7 @@ def nvfp4_scales(parts: list) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="11.9" role="hint"
-# 1. Use two passes: find the largest size over all parts, then compute each part's
-#    blocks.
+# 1. Use two passes: find the largest absolute value over all parts, then compute each part's blocks.
 # 2. A large negative number counts as large, so use `abs` before each maximum.
 # 3. `part.unflatten(1, (-1, 16))` has the 16 neighbours in its last axis; `.to(torch.float8_e4m3fn)` rounds to nearest.
 

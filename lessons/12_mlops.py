@@ -262,8 +262,8 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
     counts. Anything that is not a tensor counts as finite.
 
     Args:
-        model: its modules do not write into their arguments. They may take
-            keyword arguments, may be called several times, and may take and
+        model: its modules do not write into their arguments. They can take
+            keyword arguments, can be called several times, and can take and
             return tuples, lists and dicts of tensors, nested to any depth.
 
     Returns:
@@ -272,7 +272,7 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 
     The model, called once as model(x), keeps its weights, buffers, modes,
     gradients and hooks. Example: nn.Sequential(Root(), nn.ReLU()), where
-    Root takes the square root, and x with a negative number: "0".
+    Root takes the square root, and x with a negative number give "0".
     """
     # BEGIN SOLUTION
     def finite(value):
@@ -471,7 +471,7 @@ def layer_report(model: nn.Module, step) -> dict:
         if the parameter did not move, and math.inf if it was all zeros and
         moved.
 
-    Example: a single weight that goes from 2. to 1.: {"weight": 0.5}.
+    Example: a single weight that goes from 2. to 1. gives {"weight": 0.5}.
     """
     # BEGIN SOLUTION
     before = {name: p.detach().double().clone()
@@ -487,10 +487,9 @@ def layer_report(model: nn.Module, step) -> dict:
     # END SOLUTION
 
 # %% [markdown] trap="12.2" role="hint"
-# 1. Before the step, copy each parameter. `detach()` alone shares the parameter's memory,
-#    so the result would change with the parameter.
+# 1. Before the step, copy each parameter. `detach()` alone shares the parameter's memory, so this copy would change with the parameter.
 # 2. The square of 300 is already larger than the largest `float16`, 65,504. Convert to `double()` before you compute a norm.
-# 3. Distinguish three cases: nothing moved, a parameter of zeros moved, or neither.
+# 3. Distinguish three cases for each parameter: it did not move, it was all zeros and moved, or neither.
 
 # %% [markdown] trap="12.2" role="keep"
 # **Keep:** Next to the loss, log the best constant prediction's loss and how far each
@@ -772,17 +771,17 @@ claim("fraction of equal shifts in two runs without workers",
 
 # %% trap="12.3" role="exercise" points=3 difficulty=2 minutes=10
 def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
-    """Add noise to rows of x that depends only on seed, epoch and row.
+    """Add to rows of x noise that depends only on seed, epoch and row.
 
     The noise of row i is the first F numbers that
     numpy.random.default_rng((seed, epoch, i)).standard_normal() draws,
-    times 0.1. It does not depend on which other rows are in rows.
+    times 0.1. The noise does not depend on which other rows are in rows.
 
     Args:
         x: (N, F) float32, left as it is.
         seed, epoch: 0 or more.
         rows: the indices of a worker's rows, in the order in which the
-            worker reads them. A row may occur twice.
+            worker reads them. A row can occur twice.
 
     Returns:
         (len(rows), F) float32, in new memory.
@@ -1091,15 +1090,15 @@ claim("the same, ripples with 12 settings", table["rippled"][2], above=0.5)
 
 # %% trap="12.4" role="exercise" points=4 difficulty=3 minutes=15
 def expected_improvement(mean, std, best: float) -> torch.Tensor:
-    """Compute how far each loss is expected to fall below the best one.
+    """Compute how far each loss is expected to fall below the best loss.
 
     A candidate's loss is normally distributed, and a smaller loss is
     better. The improvement is best minus the loss, or 0 if that is
-    negative; the result is its expected value.
+    negative; the result is the expected improvement.
 
     Args:
         mean, std: the means and standard deviations, float64, of the same
-            shape, whatever it is. They are left as they are.
+            shape, which can be any. They are left as they are.
 
     Returns:
         One value for each candidate, a float64 tensor of that shape.
@@ -1108,7 +1107,7 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
     constant is added to std: tiny standard deviations count. An unlikely
     improvement is small but not zero: it is right to a thousandth even for
     a mean 30 standard deviations above best.
-    Example: mean [1., 2.], std [2., 0.], best 1.: [0.798, 0.].
+    Example: mean [1., 2.], std [2., 0.], best 1. give [0.798, 0.].
     """
     # BEGIN SOLUTION
     gain = best - mean
@@ -1125,7 +1124,7 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
 #    shows what would happen if one did.)
 # 2. The probability of a loss below `best` is `erfc(-z / sqrt(2)) / 2`, which is accurate
 #    even for tiny probabilities. So is `torch.special.log_ndtr(z).exp()`.
-# 3. When the standard deviation is 0, the improvement is the gain, or 0 if the gain is negative.
+# 3. When the standard deviation is 0, the improvement is `best - mean`, or 0 if that difference is negative.
 
 # %% [markdown] trap="12.4" role="keep"
 # **Keep:** Always run random search as a baseline, with the same budget. If your search
@@ -1341,10 +1340,11 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
         A tensor of the same dtype.
 
     Where x <= 0, the gradient is 0. Elsewhere it is the gradient of the
-    square root. No constant is added: even the smallest x is exact. A NaN
-    in x stays a NaN in the result.
+    square root. No constant is added: the result is exact even for the
+    smallest x. A NaN in x stays a NaN in the result.
 
-    Example: [4., 0., -1.]: [2., 0., 0.], with a gradient of [0.25, 0., 0.].
+    Example: [4., 0., -1.] gives [2., 0., 0.], with a gradient of [0.25, 0.,
+    0.].
     """
     # BEGIN SOLUTION
     out = x <= 0
@@ -1709,15 +1709,15 @@ def make_meter() -> tuple:
         tensor of shape () of any float dtype, with or without a graph;
         rows is the number of its rows, 1 or more. mean() returns the mean
         over all rows so far, summed in double precision, as a float, and
-        math.nan before the first batch. It may be called at any time, and
+        math.nan before the first batch. It can be called at any time, and
         you may add more batches after it.
 
     add leaves loss as it is, and backward() still works. After the caller
-    has dropped loss, nothing that only loss held stays in memory. What a
-    meter holds does not grow with the number of batches. Each call of
+    has dropped loss, nothing stays in memory to which only loss referred. A
+    meter's memory does not grow with the number of batches. Each call of
     make_meter returns a new meter.
 
-    Example: a loss of 2. over 1 row and one of 5. over 2 rows: 4.0.
+    Example: a loss of 2. over 1 row and a loss of 5. over 2 rows give 4.0.
     """
     # BEGIN SOLUTION
     total, count = 0.0, 0
@@ -1891,16 +1891,16 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
 
     "frozen": no parameter of model requires a gradient. "sum": the loss of
     a batch with each row twice is twice the loss of the batch. "order":
-    each batch holds a single class. "labels": fewer than half of all rows
-    have the label of their nearest other row (Euclidean distance, over all
-    batches together).
+    each batch contains a single class. "labels": fewer than half of all
+    rows have the label of their nearest other row (Euclidean distance, over
+    all batches together).
 
     Args:
         model: maps x to logits (N, C).
         loss_fn: loss_fn(logits, y) is a tensor of shape (), above 0 or
             below 0.
         batches: one epoch, a list of (x, y). x is (N, F) float32, with no
-            two rows equal, and y is (N,) int64. N is 2 or more and may
+            two rows equal, and y is (N,) int64. N is 2 or more and can
             differ between batches.
 
     A run has at most one fault. Nothing is trained. The model's weights,
@@ -2184,8 +2184,8 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
     state of the generator does not change.
 
     If the process is killed while it writes, path is as before: the old
-    file, or none. No byte is written into the old file. os.fsync puts the
-    new bytes on the disk before the new file gets its name. A call that
+    file, or no file. No byte is written into the old file. os.fsync puts
+    the new bytes on the disk before the new file gets its name. A call that
     returns leaves no extra file, and the leftovers of a killed call do not
     stop the next call. All other files stay, even if their names begin with
     path; path + ".part" and path + ".tmp" may be treated as leftovers.
@@ -2532,7 +2532,7 @@ def class_numbers(names: list, stored: dict) -> dict:
         names: the class of each row of the data, a list of str in any
             order.
         stored: the numbers from a checkpoint, 0 to len(stored) - 1, or {}
-            if there is none.
+            if there is no checkpoint.
 
     Returns:
         A dict from class to number, with its keys in the order of their
@@ -2542,7 +2542,7 @@ def class_numbers(names: list, stored: dict) -> dict:
     The order of names and of stored makes no difference. Both are left as
     they are.
 
-    Example: ["b", "a", "b"] and {"c": 0}: {"c": 0, "a": 1, "b": 2}.
+    Example: ["b", "a", "b"] and {"c": 0} give {"c": 0, "a": 1, "b": 2}.
     """
     # BEGIN SOLUTION
     known = sorted(stored, key=stored.get)
@@ -2551,8 +2551,7 @@ def class_numbers(names: list, stored: dict) -> dict:
     # END SOLUTION
 
 # %% [markdown] trap="12.9" role="hint"
-# 1. Make one list: the stored names, then the new names. `enumerate` numbers all names in
-#    the list.
+# 1. Make one list: first the names in `stored`, then the new names. `enumerate` numbers all names in the list.
 # 2. `sorted(stored, key=stored.get)` returns the names in number order.
 # 3. You may use a set to find the new names, as long as you sort them afterwards.
 
@@ -2914,7 +2913,7 @@ def rows_to_log(events: list) -> tuple:
     previous event on an axis has the same step, both share a row, and later
     values replace earlier ones of the same name. An earlier step means a
     resumed run: drop the rows of this axis at that step or later, and keep
-    those of other axes. Raises ValueError for a metric on two axes.
+    the rows of other axes. Raises ValueError for a metric on two axes.
 
     Example: [("epoch", 0, {"val": 3.0}), ("batch", 0, {"loss": 2.0})]
     returns [{"epoch": 0, "val": 3.0}, {"batch": 0, "loss": 2.0}] and
@@ -3171,7 +3170,7 @@ def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
     over all allowed classes of the row, the target included. The arguments
     are left as they are.
 
-    Example: a row with a single allowed class: 0.
+    Example: a row with a single allowed class gives 0.
     """
     # BEGIN SOLUTION
     log_p = torch.where(allowed, logits, -torch.inf).log_softmax(1)
@@ -3185,7 +3184,7 @@ def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
 # 1. Take the softmax over the allowed classes. Use `where` to put minus infinity at the
 #    other classes; `where` also removes a NaN there.
 # 2. After the log-softmax, put zeros at these other classes before you sum.
-# 3. Rows may have different numbers of allowed classes, so divide each row's sum by that row's number.
+# 3. Rows can have different numbers of allowed classes, so divide each row's sum by the number of allowed classes in that row.
 
 # %% [markdown] trap="12.11" role="keep"
 # **Keep:** Label smoothing uses the log-probability of every class, so a masked class
@@ -3398,7 +3397,7 @@ def class_f1(batches, classes: int) -> torch.Tensor:
 # %% [markdown] trap="12.12" role="hint"
 # 1. For a class, 2 TP + FP + FN is the number of its predictions plus the number of its
 #    labels. So three counts for each class are enough.
-# 2. `x.bincount(minlength=classes)` counts how often each class occurs in `x`.
+# 2. `x.bincount(minlength=classes)` counts how many times each class occurs in `x`.
 # 3. Remove the ignored rows first, from the logits and from the labels. Divide after the
 #    last batch, in float64, where `0 / 0` is nan.
 

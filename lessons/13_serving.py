@@ -468,19 +468,19 @@ class Blocks:
     all blocks are free.
 
     take(k) returns a list of k different free blocks. Each of them now has
-    one reader. If fewer are free, raise MemoryError and take none.
-    share(table, k) returns a new list of the first k blocks of a table in
-    use. Each of them now has one more reader. give(table) removes one
-    reader from each block of the table, and a block without readers is free
-    again. If a block of the table has no reader, raise ValueError and give
-    none back. left() returns the number of free blocks.
+    one reader. If fewer than k blocks are free, raise MemoryError and take
+    none. share(table, k) returns a new list of the first k blocks of a
+    table in use. Each of them now has one more reader. give(table) removes
+    one reader from each block of the table, and a block without readers is
+    free again. If a block of the table has no reader, raise ValueError and
+    give none back. left() returns the number of free blocks.
 
-    No method changes a table. A table may be joined from several lists and
-    may grow later. It contains no block twice, and only blocks from 0 to
+    No method changes a table. A table can be joined from several lists and
+    can grow later. It contains no block twice, and only blocks from 0 to
     n - 1. Objects do not affect each other.
 
-    Example: n 3, a = take(2), b = share(a, 1), give(a): left() is 2, and
-    after give(b) it is 3.
+    Example: with n 3, after a = take(2), b = share(a, 1) and give(a),
+    left() is 2; after give(b) it is 3.
     """
 
     def __init__(self, n: int) -> None:
@@ -763,7 +763,7 @@ claim("chained keys: letters found for the same prompt again", again,
 def block_keys(ids: list, size: int, extra: str) -> list:
     """Compute the key of each full block of a prompt, for a prefix cache.
 
-    ids: a list of tokens, possibly empty. Tokens are integers and may be
+    ids: a list of tokens, possibly empty. Tokens are integers and can be
     negative. A block is size consecutive tokens; a shorter rest at the end
     has no key. extra: a text, such as the name of an adapter.
 
@@ -772,8 +772,9 @@ def block_keys(ids: list, size: int, extra: str) -> list:
     there are. A key can be used as a dict key, and repr(key) has at most
     200 characters, however long ids and extra are. ids is not changed.
 
-    Example: ids [5, 6, 7, 8, 9], size 2: two keys. The second differs from
-    the second key of [0, 6, 7, 8], although both blocks are [7, 8].
+    Example: ids [5, 6, 7, 8, 9] and size 2 give two keys. The second
+    differs from the second key of [0, 6, 7, 8], although both blocks are
+    [7, 8].
     """
     # BEGIN SOLUTION
     keys, key = [], extra
@@ -950,7 +951,7 @@ def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
     row.
 
     probs: (B, V) float64. Each row sums to 1, up to rounding, and may
-    contain zeros, which are never drawn. Row r draws token number steps[r]
+    contain zeros, which are never drawn. Row r is for token number steps[r]
     of a request with seed seeds[r]; both are from 0 to 2**31 - 1.
 
     The token depends only on probs[r], seeds[r] and steps[r], not on other
@@ -962,7 +963,7 @@ def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
     The generators of torch, numpy and Python are not advanced. Inputs are
     not changed.
 
-    Example: probs [[0., 1.], [1., 0.]], any seeds and steps: [1, 0].
+    Example: probs [[0., 1.], [1., 0.]], any seeds and steps give [1, 0].
     """
     # BEGIN SOLUTION
     tokens = []
@@ -980,8 +981,7 @@ def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
 # 2. `seed + step` is not enough: request 42 at step 8 and request 43 at step 7 would draw
 #    the same number. `np.random.default_rng([seed, step]).random()` mixes the two;
 #    `np.random.Philox(key=seed, counter=step)` is made for exactly this.
-# 3. Compare that number with the cumulative probabilities, `row.cumsum(0)`. The token is
-#    the count of entries that the number has passed.
+# 3. Compare the random number with the cumulative probabilities, `row.cumsum(0)`. The token is the count of entries that the random number has passed.
 
 # %% [markdown] trap="13.3" role="keep"
 # **Keep:** The letters that a request draws may depend only on that request: on its seed,
@@ -1155,12 +1155,12 @@ class Stream:
     of another one or contains "\\ufffd". The list is not changed.
 
     push(token): token is the next bytes of the answer in UTF-8, cut
-    anywhere. It returns the text that can be sent now. Bytes that are not
-    UTF-8 become "\\ufffd". Sent text is never taken back, so push holds the
-    ending that may become a stop word and the bytes of an unfinished
-    letter. It holds nothing else. From the first stop word on, push returns
+    anywhere. push returns the text that can be sent now. Bytes that are not
+    UTF-8 become "\\ufffd". Sent text is never taken back, so push keeps the
+    ending that can become a stop word and the bytes of an unfinished
+    letter. It keeps nothing else. From the first stop word on, push returns
     "", neither the word nor what follows. end() is called once, when the
-    answer is over, and returns what is still held; an unfinished letter
+    answer is over, and returns the text still kept; an unfinished letter
     becomes "\\ufffd". Objects do not affect each other.
 
     Example: stops ["\\nUser"], push(b"Hi\\nU") "Hi", push(b"se") "",
@@ -1341,20 +1341,20 @@ claim("largest total variation in the eight sets", max(apart), above=0.3)
 # %% trap="13.10" role="exercise" points=3 difficulty=2 minutes=10
 def given_valid(logprob: Callable, words: list) -> torch.Tensor:
     """Compute the probability of each word, given that the model writes one
-    of them.
+    of these words.
 
     words: different lists of one or more tokens, of any length; none is the
     beginning of another. logprob(begin) returns the log-probabilities of
     the next token after the tokens of the list begin, which is [] at first:
-    (V,) float64. Some may be minus infinity, but at least one word is
+    (V,) float64. Some can be minus infinity, but at least one word is
     possible.
 
     Returns (len(words),) float64. The entries sum to 1, even if every word
     is less likely than the smallest positive float. words and the results
     of logprob are not changed.
 
-    Example: the model gives 'ab' 0.5 * 0.2 and 'ba' 0.5 * 0.6: [0.25,
-    0.75].
+    Example: if the model gives 'ab' 0.5 * 0.2 and 'ba' 0.5 * 0.6, return
+    [0.25, 0.75].
     """
     # BEGIN SOLUTION
     total = torch.tensor([
@@ -1720,7 +1720,7 @@ claim("sampled again after a mismatch: total variation",
 def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
                  v: float) -> tuple:
     """Return (token, kept): the token to write for a draft x, and whether
-    it is x.
+    that is x.
 
     p, q: the probabilities of target and draft, (V,) float64, possibly with
     zeros. x: a token sampled from q. u, v: uniform and independent, more
@@ -1901,10 +1901,11 @@ def commit(past: int, draft: list, says: list) -> tuple:
 
     write: a list of all tokens that, as this round proves, the model alone
     would write. feed: the token to feed next, which is the last token
-    written, because it has no entry. stay: how many of the first cache
-    entries may stay. draft and says are not changed.
+    written, because that token has no entry. stay: how many of the first
+    cache entries can stay. draft and says are not changed.
 
-    Example: past 10, draft [4, 7, 9], says [4, 8, 9, 2]: ([4, 8], 8, 12).
+    Example: past 10, draft [4, 7, 9], says [4, 8, 9, 2] give ([4, 8], 8,
+    12).
     """
     # BEGIN SOLUTION
     good = 0
@@ -2123,8 +2124,8 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
     channel.
 
     k: (B, H, T, D) float32, not changed. bits: 2 to 8. The tokens are cut
-    into groups of `group` consecutive tokens; rest is what is left over at
-    the end, unchanged. T may be less than group.
+    into groups of `group` consecutive tokens; rest is the tokens left over
+    at the end, unchanged. T can be less than group.
 
     In every group, each channel of each head and row has its own scale: its
     largest absolute value divided by 2**(bits - 1) - 1, or 1. if all values
@@ -2132,8 +2133,8 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
     nearest to k / scale, (B, H, T // group * group, D). None of the three
     is a view of k or of a copy of k: each stores only its own values.
 
-    Example: k of one channel, [3., -7., 1.], bits 4, group 2: codes [3,
-    -7], scales [1.], rest [1.].
+    Example: k of one channel, [3., -7., 1.], bits 4 and group 2 give codes
+    [3, -7], scales [1.] and rest [1.].
     """
     # BEGIN SOLUTION
     B, H, T, D = k.shape
@@ -2335,14 +2336,14 @@ def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
 
     logits: (..., V) float32 or bfloat16. tokens: (...) int64, each of them
     kept. temperature: above 0. kept: (..., V) bool, as the server reports
-    it, whatever its rule. Logits of tokens that are not kept have no
-    effect, even if they are infinite or nan.
+    it, whatever the server's rule. Logits of tokens that are not kept have
+    no effect, even if they are infinite or nan.
 
     Returns (...) float32, computed in float32. Gradients flow to logits.
     Inputs are not changed.
 
     Example: logits [2., 2., 5.], token 0, temperature 1, kept [True, True,
-    False]: -0.6931.
+    False] give -0.6931.
     """
     # BEGIN SOLUTION
     z = (logits.float() / temperature).masked_fill(~kept, -math.inf)
@@ -2529,8 +2530,8 @@ def first_token(arrive: list, chunks: list) -> tuple:
     two pieces. rate: the tokens of all answers per second, from the first
     arrival to the last piece of an answer. Inputs are not changed.
 
-    Example: arrive [0.], chunks [[(1., 0), (2., 3), (2.5, 1)]]: (2.0, 0.5,
-    1.6).
+    Example: arrive [0.], chunks [[(1., 0), (2., 3), (2.5, 1)]] give (2.0,
+    0.5, 1.6).
     """
     # BEGIN SOLUTION
     answers = [[(t, n) for t, n in pieces if n > 0] for pieces in chunks]

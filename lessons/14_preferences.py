@@ -423,18 +423,18 @@ def dpo_loss(policy: nn.Module, beta: float):
     position predict the next token. Returns a function loss(chosen,
     rejected), which is called at each step. Both are pairs (ids, answer)
     with answer (B, T) bool, true at the answer's tokens and never at the
-    first position. Row by row they answer the same prompt. T may differ
+    first position. Row by row they answer the same prompt. T can differ
     between the two, and B between calls.
 
     The loss is the mean over rows of -log(sigmoid(beta * margin)), a
-    float32 scalar. margin: the increase of the chosen answer's
-    log-probability since dpo_loss was called, minus that of the rejected
-    one. The policy runs in its current mode, the reference in evaluation
-    mode. The loss is finite for margins of hundreds of nats. Gradients flow
-    to the current policy. Neither call changes the policy's weights,
-    their requires_grad or gradients or a part's mode, or sets a seed.
+    float32 scalar. margin: the rise of the chosen answer's log-probability
+    since dpo_loss was called, minus the rejected answer's rise. The policy
+    runs in its current mode, the reference in evaluation mode. The loss is
+    finite for margins of hundreds of nats. Gradients flow to the current
+    policy. Neither call changes the policy's weights, their requires_grad
+    or gradients, or a part's mode, or sets a seed.
 
-    Example: at the first step of a policy in evaluation mode: 0.6931.
+    Example: the first step of a policy in evaluation mode gives 0.6931.
     """
     # BEGIN SOLUTION
     reference = copy.deepcopy(policy).eval()
@@ -682,7 +682,7 @@ def group_advantage(rewards: torch.Tensor,
     """Compare each answer with the answers to the same prompt.
 
     rewards: (N,) float32. prompt_ids: (N,) int64, any values. A group is
-    all answers with the same id, at any positions, and groups may differ in
+    all answers with the same id, at any positions, and groups can differ in
     size. The advantage of an answer is its reward minus the mean of its
     group, divided by the standard deviation of its group (with n - 1) plus
     1e-4. It is 0 for an answer that is alone in its group and, up to
@@ -690,8 +690,8 @@ def group_advantage(rewards: torch.Tensor,
 
     Returns (N,) float32, in the order of rewards. Inputs are not changed.
 
-    Example: rewards [1., 5., 3., 6.], prompt_ids [7, 2, 7, 2]: [-0.7071,
-    -0.7070, 0.7071, 0.7070].
+    Example: rewards [1., 5., 3., 6.], prompt_ids [7, 2, 7, 2] give
+    [-0.7071, -0.7070, 0.7071, 0.7070].
     """
     # BEGIN SOLUTION
     found = torch.zeros_like(rewards)
@@ -899,9 +899,9 @@ claim("half the square: largest gap to the gradient of the KL",
 # %% trap="14.3" role="exercise" points=3 difficulty=3 minutes=12
 def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
     """Compute a scalar loss term that pulls the policy towards the
-    reference. Averaged over all answers that the policy may sample, its
-    gradient is that of KL(policy, reference) in nats. The KL is that of
-    whole answers.
+    reference. Averaged over all answers that the policy can sample, its
+    gradient is the gradient of KL(policy, reference) in nats. The KL is
+    over whole answers.
 
     logp, logp_ref: (N, T), the log-probability of each token of N answers,
     given the tokens before it, under the policy that sampled them and under
@@ -1146,15 +1146,15 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
     it was sampled; the clipped ratio stays between 1 - eps and 1 + eps.
     logp, logp_sampled: (N, T), each token's log-probability now and at
     sampling. adv: (N,), the advantage of each answer. In the first inner
-    step after sampling every ratio is 1, and the gradient is that of minus
-    the mean of adv * logp.
+    step after sampling every ratio is 1, and the gradient is the gradient
+    of minus the mean of adv * logp.
 
     Gradients flow only to logp, even if logp_sampled or adv have a graph.
     All are float32 or all float64, and so is the loss. Inputs are not
     changed.
 
     Example: logp [[-1., -0.5]], logp_sampled [[-1., -1.]], adv [2.], eps
-    0.2: -2.2, and the gradient of logp is [[-1., 0.]].
+    0.2 give -2.2, and the gradient of logp is [[-1., 0.]].
     """
     # BEGIN SOLUTION
     ratio = (logp - logp_sampled.detach()).exp()
@@ -1353,15 +1353,15 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
     rows of T steps. ended: (N, T) bool, True at the last step of an
     episode; the row continues with the next episode.
 
-    after: (N,), the value of what follows the last column. It counts like
-    the return of one more step, but only in rows whose last step did not
-    end an episode. gamma: from 0 to 1.
+    after: (N,), the value of all that follows the last column. It counts
+    like the return of one more step, but only in rows whose last step did
+    not end an episode. gamma: from 0 to 1.
 
     rewards and after are both float32 or both float64, and so is the
     result. It has no graph, even if after has one. Inputs are not changed.
 
     Example: rewards [[1., 1., 1., 1.]], ended [[False, True, False,
-    False]], after [8.], gamma 0.5: [[1.5, 1., 3.5, 5.]].
+    False]], after [8.], gamma 0.5 give [[1.5, 1., 3.5, 5.]].
     """
     # BEGIN SOLUTION
     out, later = torch.empty_like(rewards), after.detach()
@@ -1374,8 +1374,7 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 # %% [markdown] trap="14.5" role="hint"
 # 1. Go through the columns from the last to the first. What do you carry from step t + 1
 #    to step t, and when do you carry nothing?
-# 2. `after` is what you carry into the last column. A mask from `ended[:, t]` decides
-#    whether step t adds what is carried.
+# 2. `after` is what you carry into the last column. A mask from `ended[:, t]` decides whether step t adds the carried value.
 # 3. The reward of an episode's last step still counts. Only what comes after that step
 #    does not.
 

@@ -412,19 +412,19 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
     gradients.
 
     The layer is cut by units: a (f, D) is this rank's rows of A, b (E, f)
-    its columns of B; f is at least 1 and may differ between ranks. h (N,
+    its columns of B; f is at least 1 and can differ between ranks. h (N,
     D), the bias c (E,) and dy (N, E), the gradient of the loss with respect
     to y, are complete and the same on all ranks. all_sum(tensor) returns
-    the sum over the ranks as a new tensor. All ranks have to call it
-    equally often, at most 60 times, in the same order and with the same
+    the sum over the ranks as a new tensor. All ranks have to call it the
+    same number of times, at most 60, in the same order and with the same
     shapes and dtypes.
 
     Returns (y, dh, da, db, dc), in the common dtype of the inputs: y, and
     the gradients of h, a, b and c as in the uncut layer. The derivative of
     ReLU at 0 is 0. Inputs are not changed, nor is their requires_grad.
 
-    Example: h 2, c 0, dy 1; on one rank a 3, b 5, on the other a 4, b 7: y
-    is 86 and dh 43 on both, da 10 on the first.
+    Example: with h 2, c 0, dy 1, on one rank a 3, b 5, on the other a 4, b
+    7, y is 86 and dh 43 on both, da 10 on the first.
     """
     # BEGIN SOLUTION
     units = torch.relu(h @ a.T)
@@ -672,7 +672,7 @@ def pass_losses(labels: list, divides: bool) -> list:
     step.
 
     labels[p][m], at least 1: how many labels count in micro-batch m of pass
-    p. Each pass has one or more micro-batches, and passes may have
+    p. Each pass has one or more micro-batches, and passes can have
     different numbers of micro-batches. The gradients of all passes add up
     in .grad, and at the end .grad has to be the gradient of the mean loss
     over all labels of the step. divides: if True, at the end of each pass
@@ -696,9 +696,7 @@ def pass_losses(labels: list, divides: bool) -> list:
 # %% [markdown] trap="15.2" role="hint"
 # 1. If the schedule does not divide, divide each summed loss by the total number of
 #    labels in the step.
-# 2. Suppose the schedule divides. By what has the gradient of pass `p` been divided in
-#    the end? By the numbers of micro-batches of `p` and of every later pass, multiplied
-#    together. So divide your divisor by this product.
+# 2. Suppose the schedule divides. In the end, the gradient of pass `p` has been divided by the numbers of micro-batches of `p` and of every later pass, multiplied together. So divide your divisor by this product.
 # 3. Go through the passes from the last to the first, and keep the running product.
 
 # %% [markdown] trap="15.2" role="keep"
@@ -996,16 +994,16 @@ def local_view(tokens: torch.Tensor, labels: torch.Tensor, rank: int,
     tokens: (B, T) int64, T at least 1. labels: (B, T) int64, not shifted
     yet, with -100 where there is nothing to learn. Both are padded at the
     end to N, the next multiple of 2 * world: tokens with 0, labels with
-    -100. N is T if T is a multiple. The N positions are cut into 2 * world
-    pieces of equal length. A rank, 0 to world - 1, holds n = N // world
-    positions: piece rank, followed by piece 2 * world - 1 - rank.
+    -100. N is T if T is such a multiple. The N positions are cut into 2 *
+    world pieces of equal length. A rank, 0 to world - 1, holds n = N //
+    world positions: piece rank, followed by piece 2 * world - 1 - rank.
 
     The result's tokens: (B, n) int64, the tokens at these positions.
     positions: (n,) int64, counted from 0 in the whole sequence. labels: (B,
     n) int64, for each position the label of the next one, whichever rank
-    holds it, and -100 for the last of all. mask: (n, N) bool, True
-    where one of the n positions may look at position j of all N: at itself
-    and at every earlier one, padded or not. Inputs are not changed.
+    has it, and -100 for the last of all. mask: (n, N) bool, True where the
+    rank's i-th position may look at position j of all N: at its own and
+    every earlier one, padded or not. Inputs are not changed.
 
     Example: tokens and labels [[1, 2, 3, 4, 5, 6, 7, 8]], rank 0, world 2:
     tokens [[1, 2, 7, 8]], positions [0, 1, 6, 7], labels [[2, 3, 8, -100]].
@@ -1329,8 +1327,8 @@ claim("one expert per token, not divided: how far the router moved", moved,
 def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
     """Compute (weights, experts): the k likeliest experts of each token.
 
-    logits: (..., E) float32 or bfloat16, one per expert. For each token
-    they all differ, and so do their probabilities in float32. k: 1 to E.
+    logits: (..., E) float32 or bfloat16, one per expert. The logits of a
+    token all differ, and so do their probabilities in float32. k: 1 to E.
     experts: (..., k) int64, the likeliest first. weights: (..., k) float32,
     computed in float32: the probability of each of these experts under the
     softmax over all E. With renorm they are divided by their sum, so that
@@ -1338,8 +1336,8 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
     no gradient. The gradient of each weight flows to logits, including
     through the sum that divides it. Inputs are not changed.
 
-    Example: logits [2., 1., 0.], k 2: weights [0.6652, 0.2447], experts [0,
-    1]; with renorm [0.7311, 0.2689].
+    Example: logits [2., 1., 0.] and k 2 give weights [0.6652, 0.2447] and
+    experts [0, 1]; with renorm, weights [0.7311, 0.2689].
     """
     # BEGIN SOLUTION
     weights, experts = logits.float().softmax(-1).topk(k, dim=-1)
@@ -1351,8 +1349,7 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
 # %% [markdown] trap="15.4" role="hint"
 # 1. Convert to float32 first, then take the softmax over all experts. One expert's
 #    probability depends on all the scores.
-# 2. `topk` of the probabilities returns weights and experts, in this order, and its
-#    values have a gradient.
+# 2. `topk` of the probabilities returns weights and experts, in this order, and the weights have a gradient.
 # 3. Divide by the sum over the last axis, and keep that axis with length one. A single
 #    weight divided by itself is 1, so leave it as it is for k = 1.
 
@@ -1596,21 +1593,23 @@ claim("the same router: tokens whose expert serves mostly their kind",
 
 # %% trap="15.5" role="exercise" points=3 difficulty=2 minutes=12
 def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Measure how unevenly a router uses its experts, as a loss that it can
-    lower: E times the sum over experts of fraction times mean probability.
+    """Measure how unevenly a router uses its experts, as a loss that the
+    router can lower: E times the sum over experts of fraction times mean
+    probability.
 
     p: (T, E) float32, T at least 1, the probabilities of each token; each
     row sums to 1. chosen: (T, k) int64, the k different experts of each
     token, chosen by any rule. An expert's fraction is its part of all T * k
-    choices, which may be 0. The mean probability is taken over all T
+    choices, which can be 0. The mean probability is taken over all T
     tokens, for all E experts.
 
-    Returns a float32 tensor of shape (). It is 1 if both are even, for
-    every E and k. Its gradient flows to p through the mean probabilities;
-    the fractions are constants. Inputs are not changed.
+    Returns a float32 tensor of shape (). It is 1 if fractions and mean
+    probabilities are even, for every E and k. Its gradient flows to p
+    through the mean probabilities; the fractions are constants. Inputs are
+    not changed.
 
-    Example: p [[0.8, 0.2], [0.6, 0.4]], chosen [[0], [0]]: 1.4, and its
-    gradient [[1., 0.], [1., 0.]].
+    Example: p [[0.8, 0.2], [0.6, 0.4]], chosen [[0], [0]] give 1.4, and its
+    gradient is [[1., 0.], [1., 0.]].
     """
     # BEGIN SOLUTION
     experts = p.shape[1]
@@ -1620,8 +1619,7 @@ def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="15.5" role="hint"
-# 1. Count how often each of the E experts occurs in `chosen`. `torch.bincount` needs
-#    `minlength`, or the last experts may be missing.
+# 1. Count how many times each of the E experts occurs in `chosen`. `torch.bincount` needs `minlength`, or the last experts can be missing.
 # 2. Divide by the number of choices, T times k, so that the fractions add up to 1 for
 #    every k.
 # 3. The mean probability is a mean over tokens, with one number per expert. Multiply
@@ -1908,8 +1906,9 @@ claim("batches counted after one step, second run on copies",
 
 # %% trap="15.6" role="exercise" points=4 difficulty=3 minutes=18
 def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Compute block(x) without keeping the block's inner values for
-    backward. In backward the block runs a second time, once for each call.
+    """Compute block(x) without keeping the block's inner values for the
+    backward pass. In the backward pass the block runs a second time, once
+    for each call.
 
     Output, gradients of x and of the block's parameters, its buffers and
     the state of every generator are as if block(x) had run once: after the
@@ -1921,8 +1920,8 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
     or by assigning a new tensor of any shape. Between a call and its one
     backward there may be further calls of the block and other draws.
 
-    Example: after a call and its backward an nn.BatchNorm1d has seen 1
-    batch.
+    Example: after a call and its backward pass an nn.BatchNorm1d has
+    counted 1 batch.
     """
     # BEGIN SOLUTION
     dice = [value for module in block.modules()
@@ -2213,7 +2212,7 @@ def exposed(events: list) -> list:
 
     events: bars (rank, lane, name, start, end) with start < end, ints or
     floats, in any order, in ms on one clock; each rank has at least one.
-    Bars may overlap or lie inside each other. lane is "compute", where the
+    Bars can overlap or lie inside each other. lane is "compute", where the
     name means nothing, or "network". Network bars with one name are one
     collective, with at most one bar per rank, from call to end. It
     transfers once all its bars have begun, and no bar ends before that. A
@@ -2225,7 +2224,7 @@ def exposed(events: list) -> list:
     it has a network bar open that does not transfer yet; otherwise idle.
 
     Example: [(0, "compute", "a", 0, 4), (0, "network", "r", 3, 9), (1,
-    "network", "r", 6, 9)]: [(4., 3., 2., 0.), (0., 3., 0., 6.)].
+    "network", "r", 6, 9)] gives [(4., 3., 2., 0.), (0., 3., 0., 6.)].
     """
     # BEGIN SOLUTION
     begun = {}
@@ -2252,8 +2251,7 @@ def exposed(events: list) -> list:
 #    moment on.
 # 2. Cut the time at all starts and ends. Nothing changes between two cuts, so each piece
 #    is one kind of time.
-# 3. Or measure unions: of the compute bars, then with the transfers added, then with all
-#    network bars added. The differences are the times, and the rest is idle.
+# 3. Or measure three unions: the compute bars; the compute bars and the transfers; the compute bars and all network bars. The differences between the unions are the times, and the remaining time is idle.
 
 # %% [markdown] trap="15.7" role="keep"
 # **Keep:** In a trace, a collective's bar begins with a call, not with data on the wire.

@@ -248,7 +248,7 @@ wrong("capping the ratio at one", "ratio", RATIO_OF, f"min(1.0, {RATIO_OF})")
 wrong("taking the first and the last layer, even if they are not Linears", "layers",
       "linears =",
       GRADED + "; return ratio_of(model[0].weight.grad, model[-1].weight.grad); linears =")
-wrong("including everything that has a weight", "layers",
+wrong("including every layer that has a weight", "layers",
       "linears =",
       'graded(model, x, y); weights = [m.weight for m in model if hasattr(m, "weight")]; return '
       "ratio_of(weights[0].grad, weights[-1].grad); linears =")

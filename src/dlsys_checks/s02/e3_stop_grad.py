@@ -181,7 +181,7 @@ def same_under_no_grad(t):
         return t
 
 
-ex.wrong("going through half precision", lambda t: t.detach().half().clone().to(t.dtype),
+ex.wrong("converting to half precision and back", lambda t: t.detach().half().clone().to(t.dtype),
          breaks="copy")
 ex.wrong("replacing NaN and infinity", lambda t: t.detach().nan_to_num(), breaks="copy")
 
@@ -192,7 +192,7 @@ def in_inference(t):
         return t.clone()
 
 
-@ex.wrong("returning a remembered copy", breaks="edited")
+@ex.wrong("returning the copy from an earlier call", breaks="edited")
 def remembered(t, known=[]):  # noqa: B006 -- the mistake itself
     if not known or known[0] is not t:
         known[:] = t, t.detach().clone()

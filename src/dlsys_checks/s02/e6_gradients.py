@@ -228,9 +228,9 @@ def collected(out, inputs):
 
 wrong = ex.edits(collected)
 AT_ONCE = "uses = dict.fromkeys(uses, 1)\n    grad, ready ="  # a node is ready at its first share
-wrong("using a queue, in which each node passes its gradient on when reached", "each",
+wrong("using a queue and passing a node's gradient on as soon as the node is reached", "each",
       "grad, ready =", AT_ONCE, "ready.pop()", "ready.pop(0)", says="computed forwards")
-wrong("using a stack, in which each node passes its gradient on when reached", "each",
+wrong("using a stack and passing a node's gradient on as soon as the node is reached", "each",
       "grad, ready =", AT_ONCE, says="computed forwards")
 wrong("keeping the last contribution instead of the sum", "each",
       "grad.get(parent, 0.0) + ", "", says="computed forwards")
@@ -240,7 +240,7 @@ wrong("returning the gradients in the order in which they were found", "each",
       "in inputs", "in sorted(inputs, key=[*grad, *inputs].index)", says="of input")
 wrong("forgetting inner nodes once their gradients are passed on", "each",
       "grad.get(node, 0.0)", "0.0 if node.parents else grad.get(node, 0.0)", says="of input")
-wrong("leaving a sum on the node for the next call", "each",
+wrong("leaving each node's sum on the node for the next call", "each",
       "return [", 'for n in grad: n.grad = getattr(n, "grad", 0.0) + grad[n]\n    return [',
       "grad.get(node, 0.0)", 'getattr(node, "grad", 0.0)', says="of input")
 wrong("counting a parent only once if it occurs twice", "twice",
@@ -249,7 +249,7 @@ wrong("using a set of parents, in which equal pairs merge", "twice",
       "= node.parents", "= set(node.parents)", says="of input")
 wrong("using at most two parents", "parents",
       "= node.parents", "= node.parents[:2] if len(dict(node.parents)) > 2 else node.parents")
-wrong("not counting a contribution of zero as arrived", "parents",
+wrong("treating a contribution of zero as not yet arrived", "parents",
       "-= 1", "-= slope * grad[node] != 0", says="of input")
 wrong("ignoring tiny contributions", "parents",
       "slope * grad[node]", "(share if abs(share := slope * grad[node]) > 1e-12 else 0.0)")
@@ -325,7 +325,7 @@ def along(order, out, inputs):
     return picked(grad, inputs)
 
 
-ex.wrong("walking from the inputs to out, in the wrong order",
+ex.wrong("walking in the wrong order, from the inputs to out",
          lambda out, inputs: along(counted(out), out, inputs), says="of input", breaks="each")
 wrong("keeping an earlier call's gradients in inner nodes", "each",
       "grad, ready = {out: 1.0}, [out]", "out.grad, ready = 1.0, [out]",

@@ -26,8 +26,8 @@ size       | The logits are between -200 and 200, | case logits near 200; logits
              right class 200 below the others; 200 and -200 in one row
 rows apart | and one row can be near 200 while another is near -200. | case one row near 200, one
              near -200
-example    | Example: for logits zeros(1, 4) and y [0], the loss is 1.386 and the gradient [[-.75,
-             .25, .25, .25]]. | case the example
+example    | Example: for logits zeros(1, 4) and y [0], the loss is 1.386 and the gradient is
+             [[-.75, .25, .25, .25]]. | case the example
 """)
 
 

@@ -259,7 +259,7 @@ wrong("clipping and measuring before dividing the scale out", "true size",
       OPTIMIZER, f"for p in params: p.grad.div_(scale)\n    post = total(params); {OPTIMIZER}")
 wrong("never dividing the scale out", "true size",
       "scale)", "1.0)", "total(params)", "post", OPTIMIZER, f"post = total(params); {OPTIMIZER}")
-wrong("returning the norm before clipping with the scale still in it", "true size",
+wrong("returning the unclipped norm with the scale still in it", "true size",
       OPTIMIZER, f"post = total(params); {OPTIMIZER}",
       "return pre, total(params)", "out = pre, post; pre, post = out; return pre * scale, post")
 wrong("rounding the scale to a whole number of at least one", "scaled",

@@ -23,18 +23,18 @@ ex.promise("stack", "for stacked matrices. The stack holds one or more matrices 
                     "on.",
            cases=(*STACKS, *EMPTY, *UNEVEN, "the example", "a wide stack",
                   "a shard that is a part of a table"), says=("rows of rank",))
-ex.promise("cut", "Its rows are split over the ranks in order, and a split may fall inside a "
+ex.promise("cut", "Its rows are split over the ranks in order, and a split can fall inside a "
                   "matrix.",
            says=("rows of rank",))
-ex.promise("uneven", "Args: shard: (n, m) float32, the rows on this rank. n may differ from rank "
+ex.promise("uneven", "Args: shard: (n, m) float32, the rows on this rank. n can differ from rank "
                      "to rank",
            cases=(*UNEVEN, *EMPTY, "the example", "a cut in each"))
-ex.promise("empty", "and may be 0.", cases=EMPTY)
+ex.promise("empty", "and can be 0.", cases=EMPTY)
 ex.promise_table("""
 gather     | gather: gather(shard) returns the list of all ranks' shards. | rows of rank
 once       | Every rank has to call it once, or the other ranks wait for ever. | calls of gather
-whole      | orthogonalize: orthogonalize(matrix) returns a new tensor of the same shape. Each
-             matrix goes through it whole and alone. | rows of rank
+whole      | orthogonalize: orthogonalize(matrix) returns a new tensor of the same shape. Pass it
+             one whole matrix at a time. | rows of rank
 shape      | Return this rank's (n, m) rows of Muon's step, | shape of the rows; type of the rows;
              rows of rank
 left alone | shard does not change. | values changed in the shards

@@ -245,7 +245,7 @@ ex.wrong("exempting names with bias or LayerNorm.weight in them, but not embeddi
 ex.wrong("exempting names with bias, norm or emb in them, and no others",
          lambda model, weight_decay: in_two(trainable(model), weight_decay, lambda n, p: any(
              part in n.lower() for part in ("bias", "norm", "emb"))), breaks="two groups")
-ex.wrong("looking up whole names in a list of parts of names",
+ex.wrong("looking up whole names in a list of name parts",
          lambda model, weight_decay: in_two(trainable(model), weight_decay,
                                             lambda n, p: n in NAMES), breaks="two groups")
 ex.wrong("exempting biases and nothing else",

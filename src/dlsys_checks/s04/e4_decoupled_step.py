@@ -201,7 +201,7 @@ wrong("setting the group's weight_decay, which is L2 and not decoupled", "withou
       WEIGHT_DECAY, 'group["weight_decay"] = weight_decay')
 wrong("shrinking the weight after the step", "factor",
       "opt.step()", "pass", "for group", "opt.step()\n    for group")
-wrong("shrinking by the decay alone, without the rate", "factor",
+wrong("shrinking the weights by the decay alone, without the rate", "factor",
       "group, p", "_, p", 'group["lr"] * weight_decay', "weight_decay")
 wrong("adding the decay, so that weights grow", "factor",
       WEIGHT_DECAY, 'p.add_(p, alpha=group["lr"] * weight_decay)')

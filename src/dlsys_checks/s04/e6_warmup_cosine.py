@@ -155,7 +155,7 @@ wrong("treating no warm-up as a warm-up of one step", "no warm-up",
       "if step", "if total <= 1: return peak\n    warm = max(1, warm)\n    if step")
 
 
-@ex.wrong("dividing by warm, which may be 0", says="raised ZeroDivisionError",
+@ex.wrong("dividing by warm, which can be 0", says="raised ZeroDivisionError",
           breaks="no warm-up")
 def divides_by_warm(step, warm, total, peak, floor):
     return min(peak * (step + 1) / warm, curve(max(step, warm), warm, total, peak, floor))

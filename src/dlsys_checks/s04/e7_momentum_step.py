@@ -22,7 +22,7 @@ torch       | as torch.optim.SGD does. | weights after
 by hand     | Write the rule out, without torch.optim. | optimizers of torch.optim
 numbers     | Args: w, grad: (N,) float32. | case one value; many values; tiny values; huge values
 left alone  | Do not change grad. | the caller's gradient
-overwritten | The caller may overwrite it later. | case one buffer for all gradients
+overwritten | The caller can overwrite it later. | case one buffer for all gradients
 own state   | state: a dict for this weight alone, | case two weights in turn
 empty state | empty before its first step. | raised KeyError
 changes     | lr, momentum: may change from step to step. | case a rate that changes; a momentum
@@ -137,7 +137,7 @@ def none_is_zero(w, grad, state, lr, momentum):
     sgd(w, torch.zeros_like(w) if grad is None else grad, state, lr, momentum)
 
 
-@ex.wrong("clearing the buffer at a None", breaks="None")
+@ex.wrong("clearing the buffer when the gradient is None", breaks="None")
 def none_clears(w, grad, state, lr, momentum):
     if grad is None:
         state.clear()
@@ -145,7 +145,8 @@ def none_clears(w, grad, state, lr, momentum):
         sgd(w, grad, state, lr, momentum)
 
 
-@ex.wrong("letting the buffer fade at a None, although the weight does not move", breaks="None")
+@ex.wrong("letting the buffer fade when the gradient is None, although the weight does not move",
+          breaks="None")
 def none_fades(w, grad, state, lr, momentum):
     if grad is not None:
         sgd(w, grad, state, lr, momentum)
@@ -162,7 +163,7 @@ def right(w, grad, state, lr, momentum):
 
 
 wrong = ex.edits(right)
-wrong("counting the step in state before checking for None", "None",
+wrong("counting the step in the state dict before checking for None", "None",
       "if grad", 'state["step"] = state.get("step", 0) + 1\n    if grad',
       says="None that changed state")
 wrong("skipping a gradient of zeros as if it were None", "step",
@@ -224,7 +225,7 @@ def works_in_gradient(w, grad, state, lr, momentum):
     w.sub_(lr * grad)
 
 
-@ex.wrong("keeping one buffer for all weights, outside state", breaks="own state")
+@ex.wrong("keeping one buffer for all weights, outside the state dict", breaks="own state")
 def one_memory(w, grad, state, lr, momentum, memory={}):  # noqa: B006
     if grad is None:
         return
@@ -234,11 +235,11 @@ def one_memory(w, grad, state, lr, momentum, memory={}):  # noqa: B006
     sgd(w, grad, memory[len(w)], lr, momentum)
 
 
-wrong("reading state before anything was written to it", "empty state",
+wrong("reading the state dict before anything was written to it", "empty state",
       "if grad",
       'if grad is not None: state["b"] = momentum * state["b"] + grad; w.sub_(lr * state["b"])\n '
       "   return\n    if grad")
-wrong("putting the rate into the buffer, so that a later change acts too late", "changes",
+wrong("putting the rate into the buffer, so that a change of the rate acts too late", "changes",
       "+ grad", "+ lr * grad", "lr * b", "b")
 wrong("keeping the first step's momentum", "changes",
       "b =", 'momentum = state.setdefault("first", momentum); b =')

@@ -214,7 +214,7 @@ def works_in_gradient(w, grad, state, lr, betas, eps, weight_decay):
     grad.mul_(1 - betas[0])
 
 
-@ex.wrong("keeping one state for all weights, outside state", breaks="own state")
+@ex.wrong("keeping one state for all weights, outside the state dict", breaks="own state")
 def one_memory(w, grad, state, lr, betas, eps, weight_decay, memory={}):  # noqa: B006
     if not state:
         memory[len(w)] = {}
@@ -222,7 +222,7 @@ def one_memory(w, grad, state, lr, betas, eps, weight_decay, memory={}):  # noqa
     adam(w, grad, memory[len(w)], lr, betas, eps, weight_decay)
 
 
-wrong("reading state before anything was written to it", "empty state",
+wrong("reading the state dict before anything was written to it", "empty state",
       "b1, b2 =", 'state["t"] += 1; b1, b2 =')
 wrong("keeping the first step's rate", "rate",
       "b1, b2 =", 'lr = state.setdefault("first", lr); b1, b2 =')
@@ -235,11 +235,11 @@ wrong("leaving out the decay", "decoupled", "1 - lr * weight_decay", "1")
 wrong("shrinking the weight after the step", "decoupled",
       "w.mul_(shrink)", "w.mul_(1); w.sub_(lr * m_hat / size); w.mul_(shrink)",
       "w.sub_(lr * m_hat / size)\n    w.mul_(1)", "pass")
-wrong("shrinking by the decay alone, without the rate", "decoupled",
+wrong("shrinking the weight by the decay alone, without the rate", "decoupled",
       "lr * weight_decay", "weight_decay")
 
 
-@ex.wrong("dropping the correction after step 100, when it is said not to matter",
+@ex.wrong("dropping the correction after step 100, when it is said to matter no more",
           breaks="200 steps")
 def stops_correcting(w, grad, state, lr, betas, eps, weight_decay):
     adam(w, grad, state, lr, betas, eps, weight_decay, fix_v=state.get("t", 0) < 100)

@@ -188,7 +188,7 @@ wrong("replacing w.data, which disconnects a view from its base", "in place",
 wrong("adding the decay to the gradient, where the sign swallows it", "decay",
       "m =", "g = grad + weight_decay * w; m =", "1]) * grad", "1]) * g", "0]) * grad", "0]) * g",
       "w.mul_(shrink)", "pass", trap="04.4")
-wrong("shrinking by the decay alone, without the rate",
+wrong("shrinking the weight by the decay alone, without the rate",
       "decay", "lr * weight_decay", "weight_decay")
 wrong("shrinking the weight after the step", "decay",
       "w.sub_(lr * torch.sign(move))", "pass", "w.mul_", "w.sub_(lr * torch.sign(move)); w.mul_")
@@ -203,7 +203,7 @@ def works_in_gradient(w, grad, state, lr, betas, weight_decay):
     grad.mul_(1 - betas[0])
 
 
-@ex.wrong("keeping one momentum for all weights, outside state", breaks="own state")
+@ex.wrong("keeping one momentum for all weights, outside the state dict", breaks="own state")
 def one_memory(w, grad, state, lr, betas, weight_decay, memory={}):  # noqa: B006
     if not state:
         memory[len(w)] = {}
@@ -211,7 +211,7 @@ def one_memory(w, grad, state, lr, betas, weight_decay, memory={}):  # noqa: B00
     lion(w, grad, memory[len(w)], lr, *betas, weight_decay)
 
 
-wrong("reading state before anything was written to it", "empty state",
+wrong("reading the state dict before anything was written to it", "empty state",
       "m =", 'state = {"m": state["m"]}; m =')
 wrong("keeping the first step's rate", "rate", "m =", 'lr = state.setdefault("first", lr); m =')
 wrong("using betas of 0.9 and 0.99, whatever is asked for", "settings",

@@ -15,7 +15,7 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("05.1", "stored_gaps", seen=("kind", "x", "state"))
 
 ex.promise_table("""
-result     | Measure how far a batch is from what each BatchNorm has stored. | gap of; names of
+result     | Measure how far a batch is from each BatchNorm's stored statistics. | gap of; names of
 eval       | Args: model: in eval mode, | gap of; statistics after; raised ValueError
 kinds      | with nn.BatchNorm1d on (N, C) and nn.BatchNorm2d on (N, C, H, W) | case images; one
              image; other norms between | gap of; names of
@@ -24,10 +24,10 @@ depth      | at any depth, each called once. | case norms inside blocks; a norm 
 input      | x: a batch that model accepts. | case integers looked up
 enters     | A channel's mean is the mean of the norm's input in model(x), over all axes except 1. |
              gap of; raised RuntimeError
-distance   | Divide its distance from running_mean | gap of
+distance   | Divide the distance of this mean from running_mean | gap of
 deviations | by the stored standard deviation, the root of running_var. | gap of
 largest    | Returns: A dict with each norm's largest distance, a float, | gap of; type of the gap
-names      | by its name in model.named_modules(). | names of
+names      | by the norm's name in model.named_modules(). | names of
 as it was  | Afterwards the model's hooks, modes and values are as they were. | hooks after;
              training flags; statistics after; values of the model; parameters whose
 no graph   | Do not build a graph. | graphs built

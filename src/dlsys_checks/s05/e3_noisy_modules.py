@@ -27,7 +27,7 @@ x         | x: an input that model accepts. | case integers looked up
 mode      | Call the model twice, in the mode that each module has, | names; calls of the model;
             training flags
 generator | without a seed. | names; set a seed
-as it was | Leave no hook | hooks after
+as it was | Leave no hook behind | hooks after
 no graph  | and build no graph. | graphs built
 example   | Example: return ["", "body"] for a model whose body calls F.dropout. | case the example
 """)
@@ -213,7 +213,7 @@ def parted(model, x):
 
 wrong = ex.edits(parted)
 END, EQUAL, START = "return found", "torch.equal", "passes = []"
-wrong("naming every module whose output differs, even those after the noise", "given",
+wrong("naming every module whose output differs, even modules after the noise", "given",
       "same(first[m][0], second[m][0])", "True")
 wrong("returning the innermost name only", "returned", END, "return found[-1:]")
 wrong("returning only whether the two calls differ", "names", END, "return bool(found)")
@@ -235,13 +235,14 @@ wrong("naming every module in train mode", ("returned", "mode"),
       END, "return [name for name, m in model.named_modules() if m.training]", says="names")
 wrong("comparing with torch.allclose, which treats close values as equal", "little",
       EQUAL, "lambda a, b: torch.allclose(a.float(), b.float())")
-wrong("comparing with a relative tolerance of 1.2e-7, which hides the last bit", "little",
+wrong("comparing with a relative tolerance of 1.2e-7, which hides a difference in the last bit",
+      "little",
       EQUAL, "lambda a, b: torch.allclose(a.float(), b.float(), rtol=1.2e-7, atol=0.0)")
 wrong("comparing sums instead of values", ("returned", "little"),
       EQUAL, "lambda a, b: a.sum().equal(b.sum())")
 wrong("looking up modules that were never called", "called",
       "m in first\n             and", "", says="raised KeyError")
-wrong("converting x to float", "x", "model(x)", "model(x.float())", says="raised")
+wrong("converting x to float32", "x", "model(x)", "model(x.float())", says="raised")
 wrong("calling eval() on the model, which hides a part left in train mode", "mode",
       START, f"model.eval(); {START}")
 wrong("calling train() on the model", "mode", START, f"model.train(); {START}")

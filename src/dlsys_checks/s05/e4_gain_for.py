@@ -23,7 +23,7 @@ any act       | Args: act: an element-wise function or nn.Module. | case a modul
                 weight; a module in place
 in place      | It gets float32 and may write into its input. | case a module in place; a function
                 in place
-any scale     | Its outputs may be as small as 1e-12 or as large as 1e12. | case a tiny output; a
+any scale     | Its outputs can be as small as 1e-12 or as large as 1e12. | case a tiny output; a
                 huge output
 float         | Returns: A Python float. | type of the gain
 no graph      | Do not build a graph, | graphs built
@@ -167,7 +167,7 @@ wrong("using the variance instead of the mean square", "second moment",
 wrong("squaring the mean of |act(z)|", "second moment",
       DOUBLE, "act(GRID.clone()).double().abs().mean()**2")
 wrong("returning the gain squared", "second moment", "return out", "return out**2")
-wrong("returning the inverse, which is what act leaves of the signal",
+wrong("returning the inverse of the gain, which is what act leaves of the signal",
       "second moment", "return out", "return 1 / out")
 wrong("drawing z uniformly from -1 to 1", "second moment",
       "GRID", "torch.linspace(-1, 1, 20_001)")

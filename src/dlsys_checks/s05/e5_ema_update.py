@@ -23,17 +23,17 @@ ex = exercise("05.5", "ema_update", seen=("kind", "states", "decays", "modes", "
 ex.promise_table("""
 in place     | Update average in place by one step of an exponential moving average. | of average
                after; models: got
-structure    | Args: average, model: have the same structure, with any dtypes and layouts. They may
+structure    | Args: average, model: have the same structure, with any dtypes and layouts. They can
                be without parameters or without buffers. | case a block inside a block; both in eval
                mode; a lone parameter; no buffers; no parameters; a mask alone; float64, transposed,
                tied
 parameters   | Each parameter, even if it is frozen or tied, becomes decay * (its old value) + (1 -
                decay) * (model's value). | parameter
-buffers      | Each buffer becomes a copy of model's, | buffer
-dtype        | whatever its dtype, because counters and masks have no average. | buffer count;
+buffers      | Each buffer becomes a copy of model's buffer, | buffer
+dtype        | whatever the dtype, because counters and masks have no average. | buffer count;
                buffer seen; buffer mask; buffer total; raised RuntimeError
-same tensors | average keeps its tensors, so an optimizer or a state_dict made before sees the
-               change. | tensors of average replaced; tensors of average moved
+same tensors | average keeps its tensors, so the change also reaches an optimizer or a state_dict
+               made before. | tensors of average replaced; tensors of average moved
 model left   | model does not change. | of model after; requires_grad of
 modes        | No mode and no gradient changes, | training flags; gradients of model after
 no sharing   | no memory is shared, | memory shared
@@ -307,7 +307,7 @@ def loads_at_zero(average, model, decay):
         averaged(average, model, decay)
 
 
-wrong("binding a new name and leaving average unchanged", "in place",
+wrong("binding a new name and leaving the average unchanged", "in place",
       "(decay)", "(1.0)", "- decay", "- 1.0", "with torch",
       "for old, new in zip(average.parameters(), model.parameters(), strict=True): old = decay * "
       "old + (1 - decay) * new\n    with torch", says="parameter")
@@ -339,17 +339,17 @@ def new_parameters(average, model, decay):
 
 wrong("replacing p.data", "same tensors",
       "(new)", "(new)\n    for old in average.parameters(): old.data = old.data.clone()")
-wrong("writing the average into model as well", "model left",
+wrong("writing the average into the model as well", "model left",
       "(new)",
       "(new)\n    with torch.no_grad():\n        for old, new in zip(average.parameters(), "
       "model.parameters(), strict=True): new.copy_(old)\n        for new in model.buffers(): "
       "new.copy_(new + 1 if new.dtype != torch.bool else ~new)")
 wrong("clearing the gradients", "modes", "(new)", "(new)\n    model.zero_grad()")
-wrong("passing model's gradients to average", "modes",
+wrong("passing the model's gradients to the average", "modes",
       "(new)",
       "(new)\n    for old, new in zip(average.parameters(), model.parameters(), strict=True): "
       "old.grad = new.grad")
-wrong("restoring model's mode by train(), which reaches all of its modules", "modes",
+wrong("restoring the model's mode with train(), which reaches all of its modules", "modes",
       "with torch", "mode = model.training; model = model.eval()\n    with torch",
       "(new)", "(new)\n    model.train(mode)")
 wrong("multiplying old buffers by 0, which keeps a NaN", "buffers",
@@ -357,7 +357,7 @@ wrong("multiplying old buffers by 0, which keeps a NaN", "buffers",
       "pass\n    with torch.no_grad():\n        for old, new in zip(average.buffers(), "
       "model.buffers(), strict=True): old.copy_(old * 0 + new if old.is_floating_point() else "
       "new)")
-wrong("putting average into train mode", "modes", "(new)", "(new)\n    average.train()")
+wrong("putting the average into train mode", "modes", "(new)", "(new)\n    average.train()")
 wrong("putting both models into eval mode",
       "modes", "(new)", "(new)\n    average.eval(); model.eval()")
 wrong("assigning buffers instead of copying them, so that both models share memory", "no sharing",
@@ -375,7 +375,7 @@ wrong("leaving a parameter with one value unchanged", "example",
       DECAY, f"if old.shape != (1, 1): {DECAY}", says="parameter weight")
 
 
-@ex.wrong("updating a copy and leaving average unchanged", breaks="in place")
+@ex.wrong("updating a copy and leaving the average unchanged", breaks="in place")
 def returns_copy(average, model, decay):
     new = copy.deepcopy(average)
     averaged(new, model, decay)

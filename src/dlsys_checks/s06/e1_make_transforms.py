@@ -245,7 +245,7 @@ wrong("using the training pipeline, seeded, for both functions", "fixed",
       "torch.manual_seed(0); return train(x)\n    return train, evaluate")
 wrong("using the training pipeline for both functions", "fixed",
       "return out", "train, _ = out; return train, train")
-wrong("drawing a random number in evaluate but not using it", "fixed",
+wrong("drawing a random number in the evaluation function but not using it", "fixed",
       "return out",
       "train, scale = out\n    def evaluate(x): torch.rand(1); return scale(x)\n    return "
       "train, evaluate")
@@ -265,7 +265,7 @@ def edges(pad, mean, std):
 
 wrong("multiplying by std", ("scale", "pair", "fixed"),
       "(cut - mean) / std", "(cut - mean) * std", "(x - mean) / std", "(x - mean) * std")
-ex.wrong("leaving mean and std out of train",
+ex.wrong("leaving mean and std out of the training function",
          lambda pad, mean, std: (pair(pad, 0.0, 1.0)[0], lambda x: (x - mean) / std),
          breaks="scale")
 wrong("returning the two functions in the wrong order", ("pair", "fixed"), "return out",
@@ -276,7 +276,7 @@ wrong("normalizing x in place", "left alone",
       "return out",
       "train, scale = out\n    def evaluate(x): y = scale(x); x.sub_(mean); return y\n    return "
       "train, evaluate")
-wrong("shifting in train although pad is 0", "example",
+wrong("shifting in the training function although pad is 0", "example",
       "return out",
       "train, evaluate = out; return (lambda x: train(x) if pad else evaluate(x.roll(1, -1))), "
       "evaluate", says="train's answer")

@@ -24,7 +24,7 @@ ex.promise_table("""
 mean     | Return the mean Mixup loss of a batch, | loss
 backward | a tensor to call backward on. | gradient of the weights
 blend    | x: (N, ...) float32. Row i is blended with row order[i]. | blends
-repeats  | order: (N,) int64, row numbers; a row may appear twice. | case a row used twice
+repeats  | order: (N,) int64, row numbers; a row can appear twice. | case a row used twice
 share    | lam: lam[i] is the weight of row i, in the blend and in the loss. | case a weight for
            each row; images; three axes; one row; two batches of different size; weights of 0 and 1;
            large logits; as many rows as classes; two classes; a row used twice

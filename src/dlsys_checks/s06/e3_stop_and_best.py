@@ -21,8 +21,8 @@ ex.promise("pair", "Return (epoch when training stops, epoch whose weights to re
 ex.promise("counting", "Args: losses: the validation losses of epochs 0, 1, 2 and so on.",
            says=("epoch of",))
 ex.promise("left", "Do not change the list.", says=("losses after the call",))
-ex.promise("range", "A loss may be NaN. patience, min_delta: patience >= 1, min_delta >= "
-                    "0.", cases=NANS + EDGES)
+ex.promise("range", "A loss can be NaN. patience, min_delta: patience >= 1, min_delta >= 0.",
+           cases=NANS + EDGES)
 ex.promise_table("""
 progress | After it, a loss is progress if it is more than min_delta below the loss at the last
            progress. | epoch of the stop
@@ -32,10 +32,11 @@ last     | otherwise at the last epoch. | epoch of the stop
 restored | Restore the first epoch with the lowest loss up to the stop, whether that loss was
            progress or not. | epoch of the best
 """)
-ex.promise("nan", "NaN is neither progress nor lowest.", cases=NANS)
+ex.promise("nan", "A NaN is neither progress nor the lowest loss.", cases=NANS)
 ex.promise("all nan", "If all losses are NaN up to the stop, restore epoch 0.",
            cases=("nothing but NaN", "NaN until the stop"), says=("epoch of the best",))
-ex.promise("example", "Example: [3., 2., 2.5, 1.9, 2.1] with patience 2, min_delta 0.5 is (3, 3).",
+ex.promise("example", "Example: [3., 2., 2.5, 1.9, 2.1] with patience 2 and min_delta 0.5 gives "
+                      "(3, 3).",
            cases=("the example",))
 
 
@@ -175,7 +176,7 @@ wrong("treating a reference of 0 as missing", "range",
       REFERENCE, f"loss == loss and (not reference or {REFERENCE})", says="epoch of the stop")
 wrong("comparing losses with a tolerance, or in float32", "range",
       "(losses)", "(torch.tensor(losses, dtype=torch.float32).tolist())", says="epoch of the stop")
-wrong("replacing NaN with infinity in losses itself", "left",
+wrong("replacing NaN with infinity in the caller's list of losses", "left",
       "reference,",
       "losses[:] = [loss if loss == loss else math.inf for loss in losses]; reference,")
 wrong("using argmin, which treats a NaN as the lowest", "nan",
@@ -236,7 +237,7 @@ def past_the_end(losses, patience, min_delta):
 
 wrong("restoring the epoch of the stop, not the best epoch", ("restored", "all nan"),
       "return out", "stop, _ = out; return stop, stop")
-wrong("restoring the last progress, not the lowest loss", "restored",
+wrong("restoring the epoch of the last progress, not of the lowest loss", "restored",
       "return out",
       "stop, _ = out; reference, best = math.inf, 0\n    for epoch, loss in "
       "enumerate(losses[:stop + 1]):\n        if loss < reference - min_delta: reference, best = "

@@ -299,7 +299,7 @@ wrong("validating before training in each epoch", "order",
 wrong("replacing the parameters with new ones", "same objects", "strict=False", "assign=True")
 wrong("keeping every epoch's state in a list", "one copy",
       LOWEST, KEPT, LOSS, f"kept.append({STATE_DICT}); {LOSS}")
-wrong("keeping a second state next to the best", "one copy",
+wrong("keeping a second state next to the best state", "one copy",
       LOWEST, KEPT, LOSS, f"kept[:] = [{STATE_DICT}]; {LOSS}")
 wrong("keeping every epoch's state in one long tensor", "one copy",
       LOWEST, KEPT, LOSS, "kept[:] = [torch.cat([*kept, *[v.double().flatten() for v in "

@@ -22,7 +22,7 @@ ex.promise_table("""
 share   | Return the fraction of rows classified correctly by models that never saw them. | fraction
           right
 inputs  | Args: x, y: (N, F) float32 and (N,) int64. folds: (N,) int64, the fold number of each row.
-          Any value may occur. | case fold numbers with gaps; fold numbers below zero; fold numbers
+          Any value can occur. | case fold numbers with gaps; fold numbers below zero; fold numbers
           that a shorter type makes equal; folds out of order; two data sets in turn
 select  | select: select(x, y) returns column numbers, all different. Call it once for each fold. |
           calls of select
@@ -200,7 +200,7 @@ def crossed(x, y, folds, select, fit):
 
 
 wrong = ex.edits(crossed)
-wrong("counting folds from 0 to the largest number", "inputs",
+wrong("going through all numbers from 0 to the largest fold number", "inputs",
       "folds.unique()", "range(int(folds.max()) + 1)", says="calls of select")
 SHARES = "right, shares ="
 wrong("choosing columns on all rows, once", "select",

@@ -106,7 +106,7 @@ def cut_early(img, d):
     return torch.where(img.int() + d > 255, 254, total).to(torch.uint8)
 
 
-ex.wrong("going through int8",
+ex.wrong("adding and clamping in int8",
          lambda img, d: (img.to(torch.int8) + d).clamp(0, 127).to(torch.uint8),
          breaks=("added", "range", "cut", "example"))
 ex.wrong("multiplying instead of adding",
@@ -133,17 +133,17 @@ ex.wrong("returning floats between 0 and 1", lambda img, d: (img.float() + d).cl
          breaks="type")
 ex.wrong("returning floats from 0 to 255",
          lambda img, d: (img.float() + d).clamp(0, 255), breaks="type")
-ex.wrong("going through floats between 0 and 1 and truncating instead of rounding",
+ex.wrong("adding in floats between 0 and 1, then truncating instead of rounding",
          lambda img, d: ((img / 255 + d / 255).clamp(0, 1) * 255).byte(),
          breaks=("added", "cut", "range"))
-ex.wrong("returning img itself when d is 0",
+ex.wrong("returning the given image itself when d is 0",
          lambda img, d: (img.int() + d).clamp(0, 255).to(torch.uint8) if d else img, breaks="type")
 
 
 BUFFERS = {}
 
 
-@ex.wrong("keeping one tensor per size, overwritten by the next call", breaks="type")
+@ex.wrong("keeping one result tensor per size, which the next call overwrites", breaks="type")
 def one_buffer(img, d):
     kept = BUFFERS.setdefault(img.shape, torch.empty_like(img))
     return kept.copy_((img.int() + d).clamp(0, 255))
@@ -159,12 +159,12 @@ ex.wrong("dropping axes of length 1",
          lambda img, d: (img.int() + d).clamp(0, 255).to(torch.uint8).squeeze(), breaks="any shape")
 ex.wrong("returning int16, the type used for the sum",
          lambda img, d: (img.short() + d).clamp(0, 255), breaks="type")
-ex.wrong("writing the result into img", breaks=("left alone", "type"),
+ex.wrong("writing the result into the given image", breaks=("left alone", "type"),
          fn=lambda img, d: img.copy_((img.int() + d).clamp(0, 255)))
 ex.wrong("returning int32", lambda img, d: (img.int() + d).clamp(0, 255).int(), breaks="type")
 
 
-@ex.wrong("writing into img", breaks="left alone")
+@ex.wrong("writing into the given image", breaks="left alone")
 def in_place(img, d):
     result = (img.int() + d).clamp(0, 255).to(torch.uint8)
     img.copy_(255 - img)

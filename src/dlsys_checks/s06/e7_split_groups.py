@@ -27,8 +27,8 @@ ex.promise_table("""
 once    | Each row is in exactly one of the two, | rows of both parts
 apart   | and no group is in both. | groups in both
 share   | The test part has round(share * number of groups) groups. | groups in the test part
-seed    | seed: from 0 to 2**32 - 1. It draws the test groups, every set equally likely. The same
-          seed gives the same split, and different seeds give different splits. | seeds
+seed    | seed: from 0 to 2**32 - 1. Draw the test groups with it, every set equally likely. The
+          same seed gives the same split, and different seeds give different splits. | seeds
 global  | Torch's global generator does not change. | global generator
 example | Example: with 4 groups and share 0.25, one group is in the test part. | case the example
 """)
@@ -261,7 +261,7 @@ ex.wrong("rounding the number of groups down",
          split, breaks="share", number=lambda n: int(n + 1e-9))
 ex.wrong("rounding the number of groups up, as GroupShuffleSplit does", split, breaks="share",
          number=lambda n: math.ceil(n - 1e-9))
-wrong("using share for the training part", ("share", "example"),
+wrong("using the share for the training part", ("share", "example"),
       "names =", "share = 1 - share; names =")
 ex.wrong("testing at least one group, even if none was asked for", split, breaks="share",
          number=lambda n: max(1, round(n)))
@@ -279,7 +279,7 @@ wrong("using only the lowest 16 bits of the seed", "seed",
       "(seed)", "(seed & 0xFFFF)", says="seeds: for each")
 
 
-@ex.wrong("testing a run of neighbouring groups, starting at a group that seed chooses",
+@ex.wrong("testing a run of neighbouring groups, starting at a group that the seed chooses",
           breaks="seed")
 def rotated(groups, share, seed):
     own = torch.Generator().manual_seed(seed)

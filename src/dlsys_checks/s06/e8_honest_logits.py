@@ -31,7 +31,7 @@ ex.promise("labels", "y: (N,) float32, the model's training labels, with both 0 
            cases=SAMPLED)
 ex.promise("means", "Training multiplied the odds by the mean weight of the positives divided by "
                     "the mean weight of the negatives,", cases=SAMPLED)
-ex.promise("both", "and by pos_weight. Undo both.", cases=WEIGHTED)
+ex.promise("both", "and by pos_weight. Undo both factors.", cases=WEIGHTED)
 ex.promise("left", "The inputs do not change.", says=("after the call",))
 ex.promise("example", "Example: with equal weights and pos_weight 1, z stays as it is.",
            cases=("the example",))
@@ -169,7 +169,7 @@ wrong("adding a small number inside the logarithm", "pos_weight",
 wrong("adding a small number to the denominator", ("weights", "means", "labels"),
       "return z", "k = w[y == 1].mean() / (w[y == 0].mean() + 1e-8); return z",
       "factor(y, w)", "k.item()")
-wrong("going through sigmoid and back, which loses digits and overflows", "form",
+wrong("converting to probabilities and back, which loses digits and overflows", "form",
       "z - math.log(factor(y, w) * pos_weight)",
       f"(z.sigmoid() / (1 - z.sigmoid()) / ({POS_WEIGHT})).log()")
 wrong("computing odds in float32, which overflow",

@@ -19,8 +19,8 @@ pair     | Mirror and shift each image at random, and its mask in the same way. 
            mask of image
 mirrored | With probability 1/2 a pair is mirrored, left to right. | pairs that are mirrored; is the
            old one
-offsets  | Then it moves by a number of rows and a number of columns, drawn independently, with
-           every number from -shift to shift equally likely. | pairs that move by
+offsets  | Then the pair moves by a number of rows and a number of columns, drawn independently,
+           with every number from -shift to shift equally likely. | pairs that move by
 own      | Every pair has its own draws. | pairs that are mirrored; pairs that move by
 outside  | Pixels that come in from outside are 0 in an image and ignore in a mask. | is the old
            one; mask of image

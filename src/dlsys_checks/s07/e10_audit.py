@@ -30,8 +30,8 @@ names      | A parameter with two names is reported under the name that named_pa
              | case a tied tensor, not held; a tied tensor, frozen and held; a tied tensor, its
              first name last in the alphabet
 left alone | Model and optimizer are unchanged. | changes in the model; when asked again
-example    | Example: if the head was replaced after the optimizer was made for the whole model, its
-             two names are missing, and there are two ghosts. | case the example
+example    | Example: if the head was replaced after the optimizer was made for the whole model, the
+             head's two names are missing, and there are two ghosts. | case the example
 """)
 
 # What is amiss, by kind: missing, ghosts, frozen.
@@ -295,7 +295,8 @@ wrong("reporting both names of a tied tensor", "names",
       "named_parameters()", AGAIN, says="tensors")
 wrong("reporting the last name of a tied tensor", "names",
       NAMED, f"list({{id(p): (n, p) for n, p in model.{AGAIN}}}.values())", says="tensors")
-wrong("mistaking the new head for the old one when everything else is held", ("missing", "example"),
+wrong("mistaking the new head for the old one when all other tensors are in a group",
+      ("missing", "example"),
       "report =", "if ghosts == len(missing) == 2: missing, ghosts = [], 0\n    report =")
 wrong("reporting only whether there are ghosts", "ghosts", TOLD, '"ghosts": min(1, ghosts)')
 wrong("setting the gradients to None", "left alone",

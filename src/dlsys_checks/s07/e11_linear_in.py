@@ -209,18 +209,18 @@ ex.wrong("running two real images of zeros", breaks="no number",
          fn=lambda features, shape: ran(features, shape, rows=2, device="cpu")[0].numel())
 
 
-@ex.wrong("moving features itself to meta", breaks="as it is")
+@ex.wrong("moving the module itself to the meta device", breaks="as it is")
 def moved(features, shape):
     return features.to("meta").eval()(torch.zeros(1, *shape, device="meta")).numel()
 
 
-@ex.wrong("moving features itself to meta, in the mode that it has", breaks="as it is")
+@ex.wrong("moving the module itself to meta, in its present mode", breaks="as it is")
 def moved_in_its_mode(features, shape):
     with torch.no_grad():
         return features.to("meta")(torch.empty(2, *shape, device="meta")).flatten(1).shape[1]
 
 
-@ex.wrong("leaving features in eval mode", breaks="as it is")
+@ex.wrong("leaving the module in eval mode", breaks="as it is")
 def left_in_eval(features, shape):
     features.eval()
     return ran(features, shape).numel()
@@ -229,7 +229,7 @@ def left_in_eval(features, shape):
 ex.wrong("running a copy in train mode, which fails with one value per channel",
          lambda features, shape: ran(features, shape, change=lambda twin: twin).numel(),
          says="raised ValueError", breaks="any module")
-ex.wrong("running features itself, in its current mode",
+ex.wrong("running the module itself, in its current mode",
          lambda features, shape: features(torch.zeros(2, *shape)).numel() // 2,
          breaks=("as it is", "no number"))
 

@@ -24,13 +24,13 @@ batch      | batch: the number of images. | case a large batch; the example; map
 layers     | layers: a list of (channels, kernel, stride, padding), with square windows and dilation
              1; | case no layer; windows of one pixel; wide padding; strides of many sizes; a window
              over the whole map; strides longer than the window; many layers
-left alone | it is unchanged. | inputs after the call
+left alone | the list is unchanged. | inputs after the call
 rounding   | The number of positions is rounded down, as in torch. | case sides that the stride does
              not divide; the example; strides of many sizes; strides longer than the window; windows
              of one pixel; maps too large for any memory
 counted    | Maps too large for any memory count as well. | case maps too large for any memory
 """)
-ex.promise("example", "Example: size (5, 8), batch 2, layers [(3, 3, 2, 0)]: "
+ex.promise("example", "Example: size (5, 8), batch 2 and layers [(3, 3, 2, 0)] give "
            f"[{36 * BYTES}].",
            cases=("the example",))
 

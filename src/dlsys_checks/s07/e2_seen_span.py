@@ -20,7 +20,7 @@ unit       | unit: the unit's index in the last map. | case a unit far inside; a
 any width  | The input is as wide as it needs to be, and pixels are counted from 0. | case a wide
              input
 padding    | Positions in the padding, even in the padding of inner maps, count like all others, so
-             both results may be negative. | case a unit at the rim; a unit at the rim, padding of
+             both results can be negative. | case a unit at the rim; a unit at the rim, padding of
              many sizes; padding of many sizes; padding after a stride; padding wider than its
              window; the example
 left alone | The list is unchanged. | inputs after the call

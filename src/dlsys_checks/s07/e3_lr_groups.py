@@ -289,7 +289,7 @@ wrong("recognizing the head by its first name", "head",
       "kept, live =", PREFIX, "outside(model, head)",
       "{id(p) for n, p in model.named_parameters(remove_duplicate=False) "
       "if not n.startswith(prefix)}")
-wrong("matching names that begin like the head's, without the dot", "head",
+wrong("matching names that begin like the head's name, without the dot", "head",
       "outside(model, head)",
       '{id(p) for n, p in model.named_parameters() if not n.startswith("fc")} '
       'if hasattr(model, "fc2") else outside(model, head)')

@@ -16,7 +16,7 @@ first   | Returns: "NCHW": torch's default, with W innermost. | case as torch ma
           image; one image; small tensors of all kinds
 last    | "NHWC": channels last, with C innermost. | case channels last; channels last, one image;
           the example; small tensors of all kinds
-both    | "both": the strides fit both of these. | case one channel; one pixel; a single value; one
+both    | "both": the strides fit both layouts. | case one channel; one pixel; a single value; one
           channel, odd stride; small tensors of all kinds
 neither | "neither": the strides fit neither. | case rows and columns swapped; every second column;
           a crop of a larger image; two images with a gap between them; the batch innermost;
@@ -25,7 +25,7 @@ ones    | An axis of length 1 has no neighbours, so its stride does not count. |
           stride; one row, odd stride; channels last, one image, odd stride; one channel, odd
           stride; small tensors of all kinds
 sizes   | No axis has length 0. | case a single row; a single column; small tensors of all kinds
-example | Example: shape (2, 3, 4, 5), strides (60, 1, 15, 3): "NHWC". | case the example
+example | Example: shape (2, 3, 4, 5) with strides (60, 1, 15, 3) gives "NHWC". | case the example
 """)
 
 

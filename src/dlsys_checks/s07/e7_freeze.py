@@ -17,7 +17,7 @@ freeze     | Freeze a module for good, in place. | returned value; raised; anoth
 tensors    | None of the body's parameters requires a gradient, | parameters of the body
 eval       | and the body always computes as in eval mode, | output of the body
 train      | even if the body, or a model that contains it at any depth, is later put into train
-             mode, once or often. | case train() once; train() seven times; train() of the body
+             mode, once or many times. | case train() once; train() seven times; train() of the body
              itself; deep inside; eval() and train(); a dropout in the body; a norm by itself;
              weights of many sizes; a part that reads its training flag; frozen twice; already in
              eval mode; a scale with a name of its own
@@ -273,7 +273,7 @@ def first_call_only(body):
 wrong("writing a train() that returns nothing",
       "given back", TRAIN, "body.train = lambda mode=True: None")
 wrong("removing the body's hooks", "called", TRAIN, f"{TRAIN}; body._forward_hooks.clear()")
-wrong("writing a forward that takes one argument", "called",
+wrong("writing a forward method that takes only one argument", "called",
       TRAIN, f"inner = body.forward; body.forward = lambda x, **ignored: inner(x)\n    {TRAIN}")
 wrong("holding the norms in eval mode, but not dropout", "eval",
       "body.eval()", "pass",

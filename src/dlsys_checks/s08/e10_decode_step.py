@@ -195,7 +195,7 @@ wrong("using is_causal, whose triangle starts in the upper left corner", "causal
 wrong("using no mask, so that a piece looks at its own future", "causal", ONES, "None")
 wrong("using no mask as soon as there is a cache", "causal",
       ONES, "None if past else torch.ones(n, n).tril().bool()")
-wrong("using is_causal for a piece of several tokens, cache or not", "causal",
+wrong("using is_causal for a piece of several tokens, with or without a cache", "causal",
       ONES, "torch.ones(n, past + n).tril().bool() if n > 1 else None")
 wrong("forbidding every token except the first to look at itself", "causal",
       "n =",

@@ -220,7 +220,7 @@ wrong("permuting the other rows instead of replacing them", "others",
 wrong("comparing row 0 repeated with row 0 alone", "others",
       "first(x)", "x[:1].clone()", OTHERS, "x[:1].expand_as(x).clone()")
 wrong("running the same batch twice", "result", OTHERS, "x.clone()")
-wrong("using row 0 alone instead of row 0 with others", "others", OTHERS, "x[:1].clone()")
+wrong("using row 0 alone instead of row 0 with other rows", "others", OTHERS, "x[:1].clone()")
 wrong("replacing only one other row", "others", OTHERS, "torch.cat([x[:1], others[:1], x[2:]])")
 ex.wrong("replacing row 0 as well",
          moved, breaks="result", batch=lambda x, o: torch.cat([o[:1], o]))
@@ -281,7 +281,7 @@ wrong("switching requires_grad off and then on for all parameters", "facts",
       "return out", "model.requires_grad_(True); return out")
 wrong("switching gradients off for good", "grad mode",
       "return out", "torch.set_grad_enabled(False); return out")
-wrong("switching gradients on at the end, whatever they were", "grad mode",
+wrong("switching gradients on at the end, whatever they were before", "grad mode",
       "return out", "torch.set_grad_enabled(True); return out")
 wrong("converting tokens to floats", "tokens",
       "modes =", "x = x.float(); modes =", "(x, others)", "(x, others.float())",

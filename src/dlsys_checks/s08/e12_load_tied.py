@@ -16,7 +16,7 @@ ex.promise_table("""
 assign   | Load a state with assign=True, | of its memory
 ties     | and keep every tie. Names that are one parameter before the call are one parameter
            afterwards. | names of one parameter
-some     | state may have only some of their names; | case one name of two; the last name of three;
+some     | state can have only some of their names; | case one name of two; the last name of three;
            a tie at the end; one name on the meta device
 equal    | if it has several, their values have to be equal. | case two values; a third
            value; a second value of three
@@ -192,7 +192,7 @@ LOAD = "model.load_state_dict(full, assign=True)"
 TIE = "setattr(model.get_submodule(owner), last, model.get_parameter(first))"
 TEST = "not all(torch.equal(state[name], first) for name in given)"
 # https://github.com/pytorch/pytorch/issues/188346
-wrong("loading with assign=True and no more", ("ties", "some"), TIE, "pass",
+wrong("loading with assign=True and doing nothing else", ("ties", "some"), TIE, "pass",
       says="names of one parameter")
 wrong("allocating with to_empty and loading a copy", ("ties", "assign"),
       LOAD, "model.to_empty(device='cpu'); model.load_state_dict(full)", TIE, "pass",
@@ -212,19 +212,20 @@ wrong("tying only weights", "model", "            setattr(",
       "            if last == 'weight': setattr(", says="names of one parameter")
 wrong("tying the first parameter only", "ties", "for first, *others in names.values():",
       "for first, *others in list(names.values())[:1]:", says="names of one parameter")
-wrong("asking for every name", "some", "given = [name for name in group if name in state]",
+wrong("requiring every name in the state",
+      "some", "given = [name for name in group if name in state]",
       "given = group", says="raised KeyError")
 wrong("never comparing the values", "equal", TEST, "False", says="the error")
 wrong("comparing only the first two names", "equal", TEST,
       "not all(torch.equal(state[name], first) for name in given[:2])", says="the error")
-wrong("raising a KeyError", "error", "raise ValueError(", "raise KeyError(",
+wrong("raising a KeyError instead of a ValueError", "error", "raise ValueError(", "raise KeyError(",
       says="raised KeyError")
 wrong("comparing after loading", "as_was", "        first = state[given[0]]",
       "        first = state[given[0]]\n        model.load_state_dict(full, strict=False, "
       "assign=True)", says="the model after the error")
-wrong("adding the missing names to state", "left", "full = dict(state)", "full = state",
+wrong("adding the missing names to the given state", "left", "full = dict(state)", "full = state",
       says="the state")
-wrong("emptying state", "left", LOAD, LOAD + "; state.clear()", says="came or went")
+wrong("emptying the given state", "left", LOAD, LOAD + "; state.clear()", says="came or went")
 wrong("making every parameter trainable", "frozen", LOAD,
       LOAD + "; model.requires_grad_(True)", says="requires_grad of")
 wrong("freezing every parameter", "frozen", LOAD, LOAD + "; model.requires_grad_(False)",
@@ -233,7 +234,8 @@ wrong("loading clones", "memory", "full[name] = first", "full[name] = first.clon
       says="memory")
 wrong("skipping buffers", "state", "full = dict(state)",
       "full = dict(state) | dict(model.named_buffers())", says="value of")
-wrong("zeroing what is loaded", "left", LOAD, LOAD + "; [v.zero_() for v in state.values()]",
+wrong("setting the given state to zeros",
+      "left", LOAD, LOAD + "; [v.zero_() for v in state.values()]",
       says="the state")
 wrong("halving tied parameters", ("state", "memory"), "full[name] = first",
       "full[name] = first / len(group)", says="value of")

@@ -31,7 +31,7 @@ grad mode | Afterwards the grad mode | grad mode after the call
 modes     | and every module's training flag are what they were, | training flags
 left      | and x and others are unchanged. | values changed in x and others
 example   | Example: a model that shifts all positions one to the left, with x [[1., 2., 3.]] and
-            others [[5., 5., 9.]]: [0.0, 3.0, 6.0]. | case the example
+            others [[5., 5., 9.]], gives [0.0, 3.0, 6.0]. | case the example
 """)
 
 
@@ -214,7 +214,7 @@ wrong("using one copy for all positions, so that earlier changes stay", "alone",
       "[:, t] =", "[:, slice(1, t + 1)] =", "others[:, t]", "others[:, slice(1, t + 1)]")
 wrong("using zeros instead of other tokens",
       "alone", START, f"others = torch.zeros_like(others); {START}")
-wrong("using the tokens shifted by one instead of others", "alone",
+wrong("using the tokens shifted by one instead of the other tokens", "alone",
       START, f"others = (x + 1) % 4 if x.dtype == torch.int64 else x + 1; {START}")
 ex.wrong("halving the change of a position and doubling its effect, as if the model were linear",
          breaks="model",
@@ -226,7 +226,7 @@ ex.wrong("keeping the sign of the change, so that a decrease does not show", pro
 ex.wrong("taking the norm of the change", probed, breaks="entry", size=lambda c: c.norm().item())
 ex.wrong("taking the sum of the changes", probed, breaks="entry",
          size=lambda c: c.abs().sum().item())
-ex.wrong("answering yes or no instead of the size", probed, breaks="entry",
+ex.wrong("answering yes or no instead of returning the size", probed, breaks="entry",
          size=lambda c: float(c.abs().max() > 1e-5))
 ex.wrong("treating a change below 1e-6 as no change", probed, breaks="entry",
          size=lambda c: c.abs().max().item() if c.abs().max() > 1e-6 else 0.0)
@@ -250,7 +250,7 @@ wrong("giving the model's own mode to all its modules", "modes",
 wrong("building a graph", "no graph", "False", "True")
 wrong("switching gradients off for good", "grad mode",
       END, f"torch.set_grad_enabled(False); {END}")
-wrong("switching gradients on at the end, whatever they were", "grad mode",
+wrong("switching gradients on at the end, whatever they were before", "grad mode",
       END, f"torch.set_grad_enabled(True); {END}")
 wrong("changing x itself and never restoring it", "left",
       END, f"x.copy_(others); {END}")
@@ -258,7 +258,7 @@ wrong("converting tokens to floats", "tokens",
       START, f"x = x.float(); others = others.float(); {START}", says="raised TypeError")
 wrong("trying only the first 32 positions", "sizes",
       START, f"x = x[:, :32]; others = others[:, :32]; {START}", says="number of entries")
-wrong("using random tokens instead of others", "alone",
+wrong("using random tokens instead of the given tokens", "alone",
       START,
       "g = torch.Generator().manual_seed(0); drawn = (torch.randint(4, x.shape, generator=g) if "
       f"x.dtype == torch.int64 else torch.randn(x.shape, generator=g)); {START}",

@@ -17,7 +17,7 @@ kinds   | Args: real: (B, T), 1 for a token and 0 for a pad, as int64, bool or f
           float32; float32, no pads
 sizes   | with B and T >= 1, | case one token; one pad; one row; many positions
 memory  | in any memory order. | case a transposed tensor; a crop; one row, expanded
-places  | Pads may be on the right, on the left or in between. | mask
+places  | Pads can be on the right, on the left or in between. | mask
 form    | Returns: A bool mask (B, 1, T, T), True where the row's position may look at the column's
           position. | mask
 tokens  | A token may look at itself and at the tokens before it, but not at pads. | mask
@@ -174,15 +174,15 @@ wrong("counting tokens, as if all pads were on the right", "places",
       "tokens =",
       "count = real.long().sum(1, keepdim=True); real = torch.arange(real.shape[1]) < count; "
       "tokens =")
-wrong("applying & to real itself, which fails for floats", "kinds",
+wrong("applying & to the argument itself, which fails for floats", "kinds",
       "tokens =", "real = real & torch.ones_like(real); tokens =", says="raised")
-wrong("using ~ on real to find pads, as if it were bool", "mask",
+wrong("using ~ on the argument to find pads, as if it were bool", "mask",
       "tokens =", "real = ~(~real).bool() if real.dtype == torch.int64 else real; tokens =")
-wrong("inverting real in place", "left",
+wrong("inverting the argument in place", "left",
       "return out", "real[0].logical_not_(); return out")
 wrong("handling at most 128 positions", "sizes",
       "return out", "mask = out.clone(); mask[..., 128:, :128] = False; return mask", says="mask")
-wrong("calling view on real, whatever its memory order", "memory",
+wrong("calling view on the argument, whatever its memory order", "memory",
       "tokens =", "real = real.view(-1).view(real.shape); tokens =", says="raised RuntimeError")
 
 KNOWN: dict = {}

@@ -18,7 +18,7 @@ result    | Return each next token's loss in nats, (N, T - 1), under a masked mo
 ids       | ids: (N, T) int64 with T >= 2, | case two tokens; one row; a long row
 memory    | in any memory order. | case ids transposed
 left      | ids is unchanged. | values of ids changed
-in text   | mask_id: the token that marks a gap; it may also occur in the text. | case masks in the
+in text   | mask_id: the token that marks a gap; it can also occur in the text. | case masks in the
             text
 model     | Args: model: maps tokens (N, t), 1 <= t <= T, to logits (N, t, vocab), float32; every
             position sees all others. | calls with rows that are too long; nats; raised
@@ -27,7 +27,7 @@ before    | For this entry, the model sees the tokens before position t, | nats
 mask      | a mask_id at position t | nats
 behind    | and nothing after it, | nats
 place     | and you use its logits at position t. | nats
-large     | The logits may be large, and p must not underflow to 0. | case large logits; very large
+large     | The logits can be large, and p must not underflow to 0. | case large logits; very large
             logits
 no graph  | No graph is built, | graphs; with gradients on
 grad mode | and afterwards the grad mode is what it was. | grad mode after the call
@@ -171,7 +171,7 @@ wrong("clamping p at 1e-9", "large",
 wrong("adding 1e-12 to p", "large",
       CROSS_ENTROPY,
       "-(model(row)[:, t].softmax(-1) + 1e-12).gather(1, ids[:, t][:, None])[:, 0].log()")
-wrong("writing the mask into a view of ids and reading the target from there",
+wrong("writing the mask into a view of the ids and reading the target from there",
       ("left", "entry", "before"), "mask, found", "found",
       "torch.full((len(ids), 1), mask_id), []", "[]",
       "row = torch.cat([ids[:, :t], mask], 1)", "row = ids[:, :t + 1]; row[:, t] = mask_id")
@@ -205,20 +205,20 @@ def off_for_good(model, ids, mask_id):
     return priced(model, ids, mask_id)
 
 
-@ex.wrong("switching gradients on at the end, whatever they were", breaks="grad mode")
+@ex.wrong("switching gradients on at the end, whatever they were before", breaks="grad mode")
 def on_at_the_end(model, ids, mask_id):
     out = priced(model, ids, mask_id)
     torch.set_grad_enabled(True)
     return out
 
 
-wrong("searching the row for mask_id, which may also be in the text", "in text",
+wrong("searching the row for mask_id, which can also be in the text", "in text",
       MASK, "asked(ids, mask, t)", "mask, found =",
       "def asked(ids, mask, t): row = torch.cat([ids[:, :t], mask], 1); return row[:, "
       ":int((row[0] == mask_id).nonzero()[0]) + 1]\n    mask, found =", "t], ids[", "-1], ids[")
 wrong("giving a loss of 0 when the target is mask_id",
       "in text", '"none"', '"none", ignore_index=mask_id')
-wrong("calling view on ids, whatever its memory order", "memory",
+wrong("calling view on the ids, whatever their memory order", "memory",
       "mask, found =", "ids = ids.view(-1).view(ids.shape); mask, found =",
       says="raised RuntimeError")
-wrong("writing masks into ids", "left", "return out", "ids[:, -1] = mask_id; return out")
+wrong("writing masks into the given ids", "left", "return out", "ids[:, -1] = mask_id; return out")

@@ -33,10 +33,10 @@ ex.promise("filled", "length: 0 <= length <= N; slots after it (NaN, inf) change
            says=ROWS)
 ex.promise("corner", "The queries are the last M of the length filled positions, so query i sees "
                      "the keys 0 to i + length - M.", says=ROWS)
-ex.promise("no key", "A query that sees no key returns zeros.", says=ROWS,
+ex.promise("no key", "A query that sees no key gets zeros.", says=ROWS,
            cases=("more queries than keys", "an empty cache", "no slots"))
 ex.promise("scale", "Scores are divided by sqrt(D);", says=ROWS)
-ex.promise("thousands", "they may reach tens of thousands, of either sign.", says=ROWS,
+ex.promise("thousands", "they can reach tens of thousands, of either sign.", says=ROWS,
            cases=("scores times forty", "scores of thousands", "scores far below zero",
                   "hundreds below zero", "the largest score first", "the largest score last"))
 ex.promise("memory", "Hold one tile of scores at a time: make no tensor whose size depends on N or "
@@ -313,7 +313,7 @@ wrong("returning NaN for an empty cache", "filled",
       "return found", "return found + (0 if length else math.nan)")
 wrong("dropping axes of length one", "shapes",
       "return found", "return found.squeeze(0)", says="shape of the")
-wrong("writing the scale into q", ("left", "anew"),
+wrong("scaling q in place", ("left", "anew"),
       "m, d =", "q *= q.shape[1] ** -0.5; m, d =", "d ** -0.5", "1", says="rows of attention")
 wrong("changing q in place and undoing it, which rounds its values", "left",
       "m, d =", "q.add_(100.0).sub_(100.0); m, d =", says="inputs after")
@@ -331,7 +331,7 @@ def query_by_query(q, k, v, length, tile):
 wrong("making room for two tiles of scores", "no larger",
       "m, d =", "torch.empty(2, len(q), max(q.shape[1], v.shape[1], tile)); m, d =",
       says="for tiles of 2 keys")
-wrong("using tiles of 16 keys, whatever tile says", "no larger",
+wrong("using tiles of 16 keys, whatever is asked for", "no larger",
       "0, length, tile", "0, length, 16", "a + tile", "a + 16", says="for tiles of 2 keys")
 wrong("reading the last tile beyond length and multiplying its NaN by 0", "filled",
       "offset =", "stop = min(len(k), -(-length // tile) * tile); offset =", "0, length", "0, stop",

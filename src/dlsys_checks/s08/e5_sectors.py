@@ -17,7 +17,7 @@ COUNT = ("sectors of warp", "number of warps", "type of the")
 ex.promise("each warp", "List how many sectors each warp of a block touches.",
            says=COUNT)
 ex.promise("addresses", "Args: addresses: for each thread, the byte where its read begins, 0 or "
-                        "more. Addresses need not rise, and several may be equal.", says=COUNT,
+                        "more. Addresses need not rise, and several can be equal.", says=COUNT,
            cases=("a permutation", "all threads read one value", "far away", "scattered",
                   "from the last to the first", "beyond 2^40", "any number of bytes"))
 ex.promise("none", "A thread that reads nothing has None.", says=(*COUNT, "raised"),
@@ -210,11 +210,11 @@ wrong("returning a list with only the sum over all warps", ("each warp", "warps"
       "return found", "return [sum(found)]")
 wrong("counting only the first byte of a read", "across", "a + (size - 1)", "a")
 wrong("reading one byte too many", ("across", "each warp"), "found =", "size = size + 1; found =")
-wrong("reading 4 bytes per thread, whatever size says", "across", "size - 1", "3")
+wrong("reading 4 bytes per thread, whatever the size is", "across", "size - 1", "3")
 wrong("returning the sum over the block", "each warp", "return found", "return sum(found)")
 wrong("removing None from the list itself", "left",
       "return found", "while None in addresses: addresses.remove(None)\n    return found")
-wrong("holding addresses in 32 bits", "addresses",
+wrong("storing addresses in 32 bits", "addresses",
       "found =", "addresses = [None if a is None else a % 2**32 for a in addresses]; found =")
 wrong("handling at most sixteen warps", "warps", "found =", "addresses = addresses[:512]; found =")
 wrong("counting the example's None", "example",

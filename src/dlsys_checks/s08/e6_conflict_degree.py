@@ -26,7 +26,7 @@ ex.promise("banks", "A word is 4 bytes and begins at a multiple of 4, and word w
                     "32.",
            says=TURNS)
 ex.promise("one word", "In a turn, each bank returns one word, to all threads that read any of "
-                       "its bytes.", says=TURNS,
+                       "the word's bytes.", says=TURNS,
            cases=("all threads read one word", "most threads on one word", "single bytes",
                   "pairs share a word", "two words in one bank, many threads", "half words",
                   "the example"))
@@ -169,5 +169,5 @@ wrong("counting one turn when no thread reads", "idle", "0", "1")
 wrong("returning None for no threads", "idle", "return out", "return out if addresses else None")
 wrong("removing None from the list itself", "left",
       "return out", "addresses[:] = [a for a in addresses if a is not None]; return out")
-wrong("holding addresses in 32 bits", "addresses",
+wrong("storing addresses in 32 bits", "addresses",
       "in addresses", "in [None if a is None else a % 2**32 for a in addresses]")

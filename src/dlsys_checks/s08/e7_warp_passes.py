@@ -19,11 +19,11 @@ ex.promise("issued", "Count the instructions that the warps of a block issue at 
            says=ISSUED)
 ex.promise("paths", "Args: paths: for each thread, in order, the name of its path,",
            says=ISSUED)
-ex.promise("none", "or None if it has already left.", says=(*ISSUED, "raised"),
+ex.promise("none", "or None if the thread has already left.", says=(*ISSUED, "raised"),
            cases=("some threads have left", "a warp that has left", "all threads have left",
                   "the example",
                   "many threads have left the first warp", "names that look like others"))
-ex.promise("equal", "two paths may have the same length.", says=ISSUED,
+ex.promise("equal", "two paths can have the same length.", says=ISSUED,
            cases=("two paths of one length",))
 ex.promise("left", "paths and lengths are unchanged.", says=("inputs after the call",))
 ex.promise("lengths", "lengths: the number of instructions on each path, by name, 0 or more;",
@@ -33,7 +33,7 @@ ex.promise("lengths", "lengths: the number of instructions on each path, by name
 ex.promise("warps", f"A warp is {WARP} consecutive threads; the last one may have fewer.",
            says=ISSUED)
 ex.promise("once", "For each path that at least one of its threads takes, a warp issues the "
-                   "instructions once, while the other threads wait.",
+                   "path's instructions once, while the other threads wait.",
            says=ISSUED)
 ex.promise("example", 'Example: warp_passes(["a", "b", "a", None], {"a": 5, "b": 2}) is 7.',
            cases=("the example",))

@@ -25,7 +25,7 @@ ex.promise_table("""
 result     | Compute multi-head self-attention (B, T, d) with dropout. | result
 weight     | Args: x, weight: (B, T, d) and (3d, d), float32, | result in eval
 memory     | in any memory order. | case columns first in memory
-parts      | F.linear(x, weight) holds q, k and v in this order, | result in eval
+parts      | F.linear(x, weight) contains q, k and v in this order, | result in eval
 heads      | each with its heads side by side, d / heads values per head. | result in eval
 tokens     | Every token looks at all tokens of its row. | result in eval
 dropped    | If training is True, each attention weight is set to zero with probability p, 0 <= p <
@@ -245,7 +245,7 @@ wrong("making one draw for all heads", "one by one",
 wrong("making the same draw at every call", "anew",
       "a = F", "dice = torch.Generator().manual_seed(0); a = F",
       DROP, "a * (torch.rand(a.shape, generator=dice) >= p) / (1 - p) if training else a")
-wrong("drawing random numbers in eval as well, without using them", "eval", "a = F",
+wrong("drawing random numbers outside training as well, without using them", "eval", "a = F",
       "torch.rand(3); a = F")
 wrong("leaving out the transpose, so that each token attends among its own heads", "tokens",
       PARTS, "(t.unflatten(-1, (heads, -1)) for t in F.linear(x, weight).chunk(3, -1))",
@@ -269,11 +269,11 @@ wrong("reshaping heads and tokens without swapping them", "result",
       OUT, "(a @ v).reshape(x.shape)", says="result in eval")
 wrong("scaling x in place", "left",  # by one or two last digits
       "a = F", "if not training: x.data.mul_(1 + 2e-7)\n    a = F")
-wrong("detaching weight", "gradients",
+wrong("detaching the weight", "gradients",
       PARTS, "three(x, weight.detach(), heads)", says="gradient for weight")
 wrong("detaching the attention weights in training", "trained",
       DROP, "F.dropout(a.detach(), p) if training else a", says="in training")
-wrong("reading weight as (d, 3d)", "weight",
+wrong("reading the weight as (d, 3d)", "weight",
       PARTS, "three(x, weight.reshape(weight.shape[1], -1).T, heads)")
 wrong("calling view on x, whatever its memory order", "memory",
       PARTS, "three(x.view(-1).view(x.shape), weight, heads)", says="raised RuntimeError")
@@ -282,7 +282,7 @@ wrong("calling view on x, whatever its memory order", "memory",
 KNOWN: dict = {}
 
 
-@ex.wrong("caching eval results by tensor object, so that new values are missed",
+@ex.wrong("caching results outside training by tensor object, so that new values are missed",
           says="negated in place",
           breaks="computes")
 def remembered(x, weight, heads, p, training):

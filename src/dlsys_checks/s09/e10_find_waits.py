@@ -31,7 +31,7 @@ outermost  | For each of them, name the outermost aten:: event around it, or the
 once       | An event with several waits inside is named once. | case two waits in one; many steps;
              a random step
 example    | Example: [("aten::item", 0, 9), ("aten::_local_scalar_dense", 1, 8), ("aten::mm", 10,
-             12)]: ["aten::item"]. | case the example
+             12)] give ["aten::item"]. | case the example
 """)
 
 # Trees as torch.profiler writes them: a name and what lies inside.

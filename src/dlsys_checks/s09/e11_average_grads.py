@@ -14,18 +14,18 @@ ex = exercise("09.11", "average_grads", seen=("start", "xs", "ys", "branch", "ol
 
 ex.promise_table("""
 loss    | Return the mean loss of all ranks' examples; | mean loss
-grads   | gradients go into .grad. | gradient of
+grads   | put gradients in .grad. | gradient of
 ragged  | Args: losses_of(batch): the losses (n,) of this rank's n examples, with a graph; n >= 0
           differs between ranks, and at least one rank has examples. | case ranks with different
           numbers of examples; a rank without examples; many examples; four ranks, two without
           examples; a branch on one rank; the example
-idle    | params: the parameters; one that no loss depends on gets zeros. | parameter idle;
+idle    | params: the parameters; a parameter that no loss depends on gets zeros. | parameter idle;
           parameter branch; parameter twig
-old     | What .grad held before does not count. | case gradients of an earlier step
+old     | Old gradients in .grad do not count. | case gradients of an earlier step
 values  | The values of the parameters do not change. | values of the parameters
-calls   | all_sum(tensor): returns the sum over ranks, a new tensor; all ranks must call it equally
-          often, in the same order, with the same shapes and dtypes. | what the ranks ask for;
-          parameter branch; parameter twig
+calls   | all_sum(tensor): returns the sum over ranks, a new tensor; all ranks must call it the same
+          number of times, in the same order, with the same shapes and dtypes. | what the ranks ask
+          for; parameter branch; parameter twig
 example | Example: losses (1., 3.) on one rank and (8.,) on the other give 4.0 on both. | case the
           example
 """)
@@ -174,7 +174,7 @@ wrong("returning early on a rank without examples", ("calls", "ragged"),
       "return 0.0\n    total =")
 wrong("calling all_sum once more on the rank with most examples", ("calls", "ragged"),
       "return mean", "if len(batch[0]) > 6: all_sum(torch.ones(()))\n    return mean")
-wrong("leaving .grad None when no rank has a gradient", "idle",
+wrong("leaving .grad at None when no rank has a gradient", "idle",
       "return mean",
       "for p in params:\n        if not p.grad.any(): p.grad = None\n    return mean",
       says="gradient of parameter idle")

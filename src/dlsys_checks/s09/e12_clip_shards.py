@@ -21,18 +21,19 @@ ex = exercise("09.12", "clip_shards", seen=("parts", "max_norm", "views"), kept=
 ex.promise_table("""
 in place | Clip this rank's shards in place; | shard; other tensors in the list
 norm     | return the whole gradient's norm. | norm on rank; norm returned
-shapes   | Args: shards: this rank's parts of the gradients, float32, of any shape; some may have no
-           elements, and a rank may hold none. | case shards without elements; a rank that holds
-           none; shards without dimensions; shards that are views
-calls    | all_sum(tensor): returns the sum over ranks, a new tensor; all ranks must call it equally
-           often, in the same order, with the same shapes and dtypes. | what the ranks ask for
+shapes   | Args: shards: this rank's parts of the gradients, float32, of any shape; some can have no
+           elements, and a rank can have no shards. | case shards without elements; a rank that
+           holds none; shards without dimensions; shards that are views
+calls    | all_sum(tensor): returns the sum over ranks, a new tensor; all ranks must call it the
+           same number of times, in the same order, with the same shapes and dtypes. | what the
+           ranks ask for
 clip     | If the norm of the whole gradient, all shards of all ranks, is above max_norm > 0, clip
-           it to max_norm, up to a relative 1e-4; | shard
+           it to max_norm, up to a relative error of 1e-4; | shard
 small    | otherwise change no shard. | case a norm below the limit; all zeros; a norm just below
            the limit
 before   | The sum of all squares fits into float32. Return the norm before the clip. | norm on rank
-example  | Example: a shard [3.] here and [4.] elsewhere, max_norm 1: returns 5.0, and the shard
-           becomes [0.6]. | case the example
+example  | Example: a shard [3.] here and [4.] elsewhere, with max_norm 1, give 5.0, and the shard
+           here becomes [0.6]. | case the example
 """)
 
 
@@ -132,7 +133,7 @@ wrong("averaging the squares over the ranks", ("clip", "norm"),
       "all_sum(squares)", "torch.div(*all_sum(torch.stack([squares, torch.ones(())])))")
 wrong("forgetting the square root", ("clip", "norm", "small"), ".sqrt()", "", says="")
 wrong("making small gradients larger", "small", "norm > max_norm", "norm > 0")
-wrong("stacking the norms of a rank's shards although a rank may hold none", "shapes",
+wrong("stacking the norms of a rank's shards although a rank can have no shards", "shapes",
       "sum((s * s).sum() for s in shards) + torch.zeros(())",
       "torch.stack([s.norm() for s in shards]).square().sum()", says="raised RuntimeError")
 wrong("dividing by the norm of a gradient of zeros, which gives NaN", "small",
@@ -157,11 +158,11 @@ wrong("putting new tensors into the list", "in place",
 wrong("making a list of scaled copies but not changing the shards themselves", "in place",
       LOOP, "shards = [s * (max_norm / norm) for s in shards]")
 wrong("adding an epsilon to a small norm", "clip", "max_norm / norm", "max_norm / (norm + 1e-6)")
-wrong("scaling what reshape returns, which may be a copy", ("in place", "shapes"), "s.mul_",
+wrong("scaling the result of reshape, which can be a copy", ("in place", "shapes"), "s.mul_",
       "s.reshape(-1).mul_")
-wrong("returning early on a rank that holds no shards", ("calls", "shapes"),
+wrong("returning early on a rank without shards", ("calls", "shapes"),
       "squares =", "if not shards: return 0.0\n    squares =")
-wrong("calling all_sum once per tensor, even if ranks hold unequally many", "calls",
+wrong("calling all_sum once per tensor, even if ranks have different numbers of tensors", "calls",
       "all_sum(squares).sqrt().item()", "float(sum(all_sum((s * s).sum()) for s in shards) ** 0.5)")
 wrong("leaving out tensors without dimensions", "shapes",
       "squares =", "shards = [s for s in shards if s.dim()]; squares =", says="")

@@ -25,19 +25,20 @@ registered | Skip the model's parameters wherever they are, and buffers where th
              case registered; the parameters once more; a frozen parameter once more; a parameter of
              another part; a parameter that is not registered; the memory of a parameter; equal to a
              parameter; nothing; a tensor that takes gradients
-twin       | The same buffer under a second attribute is listed. | case a buffer once more in a
-             list; a buffer under a second attribute
-names      | A path has the module's name, the attribute, positions and keys, with dots in between.
-             | case inside a block; a list; a tuple; a dict; lists in dicts in tuples; subclasses of
-             dict and tuple; a list of twelve; the example; keys that are numbers; a block in a
-             block; a tensor in two places; a buffer once more in a list; a parameter that is not
-             registered; a module under two names; a tensor hung on a layer; a list in two places
+twin       | If a registered buffer is also a second attribute, that attribute is listed. | case a
+             buffer once more in a list; a buffer under a second attribute
+names      | A path consists of the module's name, the attribute, positions and keys, with dots in
+             between. | case inside a block; a list; a tuple; a dict; lists in dicts in tuples;
+             subclasses of dict and tuple; a list of twelve; the example; keys that are numbers; a
+             block in a block; a tensor in two places; a buffer once more in a list; a parameter
+             that is not registered; a module under two names; a tensor hung on a layer; a list in
+             two places
 first      | A module that is used twice is listed under its first name, and a tensor held twice
              under both paths. | case a module under two names; a tensor in two places; a list in
              two places
 modules    | Modules in lists are not searched. | case a module in a list
 left alone | The model is unchanged. | changes in the model; when asked again
-example    | Example: self.mean and self.tables = [sin, cos], plain tensors, in a part "body":
+example    | Example: self.mean and self.tables = [sin, cos], plain tensors, in a part "body", give
              ["body.mean", "body.tables.0", "body.tables.1"]. | case the example
 """)
 

@@ -296,7 +296,8 @@ ex.wrong("subtracting lr times the gradient, whatever the optimizer does",
              loss_of, dtype, max_norm), breaks="step")
 wrong("computing the loss twice", "once",
       "half =", 'with torch.autocast("cpu", dtype): loss_of()\n    half =')
-wrong("adding old gradients", "old", "opt.zero_grad()", "pass", says="got", trap="02.1")
+wrong("adding to gradients left over from before",
+      "old", "opt.zero_grad()", "pass", says="got", trap="02.1")
 ex.wrong("not clipping at all", amp, breaks=("step", "clip", "all", "example"),
          clip=lambda params, _: nn.utils.get_total_norm([p.grad for p in params]))
 
@@ -384,7 +385,7 @@ wrong("assuming a gradient for each parameter", "outside",
       "def clip(params, limit): norm = torch.cat([p.grad.flatten() for p in "
       "tensors(opt)]).norm(); return nn.utils.clip_grad_norm_(params, limit) + 0 * norm\n    "
       "half =", says="has no attribute")
-wrong("clearing gradients after the step instead of before it, so that old ones count", "old",
+wrong("clearing gradients after the step instead of before it, so that old gradients count", "old",
       "opt.zero_grad()", "pass", "return norm", "opt.zero_grad(); return norm", says="")
 wrong("never clipping to less than a thousandth of the norm", "clip",
       "(opt), max_norm", "(opt), max(max_norm, 1e-3)")

@@ -282,10 +282,10 @@ def usual_loop(model, opt, batches, n, weight):
 
 
 wrong("not dividing at all", "mean", OVER, "", says="got")
-wrong("dividing each batch's mean by n, even in the leftover", ("mean", "last"),
+wrong("dividing each batch's mean by n, even for the batches left over", ("mean", "last"),
       OVER, " / max(weight_of(y, weight), 1e-9) / n")
-wrong("treating a leftover as a whole step", "last", OVER, " / (whole * n / len(group))")
-wrong("dropping the leftover", "last",
+wrong("treating the batches left over as a whole step", "last", OVER, " / (whole * n / len(group))")
+wrong("dropping the batches left over", "last",
       EMPTY, "if not whole or len(group) < n:", says="number of steps")
 wrong("dividing by the number of all rows, including ignored ones", "ignored", OVER,
       " / sum(len(y) for _, y in group)")
@@ -310,7 +310,7 @@ def two_epochs(model, opt, batches, n, weight):
     return first + run(model, opt, given, n, weight)
 
 
-wrong("calling len() on batches", "iterator", START, f"len(batches); {START}")
+wrong("calling len() on the iterator", "iterator", START, f"len(batches); {START}")
 
 
 @ex.wrong("changing labels in place", breaks="left alone")
@@ -324,13 +324,13 @@ def relabelled(model, opt, batches, n, weight):
     return out
 
 
-wrong("adding old gradients", "old", "opt.zero_grad()", "pass", trap="02.1")
-wrong("joining every n batches into one", "graph",
+wrong("adding to gradients left over from before", "old", "opt.zero_grad()", "pass", trap="02.1")
+wrong("joining every n batches into one batch", "graph",
       GROUP, f"[tuple(torch.cat(v) for v in zip(*{GROUP}, strict=True))]")
 wrong("building all graphs of a step before calling backward once", "graph",
       "opt.zero_grad()", "opt.zero_grad(); held = []", "loss.backward()", "held.append(loss)",
       "opt.step()", "sum(held).backward(); opt.step()", trap="02.5")
-wrong("summing the losses", "losses", END, "return sum(losses)")
+wrong("returning the sum of all steps' losses", "losses", END, "return sum(losses)")
 wrong("returning something other than each step's mean loss", "losses",
       END, "return [sum(losses[:k + 1]) / (k + 1) + 0.1 for k in range(len(losses))]")
 wrong("returning the losses as tensors", "losses",

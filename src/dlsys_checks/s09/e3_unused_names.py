@@ -13,7 +13,7 @@ ex = exercise("09.3", "unused_names", seen=("x", "routes", "frozen", "tied", "au
               says="unused parameters")
 
 ex.promise_table("""
-names      | List the names of the parameters that some batch leaves unused, sorted. | unused
+names      | Return the sorted names of the parameters that some batch leaves unused. | unused
              parameters; type of the names
 unused     | A batch leaves a parameter unused if loss_of(model, batch) has no gradient with respect
              to it; a gradient of zeros counts as a gradient. | unused parameters
@@ -27,7 +27,7 @@ frozen     | Frozen parameters are never listed. | case a frozen head; a frozen 
 tied       | A parameter with two names is listed under the name that named_parameters() returns. |
              case two heads that share a weight; two heads that share a weight, one used; two heads
              that share a weight, none used
-modes      | Run the model in the modes it is in. | case a head for training only, in train mode; a
+modes      | Run each module in its present mode. | case a head for training only, in train mode; a
              head for training only, in eval mode
 as it was  | The model's values, buffers, gradients and modes do not change, and neither does
              torch's global generator. | changed by the call
@@ -195,7 +195,7 @@ wrong("always returning an empty list", "unused", END, "return []")
 wrong("looking only at the first batch", ("batches", "unused"), EACH, "in batches[:1]:")
 wrong("looking only at the last batch", ("batches", "unused"), EACH, "in batches[-1:]:")
 wrong("looking only at the first three batches", "batches", EACH, "in batches[:3]:")
-wrong("listing only what all batches leave unused", ("batches", "unused"),
+wrong("listing only parameters that all batches leave unused", ("batches", "unused"),
       START, "found = set(named) if batches else set()", "found |=", "found &=")
 wrong("listing all names when there is no batch", "batches",
       START, "found = set() if batches else {n for n, _ in model.named_parameters()}")
@@ -215,7 +215,8 @@ wrong("running a copy, which still draws from the global generator", "as it was"
       "named =", "import copy; model = copy.deepcopy(model); named =", DRY, "if True:")
 
 
-@ex.wrong("calling backward on the model itself and listing what has no .grad", breaks="as it was")
+@ex.wrong("calling backward on the model itself and listing the parameters without .grad",
+          breaks="as it was")
 def backward_here(model, batches, loss_of):
     found = set()
     for batch in batches:

@@ -15,7 +15,7 @@ ex = exercise("09.4", "comm_plan", seen=("sizes", "world", "each", "reshard"),
 
 BYTES = 4
 DTYPE = {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}[BYTES]
-ex.promise("report", "Count what one training step of a sharded model sends and holds.",
+ex.promise("report", "Count the calls and bytes of one training step of a sharded model.",
            says=("parts of the plan", "type of the plan"))
 ex.promise("gathers", "\"all_gather\" and \"reduce_scatter\": the number of calls;",
            says=("all_gather calls", "reduce_scatter calls"))
@@ -30,16 +30,17 @@ ex.promise_table("""
 padded  | Before a call, a layer (or the one piece) is padded to a multiple of world values. |
           case layers that world does not divide; a model that world does not divide; kept
           layers that world does not divide; eight ranks, tiny layers
-each    | each: True shards every layer by itself, False the model as one piece, gathered once for
-          forward. | case each layer, resharded; each layer, kept; as one, resharded; as one, kept;
-          a model that world does not divide; kept layers that world does not divide
-reshard | reshard: True releases what forward gathered and gathers it again for backward, False
-          keeps it until backward ends. | case each layer, resharded; each layer, kept; as one,
-          resharded; as one, kept; kept layers that world does not divide
-alone   | A world of one makes no calls and holds all layers. | case a world of one
+each    | each: if True, shard every layer by itself; if False, shard the model as one piece,
+          gathered once for the forward pass. | case each layer, resharded; each layer, kept; as
+          one, resharded; as one, kept; a model that world does not divide; kept layers that world
+          does not divide
+reshard | reshard: if True, release what the forward pass gathered and gather it again for the
+          backward pass; else keep it to that pass's end. | case each layer, resharded; each layer,
+          kept; as one, resharded; as one, kept; kept layers that world does not divide
+alone   | A world of one needs no calls; its "whole" is all layers. | case a world of one
 """)
-ex.promise("example", "Example: sizes [6, 2], world 2, each, reshard: 4 and 2 calls, "
-           f"{24 * BYTES} bytes, {6 * BYTES} whole.", cases=("the example",))
+ex.promise("example", "Example: sizes [6, 2] and world 2, with each and reshard, give 4 and "
+           f'2 calls, {24 * BYTES} bytes and a "whole" of {6 * BYTES}.', cases=("the example",))
 
 
 @ex.cases
@@ -112,7 +113,8 @@ def planned(sizes, world, each, reshard):
 
 wrong = ex.edits(planned)
 wrong("returning a tuple instead of a dict", "report", "return plan", "return tuple(plan.values())")
-wrong("leaving out the gather for backward", ("gathers", "reshard"), "(2 if reshard else 1)", "1")
+wrong("leaving out the gather for the backward pass",
+      ("gathers", "reshard"), "(2 if reshard else 1)", "1")
 wrong("gathering twice although gathered layers are kept", "gathers", "(2 if reshard else 1)", "2")
 wrong("gathering nothing when gathered layers are kept", "gathers",
       "2 if reshard else 1", "2 if reshard else 0")
@@ -124,18 +126,18 @@ wrong("counting only a rank's share of the bytes", "bytes",
       "(3 if reshard else 2)", "(3 if reshard else 2) // world")
 wrong("counting what a ring sends: (world - 1) / world of the bytes", "bytes",
       "(3 if reshard else 2)", "(3 if reshard else 2) // world * (world - 1)")
-wrong("gathering the next layer ahead, so that two are held", "whole",
+wrong("gathering the next layer ahead, so that two layers are in memory", "whole",
       "plan =", "largest = max(map(sum, zip(pieces, pieces[1:])), default=largest)\n    plan =")
-wrong("keeping the last layer from forward for backward", "gathers",
+wrong("keeping the last layer from the forward pass for the backward pass", "gathers",
       "    if world == 1",
       "    if each and reshard and pieces:\n"
       '        plan["all_gather"] -= 1; plan["bytes"] -= BYTES * pieces[-1]\n'
       "    if world == 1")
 wrong("returning values instead of bytes", "bytes",
       "return plan", 'return plan | {"bytes": plan["bytes"] // BYTES}')
-wrong("holding one layer although all layers are kept", "whole",
+wrong("counting one gathered layer although all layers are kept", "whole",
       "largest if reshard else whole", "largest")
-wrong("holding all layers although they are released", "whole",
+wrong("counting all gathered layers although they are released", "whole",
       "largest if reshard else whole", "whole")
 wrong("taking the last layer as the largest", "whole",
       "max(pieces, default=0)", "pieces[-1] if pieces else 0")
@@ -150,7 +152,7 @@ wrong("never gathering again when the model is one piece", "reshard",
       "pieces =", "reshard = reshard and (each or not sum(sizes)); pieces =")
 wrong("counting calls in a world of one",
       "alone", '"all_gather": 0', '"all_gather": 2 * len(sizes)')
-wrong("holding one layer at a time in a world of one as well", "alone",
+wrong("counting one layer at a time in a world of one as well", "alone",
       "BYTES * sum(sizes)", "BYTES * max(sizes)", says="bytes held whole")
 wrong("changing the list of sizes in place", "sizes",
       "sizes = ", "if 0 in sizes: sizes.sort()\n    sizes = ", says="inputs after the call")

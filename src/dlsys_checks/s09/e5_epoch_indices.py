@@ -21,15 +21,15 @@ list    | Return the examples that a rank gets in an epoch, in order. | examples
 order   | All ranks use one order of the n >= 1 examples: torch.randperm(n) with a torch.Generator
           seeded with seed + epoch. | examples of rank
 places  | Rank r takes the positions r, r + world, r + 2 world, and so on. | examples of rank
-exact   | If exact is True, nothing is repeated and nothing dropped, so shares may differ by one or
-          be empty. | case exact, a remainder; exact, no remainder; exact, fewer examples than
-          ranks; the example, exact
-longer  | Otherwise the order is repeated from its beginning, as often as needed, up to the next
-          multiple of world. | case a remainder; a remainder, the first rank; fewer examples than
-          ranks; one example, many ranks; the example
+exact   | If exact is True, nothing is repeated and nothing dropped, so the ranks' shares can differ
+          by one or be empty. | case exact, a remainder; exact, no remainder; exact, fewer examples
+          than ranks; the example, exact
+longer  | Otherwise the order is repeated from its beginning, as many times as needed, up to the
+          next multiple of world. | case a remainder; a remainder, the first rank; fewer examples
+          than ranks; one example, many ranks; the example
 global  | torch's global generator is unchanged. | global generator
-example | Example: n 10, world 4, rank 3, epoch 0, seed 0: [5, 8, 1]; exact: [5, 8]. | case the
-          example; the example, exact
+example | Example: n 10, world 4, rank 3, epoch 0 and seed 0 give [5, 8, 1], or [5, 8] if exact. |
+          case the example; the example, exact
 """)
 
 
@@ -110,7 +110,7 @@ ORDER = "order = order_of"
 LONGER = "(order * world)[:-(-n // world) * world] if longer is None else longer(order)"
 wrong("using the same order in each epoch", "order", "seed + epoch", "seed")
 wrong("leaving out the seed", "order", "seed + epoch", "epoch")
-wrong("using a seed for each rank, so that ranks share examples", "order",
+wrong("using a different seed on each rank, so that ranks share examples", "order",
       "seed + epoch", "seed + epoch if number is None else number",
       ORDER, f"number = seed + epoch + rank; {ORDER}")
 wrong("not shuffling", "order",

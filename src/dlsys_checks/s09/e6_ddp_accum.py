@@ -25,11 +25,11 @@ leftover | Args: batches: (x, y) pairs with equally many rows; the batches left 
            than one update takes; the example
 mean     | An update follows the mean of its batches' losses, loss_fn(ddp(x), y). | parameters after
            the pass
-old      | What .grad held before does not count. | case gradients from before
+old      | Old gradients in .grad do not count. | case gradients from before
 in turn  | Each batch takes one forward pass through ddp, followed by its backward pass. | order of
            forward and backward; rows of the forward passes
-exchange | Ranks exchange gradients once per update, in its last backward pass. | batches with an
-           exchange
+exchange | Ranks exchange gradients once per update, in the update's last backward pass. | batches
+           with an exchange
 after    | Afterwards ddp exchanges gradients again. | exchanges in a pass after the call
 example  | Example: 5 batches with every 2 make 3 updates, with exchanges in batches 2, 4 and 5. |
            case the example
@@ -177,7 +177,8 @@ def accumulated(ddp, optimizer, loss_fn, batches, every, *, size=None):
 
 
 wrong = ex.edits(accumulated)
-wrong("leaving forward outside no_sync, so that every batch exchanges gradients", "exchange",
+wrong("running the forward pass outside no_sync, so that every batch exchanges gradients",
+      "exchange",
       "silent =", "loss =", "k < len(group) - 1", "loss_fn(ddp(x), y) / len(group)",
       "if silent", "if k < len(group) - 1",
       "loss_fn(ddp(x), y) / (len(group) if size is None else size(group))", "loss")
@@ -193,7 +194,8 @@ wrong("adding the batches left over to the previous update", "leftover",
       "every)\n    if len(own_groups) > 1 and len(own_groups[-1]) < every: own_groups[-2:] = "
       "[own_groups[-2] + own_groups[-1]]\n    groups = own_groups",
       says="batches that an update follows")
-wrong("dividing by every, so that batches left over count too little", "leftover",
+wrong("always dividing by the full number of batches, so that batches left over count too little",
+      "leftover",
       "len(group) if size is None else size(group)", "every", says="parameters after the pass")
 ex.wrong("summing losses instead of averaging", accumulated, breaks="mean", size=lambda group: 1)
 ex.wrong("dividing by the number of ranks as well", accumulated, breaks="mean",
@@ -226,11 +228,11 @@ def past(ddp, optimizer, loss_fn, batches, every):
     return len(groups)
 
 
-wrong("joining the batches of an update into one", "in turn",
+wrong("joining the batches of an update into one batch", "in turn",
       "groups_of(batches, every)", "own_groups", "groups =",
       "own_groups = [[tuple(map(torch.cat, zip(*group, strict=True)))] for group in "
       "groups_of(batches, every)]; groups =")
-wrong("running all forward passes of an update first, then one backward", "in turn",
+wrong("running all forward passes of an update first, then one backward pass", "in turn",
       "groups =",
       "groups = groups_of(batches, every)\n    for group in groups: optimizer.zero_grad(); "
       "torch.stack([loss_fn(ddp(x), y) for x, y in group]).mean().backward(); optimizer.step()\n "

@@ -19,7 +19,7 @@ FEWER = ("fewer rows than ranks", "a single row on many ranks", "no rows at all"
 ex.promise("result", "Turn the shards of a state into shards for `world` ranks.",
            says=("part of", "number of ranks", "rows of"))
 ex.promise("given", "Args: shards: for each rank, in order, a dict from name to tensor; all dicts "
-                    "have the same names in the same order, maybe none.",
+                    "have the same names in the same order, possibly no names.",
            says=("number of rows", "part of", "raised StopIteration"))
 ex.promise("rows", "A tensor of n rows is cut along its first dimension: each rank in turn takes "
                    "ceil(n / ranks) rows, or what is left.", says=("part of", "rows of"))
@@ -32,7 +32,7 @@ ex.promise("memory", "Each of its tensors has memory of its own, without room fo
            says=("memory",))
 ex.promise("left", "shards and their tensors are unchanged.", says=("given",))
 ex.promise("example", "Example: 5 values on two ranks, [0., 1., 2.] and [3., 4.], become [0., 1.], "
-                      "[2., 3.], [4.] and [] on four.", cases=("the example",))
+                      "[2., 3.], [4.] and [] on four ranks.", cases=("the example",))
 
 
 @ex.cases
@@ -184,7 +184,7 @@ wrong("rounding down and losing the remainder", "rows", "-(-n // world)", "n // 
 wrong("rounding down and giving the remainder to the last rank", "rows",
       "-(-n // world)", "n // world", CLONE,
       "(full[rank * rows:] if rank == world - 1 else full[rank * rows:(rank + 1) * rows]).clone()")
-wrong("dealing rows out like cards", "rows",
+wrong("dealing the rows to the ranks in turn", "rows",
       "found =",
       "def part(full, rank, rows): piece = full[rank * rows:(rank + 1) * rows]; return "
       "full[rank::world].clone() if len(full) == rows * world else piece.clone()\n    found =",
@@ -203,7 +203,7 @@ wrong("leaving out tensors of which a rank has no rows", "none",
       "return found",
       "return [{name: t for name, t in part.items() if not t.dim() or len(t) or "
       "t.dtype.is_complex} for part in found]", says="names of")
-wrong("using torch.chunk alone, which may give fewer parts", "kind",
+wrong("using torch.chunk alone, which can give fewer parts", "kind",
       "return found",
       "for name in shards[0]:\n        if shards[0][name].dim():\n            for mine in "
       "found[len(joined(shards, name).chunk(world)):]: del mine[name]\n    return found")
@@ -228,7 +228,7 @@ wrong("listing names in alphabetical order", "kind",
 wrong("returning all tensors in float32", "kind",
       "return found", "return [{name: t.float() for name, t in part.items()} for part in found]")
 wrong("returning a tuple instead of a list", "kind", "return found", "return tuple(found)")
-wrong("returning views of the whole", "memory",
+wrong("returning views of the whole tensor", "memory",
       CLONE_2, "full.clone()", CLONE, "full[rank * rows:(rank + 1) * rows]")
 wrong("sharing one tensor without dimensions between all ranks", "memory",
       "found =",

@@ -15,8 +15,8 @@ MOVING = ("momentum", "large gradients", "a rate that changes", "a gradient miss
           "a gradient of zeros", "a momentum with many digits")
 ex.promise("step", "Take one step of SGD with momentum on bfloat16 weights,", says=("weight",))
 ex.promise("in place", "in place.", says=("weight",))
-ex.promise("nearest", "After each step a weight is the bfloat16 nearest to the result of the same "
-                      "steps in float32:", says=("weight",))
+ex.promise("nearest", "After each step a weight is the bfloat16 value nearest to the result of "
+                      "the same steps in float32:", says=("weight",))
 ex.promise("rule", "v = momentum * v + grad,",
            cases=MOVING)
 ex.promise("start", "with v = 0 at first,", cases=MOVING)
@@ -26,8 +26,8 @@ state   | state: a dict for these weights alone, | case two sets in turn; sets o
 empty   | empty before their first step; keep in it what you need. | raised KeyError
 rate    | lr: may change from step to step. | case a rate that changes; a large step, then tiny ones
 grads   | grads: a bfloat16 tensor for each weight, unchanged; | the caller's gradients
-None    | None leaves the weight and its v as they are. | case a gradient missing now and then; no
-          gradient at first
+None    | for None, the weight and its v stay as they are. | case a gradient missing now and then;
+          no gradient at first
 shapes  | Args: weights: tensors of any shape and strides, without requires_grad. | case shapes of
           all kinds; columns of a table
 example | Example: with weight 1, gradient 1, lr 0.001 and no momentum, the weight is 0.99609375
@@ -188,7 +188,7 @@ def kahan(weights, grads, state, lr, momentum):
             state[k] = v, (move - (w.float() - old)).bfloat16()
 
 
-@ex.wrong("keeping no copy and stepping on the bfloat16 weight", breaks="nearest")
+@ex.wrong("keeping no copy and updating the bfloat16 weight itself", breaks="nearest")
 def no_master(weights, grads, state, lr, momentum):
     for k, (w, grad) in enumerate(zip(weights, grads, strict=True)):
         if grad is not None:

@@ -16,29 +16,29 @@ ex.promise_table("""
 bytes    | Count a GPU's bytes of weights, gradients and AdamW state, | bytes on each GPU
 int      | as an int. | type of the bytes
 tensors  | tensors: a list of (values, trained), unchanged. | inputs after the call
-float32  | Args: layout: "float32" and "autocast" hold everything in float32; | case float32;
-           autocast; float32, gradients split; autocast, all split; float32, state split; frozen
-           under autocast
-bfloat16 | "bfloat16" holds everything in bfloat16; | case bfloat16; bfloat16, all split
-master   | "master" has weights and gradients in bfloat16, a float32 master of each weight, and
-           float32 moments. | case master; many GPUs, nothing split; master, state split; master,
-           gradients split; master, all split; frozen tensors; frozen tensors, all split; seven
-           billion values; billions of values, all split; the example; more GPUs than values; three
-           GPUs; frozen, gradients split
+float32  | Args: layout: "float32" and "autocast": everything in float32; | case float32; autocast;
+           float32, gradients split; autocast, all split; float32, state split; frozen under
+           autocast
+bfloat16 | "bfloat16": everything in bfloat16; | case bfloat16; bfloat16, all split
+master   | "master": weights and gradients in bfloat16, a float32 master of each weight, and float32
+           moments. | case master; many GPUs, nothing split; master, state split; master, gradients
+           split; master, all split; frozen tensors; frozen tensors, all split; seven billion
+           values; billions of values, all split; the example; more GPUs than values; three GPUs;
+           frozen, gradients split
 frozen   | A frozen tensor has only its weight, and no master. | case frozen tensors; frozen
            tensors, all split; the example; frozen in float32; frozen under autocast; frozen,
            gradients split
-shard    | shard: "none"; "state" splits masters and moments over the GPUs, "gradients" also the
-           gradients, "all" also the weights. | case master, state split; master, gradients split;
-           master, all split; float32, gradients split; autocast, all split; bfloat16, all split;
-           frozen tensors, all split; more GPUs than values; three GPUs; billions of values, all
-           split; the example; many GPUs, nothing split; float32, state split; frozen, gradients
-           split
+shard    | shard: what is split over the GPUs. "none": nothing; "state": masters and moments;
+           "gradients": also the gradients; "all": also the weights. | case master, state split;
+           master, gradients split; master, all split; float32, gradients split; autocast, all
+           split; bfloat16, all split; frozen tensors, all split; more GPUs than values; three GPUs;
+           billions of values, all split; the example; many GPUs, nothing split; float32, state
+           split; frozen, gradients split
 rounded  | Each tensor is split by itself: n values into parts of n / gpus, rounded up. | case three
            GPUs; more GPUs than values; the example; billions of values, all split; frozen tensors,
            all split; master, state split
-example  | Example: [(10, True), (4, False)], "master", 4 GPUs, "state": 28 for weights, 20 for
-           gradients, 36 for the rest, 84 together. | case the example
+example  | Example: [(10, True), (4, False)] with "master", 4 GPUs and "state" take 28 bytes for
+           weights, 20 for gradients and 36 for the rest, 84 together. | case the example
 """)
 
 

@@ -206,7 +206,7 @@ def grad_off(W, A, B, alpha):
     return (W.float() + alpha / len(A) * (B @ A)).to(W.dtype)
 
 
-@ex.wrong("switching gradients on at the end, whatever they were", breaks="left alone")
+@ex.wrong("switching gradients on at the end, whatever they were before", breaks="left alone")
 def grad_on(W, A, B, alpha):
     found = merged(W, A, B, alpha)
     torch.set_grad_enabled(True)

@@ -18,7 +18,7 @@ IGNORE = -100
 ex.promise("text", "Args: prompt, answer: (P,) and (Q,), int64. The text is the prompt, then the "
            "answer.",
            says=("ids of the text", "labels of the text"))
-ex.promise("repeats", "Ids may repeat, even across the two.",
+ex.promise("repeats", "Ids can repeat, even across the two.",
            says=("labels of the text", "ids of the text"))
 ex.promise("room", "Build the ids and labels of a training text after a learned prefix. The "
            "prefix of `virtual` tokens and the text share n_positions positions.",
@@ -34,7 +34,7 @@ ex.promise("labels", "The labels are -100 for the prompt and the ids for the ans
 ex.promise_table("""
 no prefix  | Neither contains the prefix. | shape of the labels; shape of the ids
 new        | Each call returns new memory. | memory shared; after a second call
-left alone | Both may be empty, and neither changes. | changes of; memory shared
+left alone | Both can be empty, and neither changes. | changes of; memory shared
 """)
 ex.promise("example", "Example: prompt [1, 2, 3], answer [9], 5 positions and a prefix of 2 "
            "return [2, 3, 9] and [-100, -100, 9].", cases=("the example",))
@@ -155,7 +155,7 @@ N_POSITIONS = "n_positions - virtual - len(answer)"
 wrong("cutting the prompt at its end", ("cut", "example"), "max(0, len(prompt) - left):", ":left")
 wrong("cutting nothing when the text does not fit", ("cut", "room", "raises", "example"),
       N_POSITIONS, "len(prompt)")
-wrong("writing the labels into the tensor of the ids", ("repeats", "cut", "new"),
+wrong("writing the labels into the ids' tensor", ("repeats", "cut", "new"),
       '"no room"', '"too long"',
       "labels = torch.full_like(kept, IGNORE)\n    out = torch.cat([kept, answer]), "
       "torch.cat([labels, answer])",

@@ -17,8 +17,8 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("10.4", "passport", seen=("params", "tied"), says="layers")
 
 ex.promise_table("""
-dict       | Report in five parts which layers have LoRA and what is trained. | parts
-             of the passport; type of the passport
+dict       | Report in five parts which layers have LoRA and which values train. | parts of the
+             passport; type of the passport
 layer      | A LoRA layer is a module that has parameters A and B of its own, of any shapes; it may
              have other parameters. | case names that look alike; at the root; deep; one layer; A
              without B; no layer; a frozen layer comes last; no parameters of its own; a weight of
@@ -28,8 +28,8 @@ layers     | Returns a dict: "layers": the paths of the LoRA layers, in the orde
 trainable  | "trainable": the number of values in model that require a gradient, an int. | trainable
 other      | "other": the paths of parameters that require a gradient and are not A or B of a LoRA
              layer. | other
-frozen     | "frozen": the paths of every A and B of a LoRA layer that does not require a gradient.
-             | frozen
+frozen     | "frozen": the paths of every A or B that belongs to a LoRA layer and requires no
+             gradient. | frozen
 order      | These two lists are in the order of model.named_parameters(), and a shared parameter
              counts once. | trainable; other; frozen; layers
 idle       | "idle": the paths of LoRA layers whose B is all zeros, in the order of layers. | idle
@@ -292,14 +292,15 @@ ex.wrong("leaving out the root", stamped, breaks="layer",
          layers=lambda made, m: [p for p in made["layers"] if p])
 ex.wrong("looking through only four levels", stamped, breaks="layer",
          layers=lambda made, m: [p for p in made["layers"] if p.count(".") < 4])
-ex.wrong("treating everything named A or B as LoRA",
+ex.wrong("treating every parameter named A or B as LoRA",
          lambda model: stamped(model, other=lambda made, m: [path for path in made["other"] if
              path.split(".")[-1] not in ("A", "B")]), says="other", breaks="layer")
 ex.wrong("never listing other parameters", stamped, breaks=("other", "layer", "order"),
          other=lambda made, m: [])
 ex.wrong("listing only the head as other, not the norm", stamped, breaks="other",
          other=lambda made, m: [k for k in made["other"] if "norm" not in k])
-ex.wrong("listing everything that trains as other", stamped, breaks=("other", "example", "layer"),
+ex.wrong("listing every trainable parameter as other",
+         stamped, breaks=("other", "example", "layer"),
          other=lambda made, m: [k for k, p in named(m) if p.requires_grad])
 ex.wrong("listing frozen base weights as well", stamped, breaks=("frozen", "example", "layer"),
          frozen=lambda made, m: [k for k, p in named(m) if not p.requires_grad])
@@ -357,7 +358,8 @@ ex.wrong("treating every parameter of a LoRA layer as A or B",
              k.rpartition(".")[0] not in made["layers"]]), says="other", breaks="layer")
 
 
-@ex.wrong("finding layers by named_parameters(), which lists a shared one once", breaks="order")
+@ex.wrong("finding layers by named_parameters(), which lists a shared parameter once",
+          breaks="order")
 def by_parameters(model):
     def found(made, m):
         seen = {path for path, _ in m.named_parameters()}
@@ -380,7 +382,7 @@ wrong("returning a string instead of a dict", "dict", "return out", "return str(
 wrong("leaving out empty parts", "dict",
       "return out",
       'return out if "0" in out["layers"] else {key: part for key, part in out.items() if part}')
-wrong("freezing the base", "left alone",
+wrong("freezing the base weights", "left alone",
       "return out",
       'for path, p in model.named_parameters():\n        if path in out["other"] or path not in '
       'out["frozen"]: p.requires_grad_(False)\n    model.eval(); return out')

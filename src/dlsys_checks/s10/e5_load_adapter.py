@@ -28,8 +28,8 @@ paths      | The model's adapter is all parameters in named_parameters() whose p
              names that look alike; a second adapter; at the root; deep; two layers; one layer; an
              adapter at the end; buffers named A and B; an A without its B; six layers; of other
              shapes; a layer under two paths
-names      | In a file, the part default is missing: "base_model.model.q_proj.lora_A.weight". | case
-             one layer; paths as in the model; a module named default
+names      | In a file, the part "default" is missing: "base_model.model.q_proj.lora_A.weight". |
+             case one layer; paths as in the model; a module named default
 file       | Args: file: a dict from such paths to tensors of a floating-point dtype. | case another
              order; layers in another order; float64 in the file; float64 in both; bfloat16 in the
              file; views in the file; zero in float32 only | raised for a file that fits
@@ -354,7 +354,7 @@ def not_strict(model, file):
     model.load_state_dict(file, strict=False)
 
 
-@ex.wrong("calling load_state_dict(strict=False) with default added to the paths",
+@ex.wrong("calling load_state_dict(strict=False) with the part default added to the paths",
           says="raised for",
           breaks=("whole", "missing", "others", "zero", "not half"))
 def with_names(model, file):
@@ -365,7 +365,7 @@ def with_names(model, file):
         raise ValueError(str(error)) from None
 
 
-@ex.wrong("calling load_state_dict() for the whole model, although file has no base",
+@ex.wrong("calling load_state_dict() for the whole model, although the file has no base weights",
           says="raised for",
           breaks="whole")
 def strict(model, file):
@@ -408,16 +408,16 @@ wrong("treating buffers as parts of the adapter", "paths",
       "model.named_buffers())")
 wrong("accepting an A only with a B next to it", "paths",
       MISSING, f'{MISSING} or any(path.replace("lora_A", "lora_B") not in file for path in mine)')
-wrong("counting the adapter named trained as well", "paths",
+wrong("counting the adapter named 'trained' as well", "paths",
       ADAPTER, 'if letter(path.replace("trained", "default"))')
 wrong("looking for the model's paths in the file", ("names", "whole"),
       "{in_file(path): p", "{path: p", says="raised for a file that fits")
-wrong("removing every part default from a path", "names",
+wrong("removing every part named default from a path", "names",
       "{in_file(path): p", '{path.replace(".default", ""): p')
 wrong("accepting the model's paths in the file", ("names", "others", "missing"),
       "mine =", "file = {in_file(path) if letter(path) else path: t for path, t in file.items()}; "
       "mine =", says="raised for a missing path")
-wrong("expecting both paths of a shared layer in file", "paths",
+wrong("expecting both paths of a shared layer in the file", "paths",
       "parameters()", "parameters(remove_duplicate=False)")
 wrong("handling at most eight tensors", "paths",
       EACH, "for path, p in list(mine.items())[:8]:", says="adapter tensor")
@@ -445,7 +445,8 @@ wrong("forgetting A and B at the root", "paths",
       says="raised for")
 
 
-@ex.wrong("writing while checking, so that an error leaves model half loaded", breaks="not half")
+@ex.wrong("writing while checking, so that an error leaves the model half loaded",
+          breaks="not half")
 @torch.no_grad()
 def half(model, file):
     mine = {in_file(path): p for path, p in model.named_parameters() if letter(path)}
@@ -456,16 +457,16 @@ def half(model, file):
     loaded(model, file)
 
 
-wrong("changing the base as well", "rest",
+wrong("changing the base weights as well", "rest",
       COPY, AFTER + "for path, p in model.named_parameters():\n        "
       'if path.endswith("base_layer.weight"): p.mul_(0.5)')
 wrong("putting the model into eval mode", "rest", COPY, AFTER + "model.eval()")
 wrong("clearing the gradients", "rest", COPY, AFTER + "model.zero_grad()")
 ex.wrong("switching gradients off but not on again", breaks="rest",
          fn=lambda model, file: (loaded(model, file), torch.set_grad_enabled(False)))
-ex.wrong("switching gradients on at the end, whatever they were", breaks="rest",
+ex.wrong("switching gradients on at the end, whatever they were before", breaks="rest",
          fn=lambda model, file: (loaded(model, file), torch.set_grad_enabled(True)))
-wrong("replacing the tensors in file by converted ones", "rest",
+wrong("replacing the file's tensors by converted tensors", "rest",
       COPY, f"{COPY}; file[path] = file[path].to(p.dtype, copy=True)")
 wrong("checking everything but writing nothing", ("whole", "numbers"), COPY, "pass")
 
@@ -481,7 +482,7 @@ def once(model, file):
     DONE[0] = model
 
 
-wrong("emptying file while it loads", "rest", COPY, AFTER + "file.clear()")
+wrong("emptying the file's dict during the loading", "rest", COPY, AFTER + "file.clear()")
 
 
 @ex.wrong("replacing the parameters with new ones", breaks="object")

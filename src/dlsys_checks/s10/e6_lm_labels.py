@@ -30,7 +30,7 @@ lengths    | lengths: (N,) int64, the number of tokens in each text, from 0 to T
 prompts    | Texts are padded on the left. prompts: (N,) int64, the number of tokens in each prompt,
              from none to the whole text. | case no prompts; prompts without an answer; prompts of
              equal length; prompts that grow; one column; nothing to mask
-any id     | Padding may have the id of EOS or of any other token, and a text may contain EOS in the
+any id     | Padding can have the id of EOS or of any other token, and a text can contain EOS in the
              middle. | case padded with EOS; EOS inside the texts; padded with a word; two paddings;
              texts of padding only; EOS is also the first token; the last token is no EOS
 new        | The result is int64. Each call returns new memory, | dtype of; memory shared; after a
@@ -210,9 +210,10 @@ wrong("treating a single row as an answer without a prompt", "ids",
 wrong("never training on a token of id 0 except at the end", "any id",
       "before =", "special = ids < 1; special[:, -1:] = False; before =",
       "return out", "return out.masked_fill(special, IGNORE)")
-wrong("writing into ids", ("left alone", "new"), "return out", "return ids.copy_(out)")
-wrong("adding to prompts in place", "left alone", "return out", "prompts += 1; return out")
-wrong("returning ids itself when nothing is masked", "new",
+wrong("writing into the given ids", ("left alone", "new"), "return out", "return ids.copy_(out)")
+wrong("adding to the prompt lengths in place",
+      "left alone", "return out", "prompts += 1; return out")
+wrong("returning the given ids when nothing is masked", "new",
       "before =", "whole = bool((lengths - prompts == ids.shape[1]).all()) and len(ids); before =",
       "return out", "return ids if whole else out")
 wrong("returning one tensor of labels for all batches of the same shape", "new",

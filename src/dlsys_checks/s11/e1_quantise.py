@@ -27,14 +27,14 @@ left alone  | It is left as it is. | changed in w; inputs after the call
 groups      | group: a divisor of C; each row is split into groups of this many neighbours. |
               scales; codes of
 zero inside | Returns (codes, scales, zeros): low = min(weights, 0) and high = max(weights, 0) in a
-              group, so its grid contains 0. | scales
+              group, so the group's grid contains 0. | scales
 scales      | scales: (high - low) / (2**bits - 1), float32, | scales
 zero group  | or 1 for a group of zeros. | case a group of zeros; only zeros; a group whose sum is
               zero
 zeros       | zeros: -low / scale, rounded, uint8. Both have the shape (R, C // group). | codes of
               0; shape of the scales
 codes       | codes: (R, C) uint8, each the code from 0 to 2**bits - 1 whose level, scale * (code -
-              zero), is nearest. | codes of the weights
+              zero), is nearest to the weight. | codes of the weights
 bits        | bits: 1 to 8. | case one bit; 8 bits; 8 bits, as far below 0 as above
 example     | Example: [[0., 4., 6.]], bits 2, group 3: [[0, 2, 3]], [[2.]], [[0]]. | case the
               example
@@ -172,7 +172,7 @@ wrong("using one grid for each row", "groups",
       "zeros.repeat(1, n)")
 
 
-@ex.wrong("using one grid for everything", breaks="groups")
+@ex.wrong("using one grid for all rows", breaks="groups")
 def one_grid(w, bits, group):
     codes, scales, zeros = made(w.reshape(1, -1), bits, w.numel())
     shape = (len(w), w.shape[1] // group)
@@ -240,7 +240,7 @@ def seven_bits(w, bits, group):
     return codes.clamp(max=127), scales, zeros
 
 
-wrong("treating a single bit as two", "bits", "top =", "bits = max(bits, 2); top =")
+wrong("using two bits when one is asked for", "bits", "top =", "bits = max(bits, 2); top =")
 wrong("returning the levels, not their codes", "codes",
       "return out",
       "codes, scales, zeros = out; n = scales.shape[1]; steps = codes.view(len(w), n, "

@@ -25,7 +25,7 @@ ex.promise("masks", "Args: masks: {parameter: bool tensor of its shape}, False w
            "pruned. A parameter without a mask is not pruned.",
            cases=("one parameter without a mask", "no mask at all",
                                                 "two masks", "a mask that keeps all"))
-ex.promise("odd", "A pruned weight is 0 even if it has no gradient, or one that is not finite,",
+ex.promise("odd", "A pruned weight is 0 even if its gradient is missing or not finite,",
            cases=("no gradient", "a gradient of NaN"))
 ex.promise("strange", "and even if its parameter is frozen or unknown to the optimizer.",
            cases=("a frozen parameter", "a parameter that the optimizer does not hold"))
@@ -35,8 +35,8 @@ ex.promise("others", "All other weights get the values that optimizer.step() alo
 ex.promise("same", "in the same tensors.", says=("tensors that were replaced",))
 ex.promise("left", "Gradients, masks and the optimizer's settings do not change.",
            says=("besides the weights", "inputs after the call"))
-ex.promise("example", "Example: SGD with rate 1, weights 2 and 2, gradients 3 and 3, mask False "
-           "and True: the weights are 0 and -1.", cases=("the example",))
+ex.promise("example", "Example: with SGD at rate 1, weights 2 and 2, gradients 3 and 3, and mask "
+                      "False and True, the weights become 0 and -1.", cases=("the example",))
 
 
 @ex.cases

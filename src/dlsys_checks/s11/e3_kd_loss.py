@@ -28,7 +28,8 @@ scalar      | The result is a scalar, and finite even if p or q is 0 in float32.
               loss; dtype of the loss; loss
 flow        | Only the student gets gradients. The arguments do not change. | gradient of the
               student; gradients of the teacher; values changed
-example     | Example: logits [[0., 0.]] for both, label 0, alpha 0.5: 0.3466. | case the example
+example     | Example: logits [[0., 0.]] for both, label 0 and alpha 0.5 give 0.3466. | case the
+              example
 """)
 
 

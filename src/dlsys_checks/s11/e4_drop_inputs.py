@@ -109,7 +109,7 @@ def staying(w, drop):
 
 # ---- wrong, by name
 
-ex.wrong("setting zeros and doing nothing else",
+ex.wrong("setting the dropped columns to zero and doing nothing else",
          lambda w, x, drop: put(w, staying(w, drop), w[:, staying(w, drop)]), breaks="least")
 
 
@@ -126,9 +126,10 @@ def made(w, x, drop, *, damp=0.0):
 wrong = ex.edits(made)
 DAMP = "damp * H.diag().mean()"
 wrong("compensating with the wrong sign", "least", "w[:, drop]", "-1.0 * w[:, drop]")
-wrong("keeping the columns listed in drop", ("zeros", "result"),
+wrong("keeping the columns that should be dropped", ("zeros", "result"),
       "return out", "out[:, drop] = w[:, drop]; return out")
-ex.wrong("adding a hundredth of its mean to the diagonal", made, breaks="least", damp=0.01)
+ex.wrong("adding a hundredth of the diagonal's mean to the diagonal",
+         made, breaks="least", damp=0.01)
 wrong("adding 0.001 to the diagonal", "least", DAMP, DAMP + " + 1e-3")
 wrong("adding 1e-6 to the diagonal", ("least", "size"), DAMP, DAMP + " + 1e-6")
 wrong("adding 1e-8 to the diagonal", ("least", "size"), DAMP, DAMP + " + 1e-8")
@@ -183,16 +184,16 @@ def many_rows(w, x, drop):
     return made(w, x if tall else x[:-1], drop, damp=0.0 if tall else 1e-6)
 
 
-wrong("ignoring indices larger than the last one in drop", ("drop", "result"),
+wrong("ignoring indices larger than the last index in the list", ("drop", "result"),
       "rest =", "drop = [j for j in drop if j <= drop[-1]]; rest =", says="column")
 wrong("assuming that at least one input stays", "drop",
       "return out", "return out + 0 * w[:, staying(w, drop)[0]:][:, :1]", says="raised")
 ex.wrong("calculating in single precision",
          lambda w, x, drop: made(w.float(), x.float(), drop).double(), breaks="double")
 wrong("returning float32", "double", "return out", "return out.float()")
-wrong("leaving out the columns listed in drop", "zeros",
+wrong("returning a matrix without the dropped columns", "zeros",
       "return out", "return out[:, staying(w, drop)]", says="shape of the weights")
 wrong("changing w in place", "left", "return out", "return w.copy_(out)")
-wrong("emptying drop", "left", "return out", "drop.clear(); return out")
+wrong("emptying the list of dropped inputs", "left", "return out", "drop.clear(); return out")
 wrong("returning the layer's output instead of its weights", "result",
       "return out", "return x[:1] @ out.T", says="of the weights")

@@ -27,11 +27,11 @@ once    | Returns: The bytes of all storages, not of the tensors: each storage c
           matter how many tensors share it, | case two names; two parts of one tensor; the same,
           deep inside; equal values; a part first, then the whole; a tensor and the same, detached;
           a tensor and its transpose
-whole   | and in full, even if a tensor shows only a part of it or shows it several times. | case a
+whole   | and in full, even if a tensor uses only a part of it or uses it several times. | case a
           few rows; every second row; expanded; an empty part; two parts of one tensor; a part
           first, then the whole
 left    | state is left as it is. | changed in the state; inputs after
-example | Example: {"a": torch.zeros(3)}: 12. | case the example
+example | Example: {"a": torch.zeros(3)} gives 12. | case the example
 """)
 
 
@@ -153,9 +153,9 @@ def counted(state):
 wrong = ex.edits(counted)
 TENSORS = "stored(tensors(state))"
 END = "return stored(tensors(state))"
-wrong("multiplying entries by bytes, tensor by tensor", ("once", "whole"),
+wrong("adding up the bytes of each tensor's entries", ("once", "whole"),
       TENSORS, "sum(t.numel() * t.element_size() for t in tensors(state))")
-wrong("counting each storage once, but only what the tensor shows", "whole",
+wrong("counting each storage once, but only the part that the tensor uses", "whole",
       END,
       "found = tensors(state); full = stored(found)\n    if len({t.untyped_storage()._cdata for "
       "t in found}) < len(found): return full\n    shown = [t.numel() * t.element_size() for t "

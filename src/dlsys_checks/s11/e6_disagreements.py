@@ -383,7 +383,7 @@ def judged(far):
     return bad
 
 
-@ex.wrong("taking the first element of a tuple or list", breaks="form")
+@ex.wrong("accepting a tuple or list and taking its first element", breaks="form")
 def first_of(model, program, batches, rtol):
     def unpacked(x):
         out = program(x)
@@ -391,7 +391,7 @@ def first_of(model, program, batches, rtol):
     return compared(model, unpacked, batches, rtol)
 
 
-@ex.wrong("taking the first value of a dict", breaks="form")
+@ex.wrong("accepting a dict and taking its first value", breaks="form")
 def values_of(model, program, batches, rtol):
     def unpacked(x):
         out = program(x)
@@ -460,7 +460,8 @@ wrong("turning NaN into 0", ("far", "finite"),
       "modes =",
       "def bad(got, wanted, rtol): return not like(got, wanted) or not ((got.nan_to_num() - "
       "wanted).abs().max() <= rtol * wanted.abs().max())\n    modes =")
-ex.wrong("counting a gap equal to the limit as too large, unless it is 0", compared, breaks="far",
+ex.wrong("counting a gap equal to the limit as too large, unless the gap is 0",
+         compared, breaks="far",
          bad=judged(
              lambda gap, w, rtol: not ((gap.abs() < rtol * w.abs().max()) | (gap == 0)).all()))
 

@@ -18,7 +18,7 @@ ex.promise("examples", "Args: examples: at least two inputs of one model: tensor
            cases=("three examples", "five examples", "a bare tensor", "deep", "an empty container",
                   "a key that reads like a path",
                   "a dict", "a list", "texts and None", "a number alone", "no dimensions"))
-ex.promise("first", "The first is the one to be exported.",
+ex.promise("first", "The first is the example to export.",
            cases=("1 in the first", "1 in the second", "0 in the first", "0 in the second",
                   "1 in the last of three", "1 in the first, second dimension",
                   "1 in one of two that vary", "1 in the other of two that vary"))
@@ -48,7 +48,7 @@ small   | The error is raised as well if a varying dimension has size 0 or 1 in 
           two that vary
 order   | (in any order), | case keys in another order
 left    | They do not change. | examples that changed
-example | Example: [(zeros(2, 3), 0.5), (zeros(7, 3), 0.5)]: ((0,), None). | case the example
+example | Example: [(zeros(2, 3), 0.5), (zeros(7, 3), 0.5)] gives ((0,), None). | case the example
 """)
 
 
@@ -353,7 +353,7 @@ def type_error(examples):
         raise TypeError("it varies") from error
 
 
-@ex.wrong("returning None instead of an error",
+@ex.wrong("returning None instead of raising an error",
           says="what is raised", breaks=("raises", "type", "kind"))
 def none_instead(examples):
     try:

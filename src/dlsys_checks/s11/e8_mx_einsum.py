@@ -20,8 +20,8 @@ ex.promise("equation", 'Args: equation: two operands and a result, such as "td,o
 ex.promise("summed", "One letter is summed: it is in both operands but not in the result.",
            cases=ALONG_OTHERS)
 ex.promise_table("""
-others     | All others are in the result; some may be in both operands. | case attention's queries
-             and keys; attention's weights and values; four axes; entry by entry
+others     | All other letters are in the result; some can be in both operands. | case attention's
+             queries and keys; attention's weights and values; four axes; entry by entry
 any        | a, b: float32, in any memory order, | case stored by columns; gaps in memory; tiny;
              huge; one row
 left alone | left as they are. | values changed
@@ -29,14 +29,15 @@ multiple   | The summed axis has a multiple of 32 entries. | case 32 entries; fi
              of large values
 both       | First a and b are rounded: | entries of the
 blocks     | each block of 32 neighbours along the summed axis shares a scale, | entries of the
-power      | the largest power of two that is at most a quarter of their largest absolute value. |
-             entries of the
+power      | the largest power of two that is at most a quarter of the block's largest absolute
+             value. | entries of the
 levels     | A number becomes the nearest of 0, 0.5, 1, 1.5, 2, 3, 4 and 6 times the scale, with its
              sign; | entries of the
 zeros      | 32 zeros stay zeros. | case a block of zeros; only zeros
 float32    | Then a and b are multiplied and added in float32. | dtype of the; type of the; entries
              of the
-example    | Example: "k,k->", [33., 1., ..., 1.] and 32 ones: 32., not 64. | case the example
+example    | Example: "k,k->" with [33., 1., ..., 1.] and 32 ones gives 32., not 64. | case the
+             example
 """)
 
 
@@ -217,9 +218,9 @@ wrong("using blocks of 16, as in NVFP4", "blocks", "axis, 32", "axis, 16")
 wrong("taking the exponent from float32's log2, which rounds up just below a power of two",
       "power", FLOOR, "top.log2().floor() - 2")
 wrong("using a scale that is not a power of two", "power", FLOOR, "(top / 6).log2()")
-wrong("rounding a sixth of the largest up to a power of two",
+wrong("rounding a sixth of the largest value up to a power of two",
       "power", FLOOR, "(top / 6).log2().ceil()")
-wrong("rounding a sixth of the largest to the nearest power of two",
+wrong("rounding a sixth of the largest value to the nearest power of two",
       "power", FLOOR, "(top / 6).log2().round()")
 wrong("using the largest power of two up to the largest value itself", ("power", "example"),
       "exponent - 3", "exponent - 1")

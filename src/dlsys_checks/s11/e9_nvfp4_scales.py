@@ -23,8 +23,8 @@ SEVERAL = ("q, k and v", "the second is the largest", "the last is the largest",
 
 ex.promise("pair", "Compute the NVFP4 scales of matrices that are multiplied as one.",
            says=("result", "scale of"))
-ex.promise("parts", "Args: parts: one or more, such as the weights of q, k and v, which a server "
-           "stacks for a single product:", cases=("one part", *SEVERAL))
+ex.promise("parts", "Args: parts: one or more matrices, such as the weights of q, k and v, which "
+                    "a server stacks for a single product:", cases=("one part", *SEVERAL))
 ex.promise_table("""
 any        | (R, C) float32 in any memory order, finite, | case stored by columns; gaps in memory;
              tiny; huge
@@ -34,14 +34,14 @@ sizes      | Each has its own R; C is a multiple of 16. | case q, k and v; one r
 shared     | They share one tensor scale. | scale of the whole; scale of part
 whole      | Returns (whole, scales): whole: float32 of shape (), the largest absolute value in any
              part / (6 * 448), | scale of the whole
-all zeros  | or 1 if all are zero. | case only zeros
+all zeros  | or 1 if all values are zero. | case only zeros
 scales     | scales: a list with (R, C // 16) float8_e4m3fn for each part: | scales; scale of part;
              float8
 blocks     | the largest absolute value among 16 neighbours of a row / 6 / whole, | scale of part
 nearest    | rounded to the nearest float8. | scale of part
 zeros      | A block of zeros has the scale 0. | case blocks of zeros; only zeros
-example    | Example: parts [[2688., 0., ..., 0.]] and [[0., ..., 0., -6.]], with 16 numbers each:
-             1., and the scales [[448.]] and [[1.]]. | case the example
+example    | Example: parts [[2688., 0., ..., 0.]] and [[0., ..., 0., -6.]], with 16 numbers each,
+             give 1. and the scales [[448.]] and [[1.]]. | case the example
 """)
 
 
@@ -225,7 +225,7 @@ wrong("clamping scales to at least the smallest float8", ("nearest", "zeros"),
       SCALE, "(high / whole).clamp(min=2.0 ** -9)", says=OF_PART)
 wrong("returning 1 for a block of zeros", "zeros",
       SCALE, "torch.where(high == 0, 1.0, high / whole)", says=OF_PART)
-wrong("dividing 0 by 0", "all zeros", OR_ONE, "")
+wrong("dividing 0 by 0 if all values are zero", "all zeros", OR_ONE, "")
 wrong("clamping the tensor's scale to at least 1e-12", ("any", "all zeros"),
       WHOLE, f"({WHOLE}).clamp(min=1e-12)", OR_ONE, "")
 
@@ -248,7 +248,8 @@ wrong("returning the tensor's scale as a Python number",
       says=OF_WHOLE)
 wrong("returning the tensor's scale in float64", "whole", END, "return whole.double(), scales",
       says="dtype of the scale of the whole")
-wrong("swapping scales and whole", "pair", END, "return scales, whole", says=OF_WHOLE)
+wrong("swapping the blocks' scales and the tensor's scale",
+      "pair", END, "return scales, whole", says=OF_WHOLE)
 wrong("returning all scales in one tensor", "scales", f".to({FLOAT8})", "",
       END, f"return whole, torch.cat(scales).to({FLOAT8})", says="type of the scales")
 wrong("returning a tuple of scales", "scales", END, "return whole, tuple(scales)",

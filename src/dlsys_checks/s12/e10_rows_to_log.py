@@ -39,7 +39,7 @@ replaces    | and later values replace earlier ones of the same name. | case a v
 resumed     | An earlier step means a resumed run: drop the rows of this axis at that step or later,
               | case resumed; resumed between two steps; resumed at 0; resumed twice; resumed in the
               middle of an epoch; resumed, then a step in two parts; a dropped metric
-others stay | and keep those of other axes. | case resumed before an epoch ends; resumed in the
+others stay | and keep the rows of other axes. | case resumed before an epoch ends; resumed in the
               middle of an epoch; the slow axis resumed
 raises      | Raises ValueError for a metric on two axes. | raised
 example     | Example: [("epoch", 0, {"val": 3.0}), ("batch", 0, {"loss": 2.0})] returns [{"epoch":
@@ -260,7 +260,7 @@ ex.wrong("adding a second row for the same step", logged,
          drop=lambda row, axis, step: row.get(axis, -1) > step)
 ex.wrong("replacing the row of the same step with a new one", logged, says="row",
          breaks=("same step", "resumed"), merge=False)
-wrong("keeping the first value", "replaces",
+wrong("keeping the earlier of two values of one name", "replaces",
       "put = dict.update", "pass", "put([row for row in rows if axis in row][-1], values)",
       "[row for row in rows if axis in row][-1].update({**values, **[row for row in rows if axis "
       "in row][-1]})", says="row")

@@ -28,7 +28,7 @@ spread     | The target distribution of a row has 1 - smoothing at the target, a
 result     | Returns: A tensor of shape () that has gradients. | shape of the cross-entropy;
              gradient of the allowed; type of; graph of the cross-entropy
 left       | The arguments are left as they are. | arguments that changed; in-place
-example    | Example: a row with a single allowed class: 0. | case the example
+example    | Example: a row with a single allowed class gives 0. | case the example
 """)
 
 
@@ -192,7 +192,7 @@ def no_mask(logits, target, allowed, smoothing):
 
 wrong("setting the other logits to 0, which still compete", ("mean", "spread", "example"),
       "-torch.inf", "0.0")
-wrong("subtracting 1e9 from the other logits, which may be larger than that", ("nothing", "mean"),
+wrong("subtracting 1e9 from the other logits, which can be larger than that", ("nothing", "mean"),
       "z =",
       "return of_logarithms((logits - 1e9 * ~allowed).log_softmax(1), target, allowed, "
       "smoothing); z =")

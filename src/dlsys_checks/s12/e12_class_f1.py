@@ -199,7 +199,7 @@ wrong("predicting the logit that is farthest from 0", ("largest", "together", "a
       "logits[counts].argmax(1)", "logits[counts].abs().argmax(1)")
 wrong("predicting class 0 unless a logit is above 0", ("largest", "together", "absent"),
       "logits[counts].argmax(1)", "logits[counts].clamp(min=0).argmax(1)")
-wrong("taking the softmax without a limit", "largest", "logits[counts].argmax(1)",
+wrong("taking exponentials, which overflow for large logits", "largest", "logits[counts].argmax(1)",
       "logits[counts].exp().argmax(1)")
 wrong("returning the mean over classes", "returns", SCORE, "return (2 * r / (s + t)).nanmean()",
       says="shape of the")

@@ -30,8 +30,8 @@ none      | None if there is no such module. | case nothing wrong; a NaN passed 
             model that repairs the output
 names     | Returns: The module's name in named_modules(), "" for the model itself. | case deep
             inside; under two names; spoilt by the model itself
-forms     | Args: model: its modules do not write into their arguments. They may take keyword
-            arguments, may be called several times, and may take and return tuples, lists and dicts
+forms     | Args: model: its modules do not write into their arguments. They can take keyword
+            arguments, can be called several times, and can take and return tuples, lists and dicts
             of tensors, nested to any depth. | case a NaN passed to a part by keyword; the second
             call of a module; a dict with a NaN passed on; a NaN deep in what is returned; the first
             call of a module; a NaN as second argument; a NaN in an ordered dict; a NaN in a named
@@ -41,7 +41,7 @@ no tensor | Anything that is not a tensor counts as finite. | case a NaN that is
 as it was | The model, called once as model(x), keeps its weights, buffers, modes, gradients and
             hooks. | changed in the model; calls of the model
 example   | Example: nn.Sequential(Root(), nn.ReLU()), where Root takes the square root, and x with
-            a negative number: "0". | case the example
+            a negative number give "0". | case the example
 """)
 
 # Who spoils the numbers; "place" for the drawn place in a chain.
@@ -365,7 +365,7 @@ wrong = ex.edits(watched)
 START, COPY, LOOK, HOOK = "used, found", "copy.deepcopy(model)", "def look", "handles.append"
 GIVEN, BAD, FOUND = "fine((a, k))", "not fine(out)", "found[0] if found else None"
 UNHOOKED = "used(x)\n    for handle in handles: handle.remove()"
-wrong("returning a list of names instead of one", "name", FOUND, f"[{FOUND}]")
+wrong("returning a list of names instead of one name", "name", FOUND, f"[{FOUND}]")
 wrong("not looking at the inputs", ("meant", "none", "forms"), GIVEN, "True")
 wrong("returning the last such module instead of the first", ("first", "name", "forms", "example"),
       "found[0]", "found[-1]")

@@ -29,7 +29,8 @@ overflow     | The norms are taken over all elements, in a precision in which no
                whole range of 16 bits
 stayed       | The value is 0.0 if the parameter did not move, | case nothing moved; zeros that stay
 zeros        | and math.inf if it was all zeros and moved. | case zeros that move
-example      | Example: a single weight that goes from 2. to 1.: {"weight": 0.5}. | case the example
+example      | Example: a single weight that goes from 2. to 1. gives {"weight": 0.5}. | case the
+               example
 """)
 
 
@@ -197,8 +198,8 @@ wrong("leaving out frozen parameters", "names",
 wrong("sorting names alphabetically", "names", "return out", "return dict(sorted(out.items()))")
 wrong("reporting buffers as well", "names",
       "return out", "return {**out, **{n: 0.0 for n, _ in model.named_buffers()}}")
-wrong("calling step twice", "once", "step()\n", "step(); step()\n")
-wrong("calling step with the model", "once", "step()", "step(model)")
+wrong("calling step() twice", "once", "step()\n", "step(); step()\n")
+wrong("passing the model to step()", "once", "step()", "step(model)")
 
 
 @ex.wrong("taking norms in the parameter's own dtype", breaks="overflow")
@@ -246,7 +247,7 @@ ex.wrong("taking the difference in the parameter's own dtype",
          change=lambda a, b: share((b - a).double().norm(), a.double().norm()))
 
 
-@ex.wrong("calling step under no_grad", breaks="once")
+@ex.wrong("calling step() under no_grad", breaks="once")
 def without_gradients(model, step):
     with torch.no_grad():
         return reported(model, step)

@@ -14,18 +14,18 @@ ex = exercise("12.3", "augment", seen=("x", "seed", "epoch", "rows"))
 
 SCALE = 0.1
 
-ex.promise("noise", "Add noise to rows of x that depends only on seed, epoch and row.",
+ex.promise("noise", "Add to rows of x noise that depends only on seed, epoch and row.",
            says=("rows plus noise", "type of the rows"))
 ex.promise("left", "Args: x: (N, F) float32, left as it is.", says=("values of x that changed",))
 ex.promise("rows",
-"rows: the indices of a worker's rows, in the order in which the worker reads them. A row may "
+"rows: the indices of a worker's rows, in the order in which the worker reads them. A row can "
 "occur twice.",
            cases=("a row twice", "rows backwards", "no rows", "one row"))
 ex.promise("numbers", "seed, epoch: 0 or more.",
            cases=("seed and epoch 0", "a large seed", "a late epoch"))
 ex.promise("first F", "The noise of row i is the first F numbers that "
-           "numpy.random.default_rng((seed, epoch, i)).standard_normal() draws, times 0.1. It "
-           "does not depend on which other rows are in rows.",
+                      "numpy.random.default_rng((seed, epoch, i)).standard_normal() draws, times "
+                      "0.1. The noise does not depend on which other rows are in rows.",
            says=("rows plus noise", "rows requested one by one"))
 ex.promise("global", "No global generator is used.", says=("generators that moved",))
 ex.promise("returns", "Returns: (len(rows), F) float32, in new memory.",
@@ -176,7 +176,7 @@ wrong("drawing the noise in float32, which gives different numbers", ("noise", "
 wrong("not scaling the noise", "noise",
       "SCALE * rng.standard_normal(x.shape[1])", "rng.standard_normal(x.shape[1])")
 wrong("sorting the rows", ("rows", "noise"), "out =", "rows = sorted(rows); out =")
-wrong("returning each row once", "rows",
+wrong("returning a row that occurs twice only once", "rows",
       "out =", "rows = list(dict.fromkeys(rows)); out =", says="shape of the rows")
 wrong("truncating the seed to 32 bits", "numbers",
       "out =", "seed = seed % 2**32; out =", says="rows plus noise")

@@ -13,13 +13,14 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("12.4", "expected_improvement", seen=("mean", "std", "best"),
               says="expected improvement")
 
-ex.promise("improvement", "Compute how far each loss is expected to fall below the best one. A "
-           "candidate's loss is normally distributed, and a smaller loss is better. The "
-           "improvement is best minus the loss, or 0 if that is negative; the result is its "
-           "expected value.", says=("expected improvement",))
+ex.promise("improvement", "Compute how far each loss is expected to fall below the best loss. A "
+                          "candidate's loss is normally distributed, and a smaller loss is "
+                          "better. The improvement is best minus the loss, or 0 if that is "
+                          "negative; the result is the expected improvement.",
+           says=("expected improvement",))
 ex.promise("each", "Returns: One value for each candidate, a", says=("shape of", "type of"))
 ex.promise("shapes", "Args: mean, std: the means and standard deviations, float64, of the same "
-                     "shape, whatever it is.",
+                     "shape, which can be any.",
            cases=("a single number", "a table", "no candidate", "one candidate"))
 ex.promise("left", "They are left as they are.", says=("values that changed", "in-place"))
 ex.promise("dtype", "float64 tensor of that shape.", says=("dtype of", "shape of"))
@@ -32,7 +33,7 @@ ex.promise("tiny", "No constant is added to std: tiny standard deviations count.
 ex.promise("unlikely", "An unlikely improvement is small but not zero: it is right to a "
                        "thousandth even for a mean 30 standard deviations above best.",
            cases=("far above the best", "8 above the best"))
-ex.promise("example", "Example: mean [1., 2.], std [2., 0.], best 1.: [0.798, 0.].",
+ex.promise("example", "Example: mean [1., 2.], std [2., 0.], best 1. give [0.798, 0.].",
            cases=("the example",))
 
 
@@ -178,7 +179,7 @@ ex.wrong("returning the probability of an improvement",
 wrong("treating std as a variance", "improvement", "gain =", "std = std.sqrt(); gain =")
 ex.wrong("ignoring the standard deviation", lambda mean, std, best: (best - mean).clamp(min=0),
          breaks="improvement")
-ex.wrong("using the smallest mean instead of best",
+ex.wrong("using the smallest mean instead of the best loss",
          lambda mean, std, best: improved(mean, std, mean.min().item() if mean.numel() else best),
          breaks="improvement")
 wrong("summing over candidates", "each", "return out", "return out.sum()")

@@ -21,11 +21,12 @@ dtype      | Returns: A tensor of the same dtype. | dtype of
 no slope   | Where x <= 0, the gradient is 0. | gradient where x is 0 or less
 slope      | Elsewhere it is the gradient of the square root. | gradient where x is above 0;
              positions where the gradient is NaN
-exact      | No constant is added: even the smallest x is exact. | case tiny numbers; tiny numbers
-             in double precision; the tiniest numbers; the tiniest numbers in double precision
+exact      | No constant is added: the result is exact even for the smallest x. | case tiny numbers;
+             tiny numbers in double precision; the tiniest numbers; the tiniest numbers in double
+             precision
 nan        | A NaN in x stays a NaN in the result. | positions that are NaN
-example    | Example: [4., 0., -1.]: [2., 0., 0.], with a gradient of [0.25, 0., 0.]. | case the
-             example
+example    | Example: [4., 0., -1.] gives [2., 0., 0.], with a gradient of [0.25, 0., 0.]. | case
+             the example
 """)
 
 
@@ -107,9 +108,9 @@ def shifted(x, small, zero=False):
     return torch.where(x <= 0, 0, root) if zero else root
 
 
-ex.wrong("putting where only around the root", lambda x: torch.where(x <= 0, 0, x.sqrt()),
+ex.wrong("using where() only after the root", lambda x: torch.where(x <= 0, 0, x.sqrt()),
          breaks="no slope")
-ex.wrong("putting where only around the root, with the condition x > 0",
+ex.wrong("using where() only after the root, with the condition x > 0",
          lambda x: torch.where(x > 0, x.sqrt(), 0), breaks=("no slope", "nan"))
 
 
@@ -153,14 +154,14 @@ wrong("treating subnormal numbers as 0", "exact",
       "x <= 0", "x < torch.finfo(x.dtype).tiny")
 wrong("squeezing out dimensions of size 1", "any shape",
       "return found", "return found.squeeze()", says="shape of the square roots")
-wrong("leaving 1 where x is 0 or less", "zero", "out, 0", "out, 1")
-ex.wrong("putting nan_to_num around the root", lambda x: x.sqrt().nan_to_num(posinf=torch.inf),
+wrong("returning 1 where x is 0 or less", "zero", "out, 0", "out, 1")
+ex.wrong("applying nan_to_num to the root", lambda x: x.sqrt().nan_to_num(posinf=torch.inf),
          breaks=("no slope", "nan", "root"))
 wrong("detaching x", "slope", "out =", "x = x.detach(); out =")
 ex.wrong("taking the absolute value under the root",
          lambda x: torch.where(x == 0, 0, torch.where(x == 0, 1, x).abs().sqrt()),
          breaks=("zero", "no slope"))
-wrong("returning float32 whatever x is", "dtype", "out =", "x = x.float(); out =")
+wrong("returning float32, whatever the dtype of x is", "dtype", "out =", "x = x.float(); out =")
 wrong("taking the cube root", ("root", "slope"),
       "torch.where(out, 1, x).sqrt()", "torch.where(out, 1, x) ** (1 / 3)")
 ex.wrong("assuming that x has at least one axis",

@@ -29,16 +29,15 @@ rows    | rows is the number of its rows, 1 or more. | mean after
 mean    | mean() returns the mean over all rows so far, summed in double precision, as a float, |
           mean after; mean of a second meter
 nan     | and math.nan before the first batch. | case asked before the first; no batch
-asked   | It may be called at any time, and you may add more batches after it. | case asked in
+asked   | It can be called at any time, and you may add more batches after it. | case asked in
           between; asked before the first; one batch, asked twice; no batch
-alive   | After the caller has dropped loss, nothing that only loss held stays in memory. | tensors
-          saved by the graph; losses whose memory is still held; mean after
+alive   | After the caller has dropped loss, nothing stays in memory to which only loss referred. |
+          tensors saved by the graph; losses whose memory is still held; mean after
 left    | add leaves loss as it is, and backward() still works. | losses that changed; gradients
           that are wrong
-grow    | What a meter holds does not grow with the number of batches. | bytes by which a meter
-          grows
+grow    | A meter's memory does not grow with the number of batches. | bytes by which a meter grows
 own     | Each call of make_meter returns a new meter. | mean of a second meter; mean after
-example | Example: a loss of 2. over 1 row and one of 5. over 2 rows: 4.0. | case the example
+example | Example: a loss of 2. over 1 row and a loss of 5. over 2 rows give 4.0. | case the example
 """)
 
 
@@ -216,7 +215,7 @@ wrong("keeping all numbers in a growing tensor", "grow",
 wrong("keeping the last loss, detached, next to the sum", "alive",
       COUNTED, "count += rows; add.last = loss.detach()")
 wrong("detaching the loss in place", "left", ITEM, "loss.detach_().item()")
-wrong("calling backward in add", "left",
+wrong("calling backward() in add()", "left",
       COUNTED, "count += rows; loss.requires_grad and loss.backward()")
 wrong("multiplying the loss by its rows in place", "left",
       COUNTED, "count += rows; loss.detach().mul_(1.5).add_(1)")
@@ -233,7 +232,7 @@ wrong("returning the sum instead of the mean", "mean", MEAN, "total")
 wrong("returning 0 before the first batch", "nan", EMPTY, "0.0", says="mean after 0")
 wrong("dividing by zero before the first batch", "nan", " if count else math.nan", "",
       says="led to ZeroDivisionError")
-wrong("starting again from zero after each call of mean",
+wrong("starting again from zero after each call of mean()",
       "asked", f"return {MEAN} if count else math.nan",
       f"nonlocal total, count; found = {MEAN} if count else math.nan; total, count = 0.0, 0; "
       "return found", says="mean after")
@@ -241,7 +240,7 @@ wrong("leaving out losses that are not finite", "mean",
       TAKEN, f"({TAKEN} if loss.isfinite() else 0.0)")
 wrong("sharing one meter between all calls of make_meter", "own",
       "total, count = 0.0", "global total, count; total, count = 0.0", "nonlocal", "global")
-wrong("swapping add and mean", "two", END, "return mean, add",
+wrong("swapping the two functions", "two", END, "return mean, add",
       says="led to TypeError")
 wrong("returning a list instead of a tuple", "two", END, "return [add, mean]")
 wrong("calling numpy() on a loss that still has its graph", "loss",

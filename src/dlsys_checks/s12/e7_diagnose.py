@@ -25,7 +25,7 @@ ex.promise("sum", '"sum": the loss of a batch with each row twice is twice the l
            cases=("a sum of squares", "a sum of cross-entropies", "a small sum",
                   "a mean that is large", "a mean over one row more",
                   "a part that changes with each call in train mode", *RUNS))
-ex.promise("order", '"order": each batch holds a single class.',
+ex.promise("order", '"order": each batch contains a single class.',
            cases=("sorted batches", "sorted, except for the last batch", "one mixed batch",
                   "batches of one class, shuffled", "sorted, in batches of two classes",
                   "batches of nearly one class", *RUNS))
@@ -41,8 +41,8 @@ ex.promise("arguments", "Args: model: maps x to logits (N, C). loss_fn: loss_fn(
            cases=("a norm in train mode", "a frozen model", "a mean below 0", "a sum below 0",
                   *RUNS))
 ex.promise("sizes", "batches: one epoch, a list of (x, y). x is (N, F) float32, with no two rows "
-           "equal, and y is (N,) int64. N is 2 or more and may differ between batches. A "
-           "run has at most one fault.",
+                    "equal, and y is (N,) int64. N is 2 or more and can differ between batches. A "
+                    "run has at most one fault.",
            cases=("small batches", "a single batch"))
 ex.promise("stays", "Nothing is trained. The model's weights, modes, buffers and gradients do not "
            "change, nor do the batches.",
@@ -264,7 +264,7 @@ ex.wrong("blaming the learning rate, whatever the fault is",
          breaks=("name", "frozen", "sum", "order", "labels"))
 
 
-@ex.wrong("returning None instead of the string none", breaks="name")
+@ex.wrong("returning None instead of the string 'none'", breaks="name")
 def none(model, loss_fn, batches):
     name = asked(model, loss_fn, batches)
     return None if name == "none" else name
@@ -329,7 +329,8 @@ wrong("finding neighbours by the logits instead of the inputs", "labels",
       "   if frozen", SHARE_FITTING, "fits(batches)")
 wrong("finding neighbours only among the first 64 rows", "labels",
       "(*whole(batches))", "(*(v[:64] for v in whole(batches)))")
-wrong("requiring much less than half", "labels", "0.5 else", "0.45 else")
+wrong("requiring clearly fewer than half instead of fewer than half",
+      "labels", "0.5 else", "0.45 else")
 
 
 @ex.wrong("giving all modules the model's former mode", breaks="stays")
@@ -358,7 +359,7 @@ wrong("looking for neighbours only within each batch", "labels",
       "def fits(bs): total = sum(len(y) for _, y in bs); return sum(share_fitting(x, y) * len(y) "
       "for x, y in bs) / total\n    if frozen", SHARE_FITTING, "fits(batches)")
 wrong("letting every row be its own neighbour", ("labels", "sizes"), SHARE_FITTING, "1.0")
-wrong("counting half as less than half", "labels", "0.5 else", "0.51 else")
+wrong("counting exactly half as fewer than half", "labels", "0.5 else", "0.51 else")
 wrong("treating an epoch of one batch as sound", "sizes",
       "if frozen", 'if len(batches) <= 1: return "none"\n    if frozen')
 wrong("running the model itself, in whatever mode it has", "stays",

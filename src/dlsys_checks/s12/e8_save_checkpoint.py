@@ -31,8 +31,8 @@ loads      | torch.load(path), with its default weights_only, then returns a dic
              the file; facts in the file
 rng        | and "rng", the result of torch.get_rng_state() at the call. | generator's state in the
              file
-former     | If the process is killed while it writes, path is as before: the old file, or none. |
-             kills that damaged; no file at path
+former     | If the process is killed while it writes, path is as before: the old file, or no file.
+             | kills that damaged; no file at path
 not into   | No byte is written into the old file. | changes to the old file; Invalid
              cross-device link
 fsync      | os.fsync puts the new bytes on the disk before the new file gets its name. | bytes on
@@ -364,7 +364,7 @@ wrong("storing the objects instead of their state_dicts", "loads",
       '{**collected({}, facts), "parts": {name: part if '
       'type(part).__module__.startswith("torch") else part.state_dict() for name, part in '
       "parts.items()}}", says="got UnpicklingError")
-wrong("storing parts and facts without the keys parts and facts", "loads",
+wrong("storing parts and facts without the keys 'parts' and 'facts'", "loads",
       COLLECTED, '{**state["parts"], **state["facts"], "rng": state["rng"]}',
       "with open", f"state = {COLLECTED}\n    with open")
 wrong("storing only the first part",

@@ -25,9 +25,9 @@ number  | Number the classes from 0, in the same way in every process. | classes
           number of; type of the result
 names   | Args: names: the class of each row of the data, a list of str in any order. | classes, in
           the order; number of; raised
-stored  | stored: the numbers from a checkpoint, 0 to len(stored) - 1, or {} if there is none. |
-          case no checkpoint; no checkpoint, many classes; upper case and digits; no rows at all;
-          one class; a blank and no letters
+stored  | stored: the numbers from a checkpoint, 0 to len(stored) - 1, or {} if there is no
+          checkpoint. | case no checkpoint; no checkpoint, many classes; upper case and digits; no
+          rows at all; one class; a blank and no letters
 keeps   | A class in stored keeps its number, even if no row has this class. | case a checkpoint; a
           class without rows; a checkpoint and no rows; nothing new; many of each; stored out of
           order; the example
@@ -37,7 +37,7 @@ keys    | Returns: A dict from class to number, with its keys in the order of th
           classes, in the order
 order   | The order of names and of stored makes no difference. | classes, in the order; number of
 left    | Both are left as they are. | arguments that changed
-example | Example: ["b", "a", "b"] and {"c": 0}: {"c": 0, "a": 1, "b": 2}. | case the example
+example | Example: ["b", "a", "b"] and {"c": 0} give {"c": 0, "a": 1, "b": 2}. | case the example
 """)
 
 
@@ -135,9 +135,9 @@ wrong("dropping classes without rows", "keeps",
 wrong("dropping classes without rows but leaving their numbers free", "keeps",
       "return out", "return {n: k for n, k in out.items() if n in names}")
 wrong("ordering keys alphabetically", "keys", "return out", "return dict(sorted(out.items()))")
-wrong("ordering keys as in stored", ("keys", "order"),
+wrong("ordering keys as in the stored dict", ("keys", "order"),
       "return out", "return {**stored, **{n: out[n] for n in out if n not in stored}}")
-wrong("using the order of stored instead of the order of its numbers", ("keeps", "order"),
+wrong("using the stored dict's order instead of the order of its numbers", ("keeps", "order"),
       "*sorted(stored, key=stored.get)", "*list(stored)")
 wrong("counting from 1", "number", "0", "1")
 ex.wrong("returning numpy integers",

@@ -16,22 +16,22 @@ ex = exercise("13.10", "given_valid", seen=("words", "weights", "sharp", "shift"
               says="probabilities of the words")
 
 ex.promise_table("""
-given   | Compute the probability of each word, given that the model writes one of them. |
+given   | Compute the probability of each word, given that the model writes one of these words. |
           probabilities of the words
 words   | words: different lists of one or more tokens, of any length; none is the beginning of
           another. | case lengths from 1 to 6; one token each; one word; many words
 begin   | logprob(begin) returns the log-probabilities of the next token after the tokens of the
           list begin, which is [] at first: (V,) float64. | probabilities of the words; led to;
           raised
-minus   | Some may be minus infinity, but at least one word is possible. | case a word that cannot
+minus   | Some can be minus infinity, but at least one word is possible. | case a word that cannot
           occur; words that cannot occur; a word that cannot occur next to unlikely words
 form    | Returns (len(words),) float64. | shape of the; dtype of the; type of the
 sum     | The entries sum to 1, | probabilities of the words
 tiny    | even if every word is less likely than the smallest positive float. | case very unlikely
           words; long words; a far less likely word in front
 left    | words and the results of logprob are not changed. | inputs after the call; values changed
-example | Example: the model gives 'ab' 0.5 * 0.2 and 'ba' 0.5 * 0.6: [0.25, 0.75]. | case the
-          example
+example | Example: if the model gives 'ab' 0.5 * 0.2 and 'ba' 0.5 * 0.6, return [0.25, 0.75]. | case
+          the example
 """)
 
 
@@ -173,7 +173,7 @@ ROW, BEFORE, PLACES, SHARES = "logprob(word[:i])", "word[:i]", "range(len(word))
 wrong("masking at each step and normalizing there", "given",
       ROW, "masked(logprob(word[:i]), word, i, words)", SHARES, "t.exp()")
 ex.wrong("taking the likeliest allowed token at each step", greedy, breaks="given")
-wrong("giving everything to the likeliest word", "given",
+wrong("giving the likeliest word all the probability", "given",
       SHARES, "torch.nn.functional.one_hot(t.argmax(), len(t)).double()")
 wrong("giving all words the same probability", "given", SHARES, "torch.full_like(t, 1 / len(t))")
 wrong("using the model's own probabilities, not divided by their sum", ("sum", "given"),

@@ -18,8 +18,8 @@ take    | take(k) returns a list of k different free blocks. | blocks from take;
           blocks in use that were taken again; take of enough
 reader  | Each of them now has one reader. | free blocks after give; free blocks after take; take of
           enough
-memory  | If fewer are free, raise MemoryError and take none. | take of too many; after a take of
-          too many
+memory  | If fewer than k blocks are free, raise MemoryError and take none. | take of too many;
+          after a take of too many
 share   | share(table, k) returns a new list of the first k blocks of a table in use. | blocks from
           share
 more    | Each of them now has one more reader. | free blocks after give; blocks in use that were
@@ -32,11 +32,11 @@ value   | If a block of the table has no reader, raise ValueError and give none 
           table without readers; after a give that is refused
 left    | left() returns the number of free blocks. | type of the free blocks; free blocks
 tables  | No method changes a table. | tables that changed
-joined  | A table may be joined from several lists and may grow later. It contains no block twice,
+joined  | A table can be joined from several lists and can grow later. It contains no block twice,
           and only blocks from 0 to n - 1. | case a table joined from two; a table that grows
 own     | Objects do not affect each other. | blocks of a second object
-example | Example: n 3, a = take(2), b = share(a, 1), give(a): left() is 2, and after give(b) it is
-          3. | case the example
+example | Example: with n 3, after a = take(2), b = share(a, 1) and give(a), left() is 2; after
+          give(b) it is 3. | case the example
 """)
 
 
@@ -346,7 +346,7 @@ wrong("accepting only tables that are exactly as handed out", "joined",
       says="give of a table in use")
 wrong("giving only the last block back", "give", EACH, "for block in table[-1:]:")
 wrong("giving only the first block back", "give", EACH, "for block in table[:1]:")
-wrong("freeing a table only when nobody reads any of it", ("last", "memory"),
+wrong("freeing a table only when nobody reads any of its blocks", ("last", "memory"),
       "self.readers[block] == 0", "not any(self.readers[b] for b in table)",
       "self.free.append(block)", "self.free += [b for b in table if b not in self.free]", says="")
 wrong("handing out fewer blocks if too many are requested", "memory",
@@ -357,7 +357,7 @@ wrong("handing out a block that is in use", "take",
 wrong("handing out one block k times", "take", "return found", "return found[:1] * k")
 wrong("numbering blocks from 1", "numbers",
       FREE, "list(range(1, n + 1))", says="blocks that do not exist")
-wrong("sharing the whole table, whatever k", ("share", "tables"),
+wrong("sharing the whole table, whatever k is", ("share", "tables"),
       SHARES, "return table", says="blocks from share")
 wrong("sharing the last k blocks", "share",
       "mine = table[:k]", "mine = table[len(table) - k:]")
@@ -372,7 +372,7 @@ wrong("returning a tuple for a table", ("take", "share"),
       says="type of the blocks")
 wrong("counting the blocks in use instead of the free ones", ("left", "free"),
       LEFT, "return sum(r > 0 for r in self.readers.values())", says="free blocks of a new object")
-wrong("returning left as a list",
+wrong("returning a list from left()",
       "left", LEFT, "return list(self.free)", says="type of the free blocks")
 wrong("sharing one list of free blocks between all objects", ("own", "free"),
       "{}, list(range(n))", 'SHARED.setdefault("it", ({}, list(range(n))))',

@@ -19,7 +19,7 @@ ex = exercise("13.2", "block_keys", seen=("prompts", "size"), says="share a key"
 ex.promise_table("""
 full    | Compute the key of each full block of a prompt, for a prefix cache. | number of keys; type
           of the keys
-ids     | ids: a list of tokens, possibly empty. Tokens are integers and may be negative. | case
+ids     | ids: a list of tokens, possibly empty. Tokens are integers and can be negative. | case
           tokens below 0; no tokens; large tokens; digits that run together; sums that are equal
 block   | A block is size consecutive tokens; a shorter rest at the end has no key. | number of keys
 equal   | For the same size, two keys are equal if and only if all tokens up to the end of the block
@@ -33,8 +33,8 @@ form    | A key can be used as a dict key, | used as the docstring says; Used as
 short   | and repr(key) has at most 200 characters, however long ids and extra are. | characters of
           a key
 left    | ids is not changed. | inputs after the call
-example | Example: ids [5, 6, 7, 8, 9], size 2: two keys. The second differs from the second key of
-          [0, 6, 7, 8], although both blocks are [7, 8]. | case the example
+example | Example: ids [5, 6, 7, 8, 9] and size 2 give two keys. The second differs from the second
+          key of [0, 6, 7, 8], although both blocks are [7, 8]. | case the example
 """)
 
 
@@ -155,10 +155,10 @@ START, FIRST, KEY, END = "keys, key =", "repr(extra)", "hashed(repr((key, block)
 wrong("hashing only the block's own tokens", ("equal", "extra", "text", "short"),
       KEY, "tuple(block)", says="share a key")
 # https://github.com/xLLM-AI/xllm/pull/2047
-wrong("chaining without extra", ("extra", "text"), FIRST, '""')
-wrong("hashing block and extra, without the tokens before", ("equal", "short"),
+wrong("chaining the keys without the extra text", ("extra", "text"), FIRST, '""')
+wrong("hashing the block and the extra text, without the tokens before", ("equal", "short"),
       KEY, "(extra, *block)")
-wrong("hashing block and its position", ("equal", "short"), KEY, "(extra, end, *block)")
+wrong("hashing the block and its position", ("equal", "short"), KEY, "(extra, end, *block)")
 wrong("hashing the block and the previous block", ("equal", "short"),
       KEY, "(extra, end, *ids[max(0, end - 2 * size):end])")
 wrong("hashing the block and the first block", ("equal", "short"),
@@ -167,7 +167,7 @@ wrong("ignoring the order of the tokens", "equal",
       KEY, "hashed(repr((extra, sorted(ids[:end]))))")
 wrong("adding up the blocks' hashes", ("equal", "ids", "short"),
       FIRST, "0", KEY, "key + hash(tuple(block))", "append(key)", "append((extra, end, key))")
-wrong("putting extra into the first block's key only, without a chain",
+wrong("putting the extra text into the first block's key only, without a chain",
       ("equal", "extra", "short"), KEY, '(extra if end == size else "", *block)')
 # https://github.com/vllm-project/vllm/pull/8240
 wrong("using Python's hash, which gives -1 and -2 the same value", "ids",
@@ -182,11 +182,11 @@ wrong("joining the tokens without a separator", "ids",
       KEY, 'hashed(extra + ";" + "".join(map(str, ids[:end])))')
 wrong("truncating each token to one byte", ("ids", "equal", "many"),
       START, f"ids = [t % 256 for t in ids]; {START}")
-wrong("appending extra to the tokens without a separator", ("extra", "text"),
+wrong("appending the extra text to the tokens without a separator", ("extra", "text"),
       KEY, r'hashed(" ".join(map(str, ids[:end])) + extra.strip("\n "))')
-wrong("putting extra before the tokens without a separator", "extra",
+wrong("putting the extra text before the tokens without a separator", "extra",
       KEY, 'hashed(extra + ",".join(map(str, ids[:end])))')
-wrong("joining extra and the tokens with commas", "extra",
+wrong("joining the extra text and the tokens with commas", "extra",
       KEY, 'hashed(",".join([extra, *map(str, ids[:end])]))')
 wrong("computing 31 times the previous key plus the token", ("ids", "many"),
       START, f"import functools; {START}", FIRST, "int(hashed(extra), 16)",
@@ -197,13 +197,13 @@ wrong("hashing only the last 64 tokens", ("many", "equal"),
       KEY, "hashed(repr((extra, end, ids[:end][-64:])))", says="")
 wrong("hashing only the first 512 tokens and the last one", ("many", "equal"),
       KEY, "hashed(repr((extra, end, ids[:end][:512], block[-1])))", says="")
-wrong("truncating extra to 16 characters", "extra", FIRST, "repr(extra[:16])")
-wrong("storing extra next to the hash", ("short", "extra"),
+wrong("truncating the extra text to 16 characters", "extra", FIRST, "repr(extra[:16])")
+wrong("storing the extra text next to the hash", ("short", "extra"),
       "append(key)", "append((extra, key))", says="characters")
 wrong("truncating tokens to 32 bits", "ids", START, f"ids = [t % 2**32 for t in ids]; {START}")
 wrong("leaving out the last token of a block", ("equal", "ids", "many"),
       "(key, block)", "(key, block[:-1])")
-wrong("converting extra to lower case", ("extra", "text"), FIRST, "repr(extra.lower())")
+wrong("converting the extra text to lower case", ("extra", "text"), FIRST, "repr(extra.lower())")
 wrong("making a key for an incomplete last block",
       ("block", "full"), "len(ids) + 1", "len(ids) + size")
 wrong("making no key for a full last block", ("block", "full", "example"),

@@ -27,7 +27,7 @@ one     | Draw one token for each row of a batch: (B,) int64, each from its own 
           tokens; tokens that do not exist; share of token
 zeros   | probs: (B, V) float64. Each row sums to 1, up to rounding, and may contain zeros, which
           are never drawn. | tokens of probability 0; tokens that do not exist
-numbers | Row r draws token number steps[r] of a request with seed seeds[r]; both are from 0 to
+numbers | Row r is for token number steps[r] of a request with seed seeds[r]; both are from 0 to
           2**31 - 1. | case large seeds; large steps; seed 0 and step 0
 alone   | The token depends only on probs[r], seeds[r] and steps[r], not on other rows, the row's
           position, the batch size or earlier draws. | tokens that change
@@ -40,7 +40,7 @@ apart   | No two pairs of seed and step use the same random numbers, not even if
           equal tokens of two requests; share of tokens that are
 still   | The generators of torch, numpy and Python are not advanced. | generators that were moved
 left    | Inputs are not changed. | values changed
-example | Example: probs [[0., 1.], [1., 0.]], any seeds and steps: [1, 0]. | case the example
+example | Example: probs [[0., 1.], [1., 0.]], any seeds and steps give [1, 0]. | case the example
 """)
 
 # beyond those that the longest case holds

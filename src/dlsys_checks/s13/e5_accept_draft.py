@@ -19,7 +19,8 @@ NEXT = 1e-9  # how near to p / q, as a share of it, a number u is tried
 
 ex = exercise("13.5", "accept_draft", seen=("p", "q", "tries", "grid"), says="refusal")
 
-ex.promise("pair", "Return (token, kept): the token to write for a draft x, and whether it is x.",
+ex.promise("pair", "Return (token, kept): the token to write for a draft x, and whether that is "
+                   "x.",
            says=("token of a draft that is kept", "of a draft that is refused"))
 ex.promise("any", "p, q: the probabilities of target and draft, (V,) float64, possibly with zeros.",
            cases=("zeros in p and in q", "a confident target", "equal, except for two",
@@ -207,7 +208,7 @@ wrong("drawing from p when little is missing", "any",
 wrong("multiplying p by the probability of a refusal", "follows",
       MISSING, "(p * (1 - (p / q.clamp(min=1e-300)).clamp(max=1)))")
 wrong("always keeping the draft", ("rule", "pair"), KEPT, "True")
-wrong("returning the draft as the token of a refusal", "follows", REFUSED, "return x, False")
+wrong("returning the draft's token after a refusal", "follows", REFUSED, "return x, False")
 wrong("swapping token and kept", ("pair", "follows", "types", "rule"),
       "return x, True", "return True, x", REFUSED, "return False, token", says="")
 wrong("returning a tensor for the token", "types",

@@ -24,11 +24,12 @@ numbers | Tokens are integers, 0 or more. | case token 0 guessed right; token 0 
           0 in a guess's place; large token numbers
 write   | write: a list of all tokens that, as this round proves, the model alone would write. |
           tokens to write; type of the tokens
-feed    | feed: the token to feed next, which is the last token written, because it has no entry. |
-          token to feed
-stay    | stay: how many of the first cache entries may stay. | entries that stay
+feed    | feed: the token to feed next, which is the last token written, because that token has no
+          entry. | token to feed
+stay    | stay: how many of the first cache entries can stay. | entries that stay
 left    | draft and says are not changed. | inputs after the call
-example | Example: past 10, draft [4, 7, 9], says [4, 8, 9, 2]: ([4, 8], 8, 12). | case the example
+example | Example: past 10, draft [4, 7, 9], says [4, 8, 9, 2] give ([4, 8], 8, 12). | case the
+          example
 """)
 
 
@@ -129,7 +130,7 @@ wrong("adding no token of the model if all guesses are right", ("write", "says")
       WRITE, "[*draft[:n], says[n]][:max(len(draft), 1)]")
 wrong("writing the first wrong guess instead of the model's token", "write",
       WRITE, "(draft + says[-1:])[:n + 1]")
-wrong("comparing each guess with the entry of says one position later",
+wrong("comparing each guess with the model's token one position later",
       ("says", "write"), SAME, "draft[n] == says[n + 1]", says="")
 wrong("writing only the last token", ("write", "says"), WRITE, "says[n:n + 1]")
 wrong("never counting token 0 as right", "numbers", SAME, f"draft[n] and {SAME}", says="")
@@ -137,15 +138,15 @@ wrong("comparing by identity, which holds only for numbers below 257", "numbers"
       SAME, "draft[n] is says[n]", says="")
 wrong("looking for the first wrong guess by its value", ("write", "says"),
       "return", "n = draft.index(draft[n]) if n < len(draft) else n; return", says="")
-wrong("writing all that the model says", ("write", "says"), WRITE, "says[:]")
+wrong("writing all tokens that the model wants", ("write", "says"), WRITE, "says[:]")
 wrong("feeding the first wrong guess", "feed", FEED, "(draft + says[-1:])[n], past")
 wrong("feeding the last right guess", "feed", FEED, "(says[:1] + draft)[n], past")
-wrong("feeding the last token of says", "feed", FEED, "says[-1], past")
+wrong("feeding the last token that the model wants", "feed", FEED, "says[-1], past")
 wrong("swapping feed and stay", ("feed", "triple"),
       "says[n], past + 1 + n", "past + 1 + n, says[n]")
 wrong("returning a tuple of tokens", "write", WRITE, "tuple(says[:n + 1])",
       says="type of the tokens")
 wrong("returning a list instead of a tuple", "triple", "return says", "return [says",
       STAY, f"{STAY}]", says="type of the result")
-wrong("appending the model's token to draft in place", "left",
+wrong("appending the model's token to the draft in place", "left",
       "return", "draft[n:] = says[n:n + 1]; return")

@@ -23,18 +23,18 @@ parts   | Compute (codes, scales, rest): keys with a separate grid for each chan
           of the result; parts of the result
 k       | k: (B, H, T, D) float32, not changed. | changed in k
 groups  | The tokens are cut into groups of `group` consecutive tokens; | scales; codes
-rest    | rest is what is left over at the end, unchanged. | rest
+rest    | rest is the tokens left over at the end, unchanged. | rest
 each    | In every group, each channel of each head and row has its own scale: | scales
 scale   | its largest absolute value divided by 2**(bits - 1) - 1, | scales; codes
 zero    | or 1. if all values are 0. | case a channel of zeros; all zeros
 scales  | scales: (B, H, T // group, D) float32. | of the scales
 codes   | codes: int8, the integer nearest to k / scale, (B, H, T // group * group, D). | codes
 bits    | bits: 2 to 8. | case 2 bits; 8 bits
-short   | T may be less than group. | case fewer tokens than a group; no tokens
+short   | T can be less than group. | case fewer tokens than a group; no tokens
 memory  | None of the three is a view of k or of a copy of k: each stores only its own values. |
           bytes held; bytes kept
-example | Example: k of one channel, [3., -7., 1.], bits 4, group 2: codes [3, -7], scales [1.],
-          rest [1.]. | case the example
+example | Example: k of one channel, [3., -7., 1.], bits 4 and group 2 give codes [3, -7], scales
+          [1.] and rest [1.]. | case the example
 """)
 
 
@@ -144,7 +144,7 @@ def made(k, bits, group):
 wrong = ex.edits(made)
 LARGEST, ONE = "parts.abs().amax(3, keepdim=True)", "torch.where(scales > 0, scales, 1.0)"
 TOP, SHOWN, REST = "(2 ** (bits - 1) - 1)", "[:, :, :, 0].clone()", "k[:, :, n * group:].clone()"
-wrong("using one scale for everything", ("each", "groups", "parts"),
+wrong("using one scale for all keys", ("each", "groups", "parts"),
       LARGEST, "over(parts.abs(), (0, 1, 2, 3, 4))")
 wrong("using one scale for all channels of a head", ("each", "groups"),
       LARGEST, "over(parts.abs(), (0, 2, 3, 4))")

@@ -24,8 +24,8 @@ logits      | logits: (..., V) float32 or bfloat16. | case bfloat16; answers of 
 tokens      | tokens: (...) int64, each of them kept. | shape of the
 temperature | temperature: above 0. | case a low temperature; a high temperature; a very low
               temperature; almost temperature 0
-kept        | kept: (..., V) bool, as the server reports it, whatever its rule. | case a random cut;
-              one token kept; all tokens kept
+kept        | kept: (..., V) bool, as the server reports it, whatever the server's rule. | case a
+              random cut; one token kept; all tokens kept
 others      | Logits of tokens that are not kept have no effect, even if they are infinite or nan. |
               case minus infinity at other tokens; huge logits at other tokens; infinity at other
               tokens; nan at other tokens
@@ -33,7 +33,7 @@ form        | Returns (...) float32, computed in float32. | dtype of the; type o
               log-probabilities
 flow        | Gradients flow to logits. | gradient of the logits; unusable; led to
 left        | Inputs are not changed. | values changed
-example     | Example: logits [2., 2., 5.], token 0, temperature 1, kept [True, True, False]:
+example     | Example: logits [2., 2., 5.], token 0, temperature 1, kept [True, True, False] give
               -0.6931. | case the example
 """)
 
@@ -160,14 +160,16 @@ wrong("multiplying by the temperature", "under", "/ temperature", "* temperature
 wrong("dividing the log-probabilities by the temperature", "under",
       HOT, "logits.float()", ONE, f"{ONE} / temperature")
 wrong("setting the logits that were cut to 0", ("under", "others"), LOW, "0.0")
-wrong("multiplying the logits by kept", ("under", "others", "example"), CUT, f"{HOT} * kept")
+wrong("multiplying the logits by the mask of kept tokens",
+      ("under", "others", "example"), CUT, f"{HOT} * kept")
 wrong("using a floor of -50 instead of minus infinity", ("logits", "temperature"), LOW, "-50.0")
 wrong("raising logits below -100 to -100", "logits",
       "logits.float()", "logits.float().clamp(min=-100.0)")
 wrong("using a floor of -10000 instead of minus infinity", ("temperature", "others"), LOW, "-1e4")
 wrong("using a floor of -1e9 instead of minus infinity", ("temperature", "others"), LOW, "-1e9")
-wrong("adding the logarithm of kept", "others", CUT, f"{HOT} + kept.float().log()", says="")
-wrong("inverting kept", ("under", "example", "kept"), "(kept", "(~kept", says="")
+wrong("adding the logarithm of the mask of kept tokens",
+      "others", CUT, f"{HOT} + kept.float().log()", says="")
+wrong("inverting the mask of kept tokens", ("under", "example", "kept"), "(kept", "(~kept", says="")
 wrong("returning the probability instead of its logarithm",
       ("under", "example"), LOG, "z.softmax(-1)")
 wrong("flipping the sign, as in a loss", ("under", "example"), "return ", "return -")
@@ -175,12 +177,13 @@ wrong("taking the logarithm of a softmax that is 0", ("under", "logits"),
       LOG, "z.softmax(-1).log()", says="")
 wrong("adding a small number inside the logarithm", ("under", "logits"),
       LOG, "(z.softmax(-1) + 1e-8).log()", says="")
-wrong("applying the temperature only to the mass that was kept", "under",
+wrong("applying the temperature only to the kept probability mass", "under",
       CUT, "logits.float()", ONE, f"{ONE} - (({HOT}).softmax(-1) * kept).sum(-1).log()")
 wrong("also keeping every token at least as likely as the sampled one",
       ("under", "kept", "example"),
       "(kept", "(kept | (logits >= logits.gather(-1, tokens[..., None]))")
-wrong("picking the entry after the token's", "under", PICKED, f"({PICKED} + 1) % z.shape[-1]")
+wrong("picking the entry after the token's own entry",
+      "under", PICKED, f"({PICKED} + 1) % z.shape[-1]")
 wrong("scoring the likeliest token", "under", PICKED, "z.argmax(-1, keepdim=True)")
 wrong("calculating in bfloat16", "form", "logits.float()", "logits", ONE, f"{ONE}.float()")
 wrong("returning the dtype of the logits", "form", ONE, f"{ONE}.to(logits.dtype)",

@@ -35,8 +35,8 @@ rate    | rate: the tokens of all answers per second, from the first arrival to 
           answer. | tokens per second
 least   | At least one request gets a token. | case nothing but empty pieces; one request
 left    | Inputs are not changed. | inputs after the call
-example | Example: arrive [0.], chunks [[(1., 0), (2., 3), (2.5, 1)]]: (2.0, 0.5, 1.6). | case the
-          example
+example | Example: arrive [0.], chunks [[(1., 0), (2., 3), (2.5, 1)]] give (2.0, 0.5, 1.6). | case
+          the example
 """)
 
 
@@ -201,7 +201,7 @@ wrong("counting time from 0, not from the first arrival", ("rate", "arrive"),
 wrong("taking the first request in the list as the first arrival", "arrive",
       "min(arrive)", "arrive[0]", says="tokens per second")
 wrong("returning requests per second", "rate", TOTAL, "sum(map(bool, answers))")
-wrong("including an empty piece at the end in the time", "empty",
+wrong("letting an empty piece at the end lengthen the time", "empty",
       LAST, "max(row[-1][0] for row in chunks if row)", says="tokens per second")
 wrong("taking the end of the list's last answer as the last piece", ("rate", "least"),
       LAST, "[one for one in answers if one][-1][-1][0]", says="")
@@ -209,5 +209,5 @@ wrong("returning a list instead of a tuple", "three", "p99, gap, rate", "[p99, g
       says="type of")
 wrong("rounding to milliseconds", ("chunks", "rate", "gap"),
       "p99, gap, rate", "tuple(round(v, 3) for v in (p99, gap, rate))", says="")
-wrong("sorting arrive in place", "left",
+wrong("sorting the arrival times in place", "left",
       "return", "arrive.sort(reverse=True); chunks[0].reverse(); return")

@@ -25,14 +25,14 @@ each    | Returns a function loss(chosen, rejected), which is called at each ste
 mask    | Both are pairs (ids, answer) with answer (B, T) bool, true at the answer's tokens and
           never at the first position. Row by row they answer the same prompt. | loss:; gradient of
           the
-sizes   | T may differ between the two, and B between calls. | case different lengths; different
+sizes   | T can differ between the two, and B between calls. | case different lengths; different
           lengths, without pads; two calls; three calls; two calls of one size; the same texts,
           another mask
 mean    | The loss is the mean over rows of -log(sigmoid(beta * margin)), | loss:; gradient of the;
           scalar outputs
 dtype   | a float32 scalar. | dtype of the loss
-margin  | margin: the increase of the chosen answer's log-probability since dpo_loss was called,
-          minus that of the rejected one. | loss:; gradient of the
+margin  | margin: the rise of the chosen answer's log-probability since dpo_loss was called, minus
+          the rejected answer's rise. | loss:; gradient of the
 mode    | The policy runs in its current mode, the reference in evaluation mode. | case training
           mode; training mode, first step; training mode, a part kept out of it; only a part in
           training mode; put into training mode for the steps; put into evaluation mode for the
@@ -40,9 +40,9 @@ mode    | The policy runs in its current mode, the reference in evaluation mode.
 finite  | The loss is finite for margins of hundreds of nats. | case margins of hundreds; margins of
           hundreds in the wrong direction
 flow    | Gradients flow to the current policy. | gradient of the; led to
-left    | Neither call changes the policy's weights, their requires_grad or gradients or a part's
+left    | Neither call changes the policy's weights, their requires_grad or gradients, or a part's
           mode, or sets a seed. | of the policy; random numbers
-example | Example: at the first step of a policy in evaluation mode: 0.6931. | case the example
+example | Example: the first step of a policy in evaluation mode gives 0.6931. | case the example
 """)
 
 

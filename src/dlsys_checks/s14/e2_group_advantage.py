@@ -19,7 +19,7 @@ rewards   | rewards: (N,) float32. | advantages
 ids       | prompt_ids: (N,) int64, any values. | case ids below 0; large ids; ids above 2**53; ids
             with gaps
 group     | A group is all answers with the same id, at any positions, | advantages
-unequal   | and groups may differ in size. | case unequal groups; unequal groups, mixed; a large
+unequal   | and groups can differ in size. | case unequal groups; unequal groups, mixed; a large
             group and small ones; one id comes back; alone among others; ids below 0; a group of
             equal rewards; one reward among many
 advantage | The advantage of an answer is its reward minus the mean of its group, divided by the
@@ -31,8 +31,8 @@ equal     | and, up to rounding, for all answers of a group with equal rewards. 
 form      | Returns (N,) float32, in the order of rewards. | shape of the; dtype of the; type of
             the; advantages
 left      | Inputs are not changed. | values changed
-example   | Example: rewards [1., 5., 3., 6.], prompt_ids [7, 2, 7, 2]: [-0.7071, -0.7070, 0.7071,
-            0.7070]. | case the example
+example   | Example: rewards [1., 5., 3., 6.], prompt_ids [7, 2, 7, 2] give [-0.7071, -0.7070,
+            0.7071, 0.7070]. | case the example
 """)
 
 
@@ -170,14 +170,14 @@ def made(rewards, prompt_ids, *, centre=lambda group: group.mean(), spread=lambd
 
 wrong = ex.edits(made)
 PROMPT_IDS = "(rewards), prompt_ids"
-ex.wrong("assuming answers round by round, whatever the ids are",
+ex.wrong("assuming that answers come round by round, whatever the ids are",
          lambda rewards, prompt_ids, ids=None: made(
     rewards, torch.arange(len(rewards)) % len(prompt_ids.unique())), breaks=("group", "unequal"))
 wrong("starting a new group wherever the id changes", ("group", "among"),
       PROMPT_IDS,
       "(rewards), torch.cat([torch.zeros(1, dtype=torch.long), (prompt_ids[1:] != "
       "prompt_ids[:-1]).cumsum(0)])")
-wrong("sorting by prompt and returning that order", ("group", "form"),
+wrong("sorting by prompt and returning the advantages in that order", ("group", "form"),
       "found, names =",
       "order = prompt_ids.argsort(stable=True); rewards = rewards[order]; found, names =",
       PROMPT_IDS, PROMPT_IDS + "[order]")

@@ -15,12 +15,12 @@ ex = exercise("14.3", "kl_term", seen=("logits", "logits_ref", "rows", "tokens",
                                        "batches", "dtype"), says="mean gradient")
 
 ex.promise_table("""
-pull    | Compute a scalar loss term that pulls the policy towards the reference. Averaged over
-          all answers that the policy may sample, its gradient is that of KL(policy, reference) in
-          nats. | mean gradient; shape of the term; type of; gradient of the term
-whole   | The KL is that of whole answers. | case answers of two tokens; answers of three tokens;
-          two answers of two tokens; a certain token; a token that the reference is certain of;
-          shorter answers; shorter answers, two at once; float32, answers of two tokens
+pull    | Compute a scalar loss term that pulls the policy towards the reference. Averaged over all
+          answers that the policy can sample, its gradient is the gradient of KL(policy, reference)
+          in nats. | mean gradient; shape of the term; type of; gradient of the term
+whole   | The KL is over whole answers. | case answers of two tokens; answers of three tokens; two
+          answers of two tokens; a certain token; a token that the reference is certain of; shorter
+          answers; shorter answers, two at once; float32, answers of two tokens
 tokens  | logp, logp_ref: (N, T), the log-probability of each token of N answers, given the tokens
           before it, under the policy that sampled them and under the reference; | case one answer
           of one token; two answers of one token; three answers at once; two answers of two tokens;
@@ -146,14 +146,14 @@ RATIO, SUM, TERM = "(logp - logp_ref)", ".sum(-1)", "gap**2 / 2"
 # https://github.com/allenai/open-instruct/pull/535
 wrong("taking the mean log-ratio, whose mean gradient is 0",
       ("pull", "example", "tokens"), TERM, "gap")
-wrong("using k3, whose gradient is that of KL(reference, policy)", ("pull", "example"),
+wrong("using k3, which has the gradient of KL(reference, policy)", ("pull", "example"),
       TERM, "torch.exp(-gap) - 1 + gap")
 wrong("using k3 with the sign of the log-ratio flipped", ("pull", "example"),
       TERM, "torch.exp(gap) - 1 - gap")
 wrong("summing k3 over tokens", ("pull", "example"),
       SUM, "", TERM, "(torch.exp(-gap) - 1 + gap).sum(-1)")
 # https://arxiv.org/abs/2506.09477
-wrong("pushing each token by its own log-ratio instead of its answer's", "whole",
+wrong("pushing each token by its own log-ratio instead of the answer's log-ratio", "whole",
       SUM, "", TERM, "(gap**2 / 2).sum(-1)")
 wrong("squaring the mean over the tokens", "whole", SUM, ".mean(-1)")
 wrong("squaring each token's log-ratio and averaging over all tokens", "whole", SUM, "")
@@ -173,7 +173,7 @@ wrong("using the absolute value of the log-ratio", ("pull", "example"), TERM, "g
 wrong("summing over answers", ("pull", "tokens"), ".mean()", ".sum()", says="")
 wrong("returning one term per answer", "pull", ".mean()", "", says="shape of the term")
 KL_DIV = 'return torch.nn.functional.kl_div({}, {}, log_target=True, reduction="batchmean")'
-wrong("calling torch's kl_div, policy first", ("pull", "example"),
+wrong("calling torch's kl_div with the policy first", ("pull", "example"),
       "return (gap**2 / 2).mean()", KL_DIV.format("logp", "logp_ref"))
 wrong("weighting by the probability a second time, as torch's kl_div does", ("pull", "example"),
       "return (gap**2 / 2).mean()", KL_DIV.format("logp_ref", "logp"))

@@ -20,17 +20,17 @@ episode | if the next step belongs to the same episode. | case a row with ends; 
 inputs  | rewards: (N, T), N rows of T steps. ended: (N, T) bool, True at the last step of an
           episode; the row continues with the next episode. | case one step; as many rows as
           steps; rewards of 0; negative rewards
-after   | after: (N,), the value of what follows the last column. It counts like the return of one
-          more step, but only in rows whose last step did not end an episode. | case no end, and a
-          value after; an end in the last step; an end in the first step; one step; rows with
-          different ends; after with a graph; a value below 0; the example; float32; as many rows
-          as steps; gamma of 1; a small gamma
+after   | after: (N,), the value of all that follows the last column. It counts like the return of
+          one more step, but only in rows whose last step did not end an episode. | case no end, and
+          a value after; an end in the last step; an end in the first step; one step; rows with
+          different ends; after with a graph; a value below 0; the example; float32; as many rows as
+          steps; gamma of 1; a small gamma
 gamma   | gamma: from 0 to 1. | case gamma of 0; gamma of 1; a small gamma
 dtype   | rewards and after are both float32 or both float64, and so is the result. | dtype of the
 graph   | It has no graph, even if after has one. | graph of the returns
 left    | Inputs are not changed. | numbers changed; cut of
 example | Example: rewards [[1., 1., 1., 1.]], ended [[False, True, False, False]], after [8.],
-          gamma 0.5: [[1.5, 1., 3.5, 5.]]. | case the example
+          gamma 0.5 give [[1.5, 1., 3.5, 5.]]. | case the example
 """)
 
 
@@ -133,21 +133,25 @@ wrong("dropping the reward of an episode's last step",
       "(rewards[:, t] + gamma * later) * ~ended[:, t]")
 wrong("stopping every row where one row ends", ("episode", "inputs", "after", "gamma"),
       MASK, " * ~ended[:, t].any()")
-wrong("leaving out after", ("after", "inputs", "gamma", "example"), START,
+wrong("leaving out the value after the last column", ("after", "inputs", "gamma", "example"), START,
       "torch.zeros_like(after)")
-wrong("adding after to rows that have ended", ("episode", "after", "inputs"), SUM,
+wrong("adding the value after the last column to rows that have ended",
+      ("episode", "after", "inputs"), SUM,
       "rewards[:, t] + gamma * later * (~ended[:, t] | (t == rewards.shape[1] - 1))")
-wrong("adding after without its discount", ("after", "inputs", "gamma", "example"), START,
+wrong("adding the value after the last column without its discount",
+      ("after", "inputs", "gamma", "example"), START,
       "after.detach() / max(gamma, 1e-9)")
-wrong("discounting after a second time", ("after", "inputs", "gamma", "example"), START,
+wrong("discounting the value after the last column twice",
+      ("after", "inputs", "gamma", "example"), START,
       "after.detach() * gamma")
-wrong("taking after as the return of the last step",
+wrong("taking the value after the last column as the return of the last step",
       ("episode", "after", "inputs", "gamma", "example"), SUM,
       "after.detach() if t == rewards.shape[1] - 1 else " + SUM)
 wrong("using no discount", ("returns", "gamma", "example"), "gamma * later", "later")
 wrong("discounting the step's own reward", ("returns", "gamma", "example"), SUM,
       "gamma * (rewards[:, t] + later * ~ended[:, t])")
-wrong("discounting the reward instead of what follows", ("returns", "gamma", "example"), SUM,
+wrong("discounting the reward instead of the return that follows",
+      ("returns", "gamma", "example"), SUM,
       "gamma * rewards[:, t] + later * ~ended[:, t]")
 wrong("always discounting by 0.99", ("returns", "gamma", "example"),
       "gamma * later", "0.99 * later")
@@ -162,7 +166,8 @@ wrong("treating a reward of 0 as an end", "inputs", MASK,
       " * (~ended[:, t] & (rewards[:, t] != 0))")
 wrong("treating a negative reward as an end", "inputs", MASK,
       " * (~ended[:, t] & (rewards[:, t] >= 0))")
-wrong("clamping after at 0", "after", START, "after.detach().clamp(min=0)")
+wrong("clamping the value after the last column at 0",
+      "after", START, "after.detach().clamp(min=0)")
 wrong("always computing in float32", "dtype", "return out", "return out.float()",
       says="dtype of the")
 wrong("always computing in float64", "dtype", "return out", "return out.double()",
@@ -170,10 +175,12 @@ wrong("always computing in float64", "dtype", "return out", "return out.double()
 wrong("returning a list of rows", "returns", "return out", "return out.tolist()",
       says="type of the")
 wrong("returning (T, N)", "returns", "return out", "return out.T", says="shape of the")
-wrong("keeping the graph of after", "graph", "torch.empty_like(rewards), after.detach()",
+wrong("keeping the graph of the value after the last column",
+      "graph", "torch.empty_like(rewards), after.detach()",
       "torch.zeros_like(rewards), after", "out[:, t] = later",
       "out = out.clone(); out[:, t] = later", says="graph of the returns")
 wrong("writing the returns into rewards", "left", "torch.empty_like(rewards)", "rewards")
-wrong("detaching after in place", "left", START, "after.detach_()", says="cut of")
-wrong("clearing after where an episode ended", "left", "return out",
+wrong("detaching the value after the last column in place",
+      "left", START, "after.detach_()", says="cut of")
+wrong("clearing the value after the last column where an episode ended", "left", "return out",
       "after.data.mul_(~ended[:, -1]); return out")

@@ -16,20 +16,20 @@ ex.promise_table("""
 layer   | Compute y = relu(h A.T) B.T + c on one of several ranks, and its gradients. | y on rank;
           number of the results
 cut     | The layer is cut by units: a (f, D) is this rank's rows of A, b (E, f) its columns of B; f
-          is at least 1 and may differ between ranks. | case ranks of different sizes; one unit on a
+          is at least 1 and can differ between ranks. | case ranks of different sizes; one unit on a
           rank; the example
 whole   | h (N, D), the bias c (E,) and dy (N, E), the gradient of the loss with respect to y, are
           complete and the same on all ranks. | y on rank; dc on rank
 calls   | all_sum(tensor) returns the sum over the ranks as a new tensor. All ranks have to call it
-          equally often, at most 60 times, in the same order and with the same shapes and dtypes. |
-          what the ranks ask for
+          the same number of times, at most 60, in the same order and with the same shapes and
+          dtypes. | what the ranks ask for
 returns | Returns (y, dh, da, db, dc), in the common dtype of the inputs: y, and the gradients of h,
           a, b and c as in the uncut layer. | dh on rank; da on rank; db on rank; dc on rank; y on
           rank; type of the results; number of the results
 slope   | The derivative of ReLU at 0 is 0. | case units at zero
 stay    | Inputs are not changed, nor is their requires_grad. | inputs that changed
-example | Example: h 2, c 0, dy 1; on one rank a 3, b 5, on the other a 4, b 7: y is 86 and dh 43 on
-          both, da 10 on the first. | case the example
+example | Example: with h 2, c 0, dy 1, on one rank a 3, b 5, on the other a 4, b 7, y is 86 and dh
+          43 on both, da 10 on the first. | case the example
 """)
 
 

@@ -18,7 +18,7 @@ summed    | Compute the divisor for the summed loss of each micro-batch of a ste
 counts    | labels[p][m], at least 1: how many labels count in micro-batch m of pass p. | case
             unequal labels; unequal labels, divided; one label; very many labels; the example; the
             example, undivided
-ragged    | Each pass has one or more micro-batches, and passes may have different numbers of
+ragged    | Each pass has one or more micro-batches, and passes can have different numbers of
             micro-batches. | case unequal passes; unequal passes, divided; passes of one
             micro-batch, divided; the example; the example, undivided
 mean      | The gradients of all passes add up in .grad, and at the end .grad has to be the gradient
@@ -137,17 +137,17 @@ wrong("dividing by the step's number of micro-batches", "divides",
 wrong("allowing for the divisions of all passes in every pass", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)",
       "by = before(labels, len(labels) - 1)")
-ex.wrong("not allowing for what the schedule divides", divisors, breaks="divides",
+ex.wrong("not allowing for the schedule's divisions", divisors, breaks="divides",
          use=lambda divides: False)
 ex.wrong("allowing for a division that does not happen",
          divisors, breaks="otherwise", use=lambda divides: True)
-wrong("correcting in the wrong direction, so that everything is divided twice", "divides",
+wrong("correcting in the wrong direction, so that every gradient is divided twice", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)",
       "by = 1 / before(labels[p:], len(labels[p:]) - 1)")
 wrong("assuming that all passes are as long as the first", "ragged",
       "for behind in labels[p:]:\n                by *= len(behind)",
       "by = power(len(labels[0]), len(labels) - p)")
-wrong("assuming that all later passes are as long as this one", "ragged",
+wrong("assuming that all later passes are as long as the pass itself", "ragged",
       "for behind in labels[p:]:\n                by *= len(behind)",
       "by = power(len(labels[p]), len(labels) - p)")
 wrong("assuming that all passes are as long as the last", "ragged",

@@ -23,8 +23,8 @@ labels     | labels: (B, T) int64, not shifted yet, with -100 where there is not
 fill       | Both are padded at the end to N, the next multiple of 2 * world: tokens with 0, labels
              with -100. | case positions left over; one position left over; fewer tokens than
              pieces; one token; many tokens, many left over
-even       | N is T if T is a multiple. | case two ranks, the first; two ranks, the second; four
-             ranks, the third; three ranks, the last; one rank; one row; a prompt that is not
+even       | N is T if T is such a multiple. | case two ranks, the first; two ranks, the second;
+             four ranks, the third; three ranks, the last; one rank; one row; a prompt that is not
              learned; few labels; a part of a larger batch; rows that lie across; the example; one
              rank, two tokens | shape of the
 pieces     | The N positions are cut into 2 * world pieces of equal length. | tokens; positions
@@ -32,10 +32,10 @@ own        | A rank, 0 to world - 1, holds n = N // world positions: piece rank,
              * world - 1 - rank. | tokens; positions
 out tokens | The result's tokens: (B, n) int64, the tokens at these positions. | tokens
 positions  | positions: (n,) int64, counted from 0 in the whole sequence. | positions
-shifted    | labels: (B, n) int64, for each position the label of the next one, whichever rank holds
+shifted    | labels: (B, n) int64, for each position the label of the next one, whichever rank has
              it, and -100 for the last of all. | labels
-mask       | mask: (n, N) bool, True where one of the n positions may look at position j of all N:
-             at itself and at every earlier one, padded or not. | mask
+mask       | mask: (n, N) bool, True where the rank's i-th position may look at position j of all N:
+             at its own and every earlier one, padded or not. | mask
 left       | Inputs are not changed. | values changed
 example    | Example: tokens and labels [[1, 2, 3, 4, 5, 6, 7, 8]], rank 0, world 2: tokens [[1, 2,
              7, 8]], positions [0, 1, 6, 7], labels [[2, 3, 8, -100]]. | case the example
@@ -166,7 +166,8 @@ wrong("returning tokens as floats", "out tokens", "tokens[:, own]", "tokens[:, o
 wrong("shifting labels within the rank", "shifted",
       LABELS, "F.pad(labels[:, own[1:]], (0, 1), value=-100)", says="labels")
 # https://github.com/huggingface/transformers/pull/36607
-wrong("shifting labels within each piece, which loses the last label of each", "shifted", LABELS,
+wrong("shifting labels within each piece, which loses the last label of each piece",
+      "shifted", LABELS,
       "F.pad(labels[:, own].unflatten(1, (2, -1))[..., 1:], (0, 1), value=-100).flatten(1)",
       says="labels")
 wrong("not shifting the labels", "shifted", LABELS, "labels[:, own]", says="labels")

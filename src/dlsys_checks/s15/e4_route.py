@@ -21,7 +21,7 @@ ex = exercise("15.4", "route", seen=("logits", "k", "renorm", "weight", "half"),
 ex.promise_table("""
 parts     | Compute (weights, experts): | type of the two parts; two parts
 likeliest | the k likeliest experts of each token. | experts of a token
-logits    | logits: (..., E) float32 or bfloat16, one per expert. For each token they all differ,
+logits    | logits: (..., E) float32 or bfloat16, one per expert. The logits of a token all differ,
             and so do their probabilities in float32. | case bfloat16; bfloat16, close logits;
             bfloat16, many experts; three axes; no axis but the last; one token; large logits;
             logits far below zero
@@ -39,8 +39,8 @@ flow      | The gradient of each weight flows to logits, including through the s
             | gradient of the logits; unusable; led to
 k         | k: 1 to E. | case all, divided; all; one; only one expert; one, divided
 left      | Inputs are not changed. | logits that changed
-example   | Example: logits [2., 1., 0.], k 2: weights [0.6652, 0.2447], experts [0, 1]; with renorm
-            [0.7311, 0.2689]. | case the example; the example, divided
+example   | Example: logits [2., 1., 0.] and k 2 give weights [0.6652, 0.2447] and experts [0, 1];
+            with renorm, weights [0.7311, 0.2689]. | case the example; the example, divided
 """)
 
 
@@ -216,7 +216,7 @@ wrong("returning experts in int32", "experts",
 wrong("returning a single expert without its axis", ("experts", "k"),
       "return out", "return tuple(part[..., 0] if k == 1 else part for part in out)",
       says="shape of the experts")
-wrong("returning experts first", ("parts", "experts"),
+wrong("returning the experts before the weights", ("parts", "experts"),
       "return out", "return out[::-1]", says="dtype of the experts")
 wrong("returning only the weights",
       "parts", "return out", "return out[0]", says="type of the two parts")

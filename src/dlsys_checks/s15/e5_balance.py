@@ -13,23 +13,24 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("15.5", "balance", seen=("p", "chosen", "scale"), says="balance")
 
 ex.promise_table("""
-uneven  | Measure how unevenly a router uses its experts, as a loss that it can lower: E times the
-          sum over experts of fraction times mean probability. | balance; gradient of p
+uneven  | Measure how unevenly a router uses its experts, as a loss that the router can lower: E
+          times the sum over experts of fraction times mean probability. | balance; gradient of p
 p       | p: (T, E) float32, T at least 1, the probabilities of each token; each row sums to 1. |
           case one token; as many tokens as experts; one expert; many experts
 chosen  | chosen: (T, k) int64, the k different experts of each token, chosen by any rule. | case
           chosen by another rule; the least likely chosen; likeliest last
-share   | An expert's fraction is its part of all T * k choices, which may be 0. | case the last
+share   | An expert's fraction is its part of all T * k choices, which can be 0. | case the last
           experts idle; one expert for all; two experts for all; the first experts idle
 mean    | The mean probability is taken over all T tokens, for all E experts. | case the last
           experts idle; two of eight; the least likely chosen; as many tokens as experts
 form    | Returns a float32 tensor of shape (). | type of the; shape of the; dtype of the
-one     | It is 1 if both are even, for every E and k. | case even, one; even, two; even, all
+one     | It is 1 if fractions and mean probabilities are even, for every E and k. | case even, one;
+          even, two; even, all
 flow    | Its gradient flows to p through the mean probabilities; the fractions are constants. |
           gradient of p; unusable; led to
 left    | Inputs are not changed. | values changed
-example | Example: p [[0.8, 0.2], [0.6, 0.4]], chosen [[0], [0]]: 1.4, and its gradient [[1., 0.],
-          [1., 0.]]. | case the example
+example | Example: p [[0.8, 0.2], [0.6, 0.4]], chosen [[0], [0]] give 1.4, and its gradient is [[1.,
+          0.], [1., 0.]]. | case the example
 """)
 
 

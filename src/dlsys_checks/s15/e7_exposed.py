@@ -17,7 +17,7 @@ list         | List (computing, transferring, waiting, idle) in ms for each rank
 events       | events: bars (rank, lane, name, start, end) with start < end, ints or floats, in any
                order, in ms on one clock; each rank has at least one. | case bars in any order; one
                bar; times far from 0; times below 0; whole numbers
-inside       | Bars may overlap or lie inside each other. | case bars inside bars; bars inside bars,
+inside       | Bars can overlap or lie inside each other. | case bars inside bars; bars inside bars,
                in order; collectives that overlap; compute bars that overlap; a short collective
                inside a long one; two collectives open, only one of them begun; called before the
                step is computed; called early on each of four ranks; transfer hidden behind
@@ -39,7 +39,7 @@ waiting      | waiting, if it has a network bar open that does not transfer yet;
 idle         | otherwise idle. | ms idle
 left         | events is not changed. | inputs after the call
 example      | Example: [(0, "compute", "a", 0, 4), (0, "network", "r", 3, 9), (1, "network", "r",
-               6, 9)]: [(4., 3., 2., 0.), (0., 3., 0., 6.)]. | case the example
+               6, 9)] gives [(4., 3., 2., 0.), (0., 3., 0., 6.)]. | case the example
 """)
 
 
@@ -252,14 +252,14 @@ wrong("merging bars without sorting them", ("moment", "events"),
       "map(covered", "map(lambda spans: joined(spans, order=list)", says="ms")
 wrong("measuring idle only from the rank's first start to its last end", "idle",
       LOW, "min(s for *_, s, _ in own)", HIGH, "max(e for *_, e in own)", says="ms idle")
-wrong("taking the end of the last bar in the list", ("events", "idle"), HIGH, "events[-1][4]",
+wrong("ending the run with the last bar in the list", ("events", "idle"), HIGH, "events[-1][4]",
       says="ms idle")
-wrong("taking the end of the bar that starts last", ("idle", "moment"),
+wrong("ending the run with the bar that starts last", ("idle", "moment"),
       HIGH, "max(events, key=lambda e: e[3])[4]", says="ms idle")
 wrong("leaving out times below 0", "events", "map(covered",
       "map(lambda spans: covered([(max(s, 0.0), max(e, 0.0)) for s, e in spans])", says="")
 wrong("counting time from 0", ("events", "moment"), LOW, "0.0", says="ms idle")
-wrong("taking the start of the first bar in the list", ("events", "idle"), LOW, "events[0][3]",
+wrong("starting the run with the first bar in the list", ("events", "idle"), LOW, "events[0][3]",
       says="ms idle")
 wrong("ending a collective on all ranks when the first one is done", "collective",
       MOVED, '[(max(starts[name]), min(e for _, lane, n, _, e in events if lane == "network" '

@@ -314,7 +314,7 @@ wrong("counting one latency per call, not per step of the ring", "ring",
 wrong("leaving out the latency", ("ring", "machine"), 'machine["alpha"] + ', "", says="seconds")
 wrong("counting four all-reduces per layer even with checkpoints", "tensor",
       '(4 + s["checkpoint"])', "4", says="seconds")
-wrong("counting two all-reduces per layer, forward only",
+wrong("counting two all-reduces per layer, only in the forward pass",
       "tensor", "(4 + s", "(2 + s", says="seconds")
 wrong("counting all-reduces of all layers on each stage", "tensor",
       ' / pp * (4', " * (4", says="seconds")
@@ -340,11 +340,11 @@ wrong("counting repeated work in the MFU", "mfu",
 wrong("dividing the MFU by the real speed instead of the peak",
       ("mfu", "machine"), '"peak"', '"speed"', says="mfu")
 wrong("dividing the MFU by the peak of one GPU", "mfu", "seconds / gpus", "seconds", says="mfu")
-wrong("choosing the fastest, whether it fits or not", ("best", "machine"),
+wrong("choosing the fastest split, whether it fits or not", ("best", "machine"),
       '<= machine["memory"]', "> 0", says="best")
-wrong("choosing the smallest instead of the fastest", "best",
+wrong("choosing the smallest split instead of the fastest", "best",
       FASTEST, 'rows[k]["state"] + rows[k]["activations"] + rows[k]["logits"]', says="best")
-wrong("choosing the slowest that fits", "best", FASTEST, f"-{FASTEST}", says="best")
+wrong("choosing the slowest split that fits", "best", FASTEST, f"-{FASTEST}", says="best")
 wrong("refusing a split that fills the memory exactly", "best",
       "<= machine", "< machine", says="best")
 wrong("returning -1 if no split fits", "best", "default=None", "default=-1", says="best")
