@@ -10,7 +10,7 @@ NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 class NormDecayed(Rule):
     id, trap = "norm-decayed", "04.1"
-    reads = "the parameter group of each normalisation weight, if one group has no decay"
+    reads = "the parameter group of each normalization weight, if one group has no decay"
 
     def on_step(self, optimizer, closure):
         known = self.run.opt(optimizer)
