@@ -40,8 +40,9 @@ def page() -> str:
         "In a terminal, `dlsys placement` does the same with fresh numbers. The command also "
         "takes into account what you have solved and guessed, can be interrupted at any time, and "
         "changes what the start page and `dlsys progress` tell you to do next. Questions that "
-        "you answered wrong or skipped come back in `dlsys review`, beginning with the wrong "
-        "answers that you were sure of. On this page, your answers stay in your browser.",
+        "you answered wrong or skipped come back in `dlsys review`, beginning with the "
+        "questions that you answered with confidence but wrong. On this page, your answers "
+        "stay in your browser.",
         "## How it decides",
         "Each stage builds on a few others. An answer says most about the question's own trap, "
         "something about the other traps of the stage and about the stages that build on this "
