@@ -186,8 +186,8 @@ def page(entry: Stage, lesson: NotebookNode, written: dict) -> str:
         blocks = plan(lesson, frame, slides)
         parts += [f"## {frame.minutes} minutes", clock(blocks), left_out(entry.number, blocks)]
     parts += ["## What to break live",
-              "Run the setup cells before the class. Before you run a trap, ask for the guess, by a "
-              "show of hands, and write the count on the board."]
+              "Run the setup cells before the class. Before you run a trap, ask for the guess, by "
+              "a show of hands, and write the count on the board."]
     parts += [f"**{trap_link(id)}** {text}" for id, text in written["live"].items()]
     parts += ["## Questions that learners ask"]
     parts += [f"**{q['ask']}** {q['answer']} ({trap_link(q['trap'])})"
