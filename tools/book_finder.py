@@ -107,8 +107,8 @@ def measured() -> str:
         "without the right cause.",
         "On an older set of phrases, which was used only to measure, the finder shows the right "
         f"trap for {fresh['shown']} of {fresh['with']} phrases, gives this trap as its answer for "
-        f"{fresh['found']}, and says for {fresh['nothing']} of the {fresh['without']} others that "
-        "none of its causes fits.",
+        f"{fresh['found']}, and says for {fresh['nothing']} of the other {fresh['without']} "
+        "phrases that none of its causes fits.",
         f"The hardest set has {later['with'] + later['without'] + later['rows']} phrases. Many of "
         "them show the sign of a cause that a lesson teaches, but have a different cause. For "
         f"{later['nothing']} of the {later['without']} phrases whose cause is in no row, the "

@@ -44,7 +44,8 @@ def page() -> str:
             '<script defer src="incidents/incidents.js"></script>'),
         "## How it is scored",
         "A wrong cause earns nothing. The right cause earns "
-        f"{searches.GUESSED} of {searches.POINTS} points, because it may be a guess. The remaining "
+        f"{searches.GUESSED} of {searches.POINTS} points, because it could be a guess. The "
+        "remaining "
         "points are for evidence: half of these points if one of your probes shows the cause "
         "itself, and half for ruling out the other causes, in proportion to how many your "
         "probes rule out. You "

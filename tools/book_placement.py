@@ -28,7 +28,8 @@ def page() -> str:
     return "\n\n".join([
         f"# {TITLE}",
         f"The core path has {len(of.ids)} traps and takes {sum(of.minutes) / 60:.0f} hours with "
-        f"its exercises. You may not need the whole path. Answer {model.LEAST} to {model.MOST} "
+        f"its exercises. Perhaps you do not need the whole path. Answer {model.LEAST} to "
+        f"{model.MOST} "
         "questions, and the page says which traps to take today, which to take later, which to "
         "skip, and why. *I do not know* is a better answer than a lucky guess.",
         book_pages.raw(
@@ -40,8 +41,8 @@ def page() -> str:
         "In a terminal, `dlsys placement` does the same with fresh numbers. The command also "
         "takes into account what you have solved and guessed, can be interrupted at any time, and "
         "changes what the start page and `dlsys progress` tell you to do next. Questions that "
-        "you answered wrong or skipped come back in `dlsys review`, beginning with the "
-        "questions that you answered with confidence but wrong. On this page, your answers "
+        "you answered wrong or skipped come back in `dlsys review`, beginning with your "
+        "confident mistakes. On this page, your answers "
         "stay in your browser.",
         "## How it decides",
         "Each stage builds on a few others. An answer says most about the question's own trap, "
