@@ -1,4 +1,4 @@
-"""Weights that are loaded, then initialised again before the model runs."""
+"""Weights that are loaded, then initialized again before the model runs."""
 
 import weakref
 

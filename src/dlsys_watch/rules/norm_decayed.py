@@ -1,4 +1,4 @@
-"""Weight decay on the gains of normalisation layers."""
+"""Weight decay on the gains of normalization layers."""
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
