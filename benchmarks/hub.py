@@ -294,8 +294,9 @@ def page(cold: dict, warm: dict, run: dict[str, str]) -> str:
     return "\n".join([
         "# Learners on one server\n",
         f"Measured {run['date']} on {os.cpu_count()} cores of {processor()}, load {run['load']} "
-        f"before it began. All {learners} learners came at the same moment; each had lesson and "
-        "worksheet open when memory was read. The first warm kernel waits until the warm process "
+        f"before it began. All {learners} learners came at the same moment; memory was read "
+        "while each learner had lesson and worksheet open. The first warm kernel waits until "
+        "the warm process "
         "has imported everything.\n", *both_ways(cold, warm)])
 
 

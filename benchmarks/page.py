@@ -28,52 +28,71 @@ class Part(NamedTuple):
 
 
 PARTS = {
-    "setup": Part("A fresh clone", "The set-up that each target does first, one after the other in "
-                  "one folder: make lab installs what the lessons need, make test adds the rest. "
-                  "The packages come from an index nearby; the download depends on your line.",
-                  ["set-up of", "seconds", "GB on disk then"]),
-    "start": Part("From `make lab` to the first cell", "Each step once, one after the other.",
-                  ["step", "seconds"]),
+    "setup": Part(
+        "A fresh clone",
+        "The set-up with which each target begins, one target after the other in one folder: `make "
+        "lab` installs what the lessons need, and `make test` adds the rest. The packages come "
+        "from a nearby index; your download time depends on your connection.",
+        ["set-up of", "seconds", "GB on disk then"]),
+    "start": Part(
+        "From `make lab` to the first cell",
+        "Each step ran once, one after the other.",
+        ["step", "seconds"]),
     "learners": Part(
-        "Learners on one machine", "All of them run stage 1's lesson from the first cell to the "
-        "last at the same moment, each in a kernel of their own, on all cores. Memory is that of "
-        "a kernel at the end, what kernels share counted in parts; the last column is how many "
-        "such kernels this machine holds, with nothing else in it. Learners who read in between "
-        "wait less. Where the load is high, other work stretches a single learner, too, and the "
-        "ratio is too small.",
+        "Learners on one machine",
+        "All learners run stage 1's lesson from the first cell to the last at the same moment, "
+        "each in a separate kernel, on all cores. Memory is measured in a kernel at the end, and "
+        "shared memory is divided among the kernels; the last column is the number of kernels that "
+        "this machine holds with nothing else in memory. Learners who read in between wait less. "
+        "If the load is high, other work also slows down a single learner, so the ratio is too "
+        "small.",
         ["learners", "slowest kernel ready, s", "slowest done, s", "times alone",
          "MiB a kernel", "kernels that fit"]),
-    "lessons": Part("A lesson through nbclient, against the same cells as a script", "In turn, "
-                    "once each way; the ratio is what counts (aim: at most 1.15). That of CPU "
-                    "times, the client's included, moves little with what else the machine does; "
-                    "that of elapsed times is for an idle machine. A figure is drawn for its "
-                    "output in a kernel alone. Lessons without a row were not measured.",
-                    ["lesson", "kernel start, s", "cells in nbclient, s", "cells in a script, s",
-                     "ratio", "ratio of CPU times"]),
-    "checks": Part("From running a check cell to its verdict", "The worked answer, the median of "
-                   "five; of the wrong answers the slowest.",
-                   ["exercise", "right answer, ms", "slowest wrong answer, ms"]),
-    "explorers": Part("An explorer, from key press to redraw", "One press at a time, warm.",
-                      ["where", "median, ms", "95th percentile, ms", "aim, ms"]),
-    "steps": Part("A step of a slider on stage 8's page", "CPU time of the page's own thread, by "
-                  "Chromium's count, in a built book; 16 ms are a frame.",
-                  ["read", "script, ms", "style, ms", "layout, ms", "script and style, ms",
-                   "aim, ms"]),
-    "weights": Part("What a page weighs to open", "Its bytes in the built book and those of all "
-                    "that it loads at once, each file compressed with gzip. What comes when the "
-                    "reader is near, frames of large explorers and figures, is left out.",
-                    ["pages", "how many", "lightest, kB", "middle, kB", "heaviest, kB",
-                     "aim, kB"]),
-    "writing": Part("The model that writes in the page", "In Chromium, behind 250 letters, so that "
-                  "its window is full; the best of five texts. A CPU second is one of the page's "
-                  "own thread, and moves little with what else the machine does.",
-                  ["written", "letters a second", "letters a CPU second", "aim, a second"]),
-    "building": Part("Building", "Whole commands.", ["command", "seconds"]),
-    "model": Part("Your model: a training step", "Of 8 rows of 256 letters, on one thread, with "
-                  "the worked answers, with the stand-ins, and as a plain loop in torch (aim: at "
-                  "most 1.3 times that). CPU time, in turns. The memory is the process's, with all "
-                  "three models in it (aim: below 1.5 GB).",
-                  ["parts", "CPU s a step", "times torch alone", "GiB resident"]),
+    "lessons": Part(
+        "A lesson through nbclient, against the same cells as a script",
+        "We ran each lesson once each way, in turn; the ratio is what counts (aim: at most 1.15). "
+        "The ratio of CPU times, which include the client's, depends little on the machine's other "
+        "work; the ratio of elapsed times is meaningful only on an idle machine. A kernel also "
+        "draws each figure for its output; a script does not. Lessons without a row were not "
+        "measured.",
+        ["lesson", "kernel start, s", "cells in nbclient, s", "cells in a script, s", "ratio",
+         "ratio of CPU times"]),
+    "checks": Part(
+        "From running a check cell to its verdict",
+        "The median of five runs for the worked answer, and the slowest of the wrong answers.",
+        ["exercise", "right answer, ms", "slowest wrong answer, ms"]),
+    "explorers": Part(
+        "An explorer, from key press to redraw",
+        "One key press at a time, warm.",
+        ["where", "median, ms", "95th percentile, ms", "aim, ms"]),
+    "steps": Part(
+        "A step of a slider on stage 8's page",
+        "CPU time of the page's own thread, by Chromium's count, in a built book. One frame takes "
+        "16 ms.",
+        ["read", "script, ms", "style, ms", "layout, ms", "script and style, ms", "aim, ms"]),
+    "weights": Part(
+        "What a page weighs to open",
+        "The bytes of the page in the built book and of everything that the page loads at once, "
+        "each file compressed with gzip. What loads only when the reader comes near (figures and "
+        "the frames of large explorers) is left out.",
+        ["pages", "how many", "lightest, kB", "middle, kB", "heaviest, kB", "aim, kB"]),
+    "writing": Part(
+        "The model that writes in the page",
+        "In Chromium, after 250 letters, so that the model's window is full; the best of five "
+        "texts. CPU seconds are counted in the page's own thread and depend little on the "
+        "machine's other work.",
+        ["written", "letters a second", "letters a CPU second", "aim, a second"]),
+    "building": Part(
+        "Building",
+        "Whole commands.",
+        ["command", "seconds"]),
+    "model": Part(
+        "Your model: a training step",
+        "A step takes 8 rows of 256 letters, on one thread, with the worked answers, with the "
+        "stand-ins, and as a plain loop in torch (aim: at most 1.3 times the plain loop). CPU "
+        "times were measured in turns. The memory is that of the process with all three models "
+        "(aim: below 1.5 GB).",
+        ["parts", "CPU s a step", "times torch alone", "GiB resident"]),
 }
 
 
@@ -107,9 +126,9 @@ def page() -> str:
     names = list(dict.fromkeys(found["run"]["machine"] for found in record.values()))
     shown = {name: part(name, record.get(name), names) for name in PARTS}
     parts = ["# How fast, on which machine",
-             "Ratios were measured side by side in one run, and are what to compare: single times "
-             "move with the machine and with what else it does. The *load* is how many processes "
-             "wanted a core before the measurement began.",
+             "Compare the ratios, which were measured side by side in one run: single times "
+             "depend on the machine and on its other work. The *load* is the number of "
+             "processes that wanted a core before the measurement began.",
              *machines(names), shown.pop("setup"), shown.pop("start"),
              *map(taken_in, KERNELS), *shown.values(),
              suite(stored(SUITE)), *map(taken_in, GRADING)]
@@ -142,9 +161,9 @@ def suite(record: dict | None) -> str:
     rest = [row for _, row in found[SHOWN:]]
     rows += [[f"{len(rest)} others", *sums(rest)]] if rest else []
     whole = sums(row for _, row in found)
-    return ("## The tests, part by part\n\nWorker seconds are the time of all workers together; "
-            f"{WORKERS} of them take {whole[0] / WORKERS / 60:.0f} minutes, if none waits for "
-            f"another. Recorded {record['run']}.\n\n"
+    return ("## The tests, part by part\n\nWorker seconds are the time of all workers "
+            f"together; {WORKERS} workers take {whole[0] / WORKERS / 60:.0f} minutes if none "
+            f"waits for another. Recorded {record['run']}.\n\n"
             f"{table(['part', 'worker s', 'CPU s', 'tests'], [*rows, ['all', *whole]])}")
 
 

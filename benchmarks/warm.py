@@ -82,9 +82,10 @@ def page(rows: list[list[float]], first: float, run: dict[str, str]) -> str:
     return "\n".join([
         "# Ordinary and warm kernels\n",
         f"Measured {run['date']} on {os.cpu_count()} cores of {processor()}, load {run['load']} "
-        "before it began. Kernels of a row start at once; ready is a kernel that has imported "
-        "torch, torchvision, pyplot and ipywidgets. Memory counts a shared page once and holds the "
-        f"warm process. The first warm kernel also started the warm process: {first:.1f} s.\n",
+        "before it began. The kernels of a row start at the same moment. A kernel is ready "
+        "when it has imported torch, torchvision, pyplot and ipywidgets. Memory counts a "
+        "shared page once and includes the warm process. The first warm kernel also started "
+        f"the warm process: {first:.1f} s.\n",
         table(["kernels", "ordinary, s", "warm, s", "ratio", "ordinary, GB", "warm, GB", "ratio",
                "each ordinary one, MB", "each warm one, MB"], rows), ""])
 

@@ -56,7 +56,7 @@ def test_two_machines_are_told_apart(records):
     text = page.page()
     assert text.count("**Machine") == 2
     assert "**Machine 2:** 8 cores of Y." in text
-    assert "Each step once, one after the other. Measured 2026-01-02 on machine 2, load" in text
+    assert "Each step ran once, one after the other. Measured 2026-01-02 on machine 2, load" in text
 
 
 def test_warm_kernels_stand_before_the_learners_where_they_were_measured(records):

@@ -532,7 +532,7 @@ def test_the_page_tells_no_cause_at_a_glance():
             assert json.dumps(text)[1:40] not in script
             assert text[:40] not in page
     assert "no secret" in page
-    assert "Here are six such incidents" in page
+    assert "Here are six incidents" in page
     assert len(ALL) == 6
 
 

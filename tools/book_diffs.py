@@ -29,21 +29,23 @@ def page() -> str:
     bench = "[Auditing Sabotage Bench](https://arxiv.org/abs/2604.16286)"
     return "\n\n".join([
         f"# {TITLE}",
-        "At work, nobody points out the fault. You see a change by a colleague or a coding agent "
-        "whose description says that all is well, and mostly it is. This page shows "
+        "At work, nobody points out the fault. You see a change by a colleague or a coding "
+        "agent whose description says that all is well, and usually all is well. This page "
+        "shows "
         f"{len(cases)} small changes to one training repository of {lines} lines: "
         f"{kinds['healthy']} are healthy, {kinds['changed']} have a fault in the lines that were "
         "changed, and "
-        f"{kinds['omitted']} are incomplete: they lack a line that the change also needs, such as "
-        "a line that saves a new state in the checkpoint, or they leave a value unchanged that "
-        "should have changed as well. Faults of the last kind are the hardest to see, because what "
-        "the diff changes is right.",
-        "Read the change. Open the files that the change touches, and also the files that it does "
-        "not touch. You may ask for *one* recorded run, before and after the change, so decide "
-        "first which run would confirm your suspicion; if you open the change again, you see the "
-        "same run. Then mark a line, say how sure you are that the change is faulty, say what a "
+        f"{kinds['omitted']} are incomplete: they lack a line, such as one that saves a new "
+        "state in the checkpoint, or leave a value unchanged that should have changed as well. "
+        "Incomplete changes are the hardest to judge, because every line in the diff is right.",
+        "Read the change. Open the files that the change touches, and also the files that it "
+        "does not touch. You may ask for *one* recorded run, with and without the change, so "
+        "first decide which run would confirm your suspicion; if you open the change again, "
+        "you see the same run. Then mark a line, say how sure you are that the change is "
+        "faulty, say what a "
         "user of the code would notice, and choose the edit that repairs the fault. As in most "
-        "pull requests, the change often contains something else that looks just as suspicious. "
+        "pull requests, something harmless in the change often looks just as suspicious as a "
+        "fault. "
         "After your last answer, the page says what was right, what you said instead, and why.",
         book_pages.raw(
             '<link rel="stylesheet" href="diffs/diffs.css">\n'
@@ -54,36 +56,35 @@ def page() -> str:
         "## How it is scored",
         f"The scores are those used by {bench}, whose best model had an AUROC of 0.77 and repaired "
         "42 % of the faults at the first attempt; people with a model's help struggled as well. "
-        "The repositories of that benchmark are larger than this one, so compare your score only "
+        "That benchmark's repositories are larger than this one, so compare your score only "
         "with your own earlier scores.",
-        "- **AUROC of your confidence**: take a faulty and a healthy change at random. How often "
-        "were you more sure that the faulty one is faulty? Guessing gives 0.50, and so does "
-        "calling everything "
-        "faulty.\n"
+        "- **AUROC of your confidence**: take a faulty and a healthy change at random. How "
+        "often were you more sure of a fault in the faulty change? Guessing gives 0.50, and so "
+        "does calling everything faulty.\n"
         "- **Repaired at the first attempt**: how many of the faulty changes you repaired "
-        "correctly. We also ran the wrong repairs, and the fault is still there after each wrong "
-        "repair. In a terminal you may type the edit. A typed edit counts in any spelling that "
-        "computes the same, and the old lines count if a changed line is at fault.\n"
+        "correctly. We also ran the wrong repairs, and none of them removes the fault. In a "
+        "terminal you can type the edit. A typed edit counts in any spelling that computes the "
+        "same, and if a changed line is at fault, the old lines count as a repair.\n"
         "- **Healthy changes accused**: healthy changes that you were more than 50 % "
         "sure are faulty. Nobody listens for long to a reviewer who cries wolf.",
         "Only your first answer to a change counts. Half of the changes belong to form a and half "
         "to form b, matched by kind, so review form a before the course and form b after it "
         "(`dlsys review-diff --form a`, and `--score`). On this page, your answers stay in your "
-        "browser; in a terminal, they stay in `my-work/.diffs.jsonl`. Nobody grades your answers. "
-        "A class reviews the same changes together, on its phones, with `dlsys room --review`: see "
-        "[the room](room.md).",
+        "browser; in a terminal, they stay in `my-work/.diffs.jsonl`. Nobody grades your "
+        "answers. A class can review the same changes together, on phones, with `dlsys room "
+        "--review`, see [the room](room.md).",
         "## What is proven",
         "We ran every change. A fault moves its measured number by more than three standard "
         "deviations over five seeds, or by an exact amount if the number does not vary between "
-        "seeds; the right repair moves the number back; a healthy change moves no number of its "
-        "run. A reviewer who looks only at the length of the diff, at the author's style or at "
+        "seeds; the right repair moves the number back; a healthy change moves no number in "
+        "its run. A reviewer who looks only at the length of the diff, at the author's style "
+        "or at "
         "how convincing the description is scores no better than a guess. Each run takes less "
-        "than a second on a CPU, and `make diffs` "
-        "records them again.",
+        "than a second on a CPU, and `make diffs` records all runs again.",
         "## Where the changes come from",
         "Each change is modelled on a public fix or report and written from scratch. For a "
-        "healthy change, the list names the fault that it resembles but does not have. The links "
-        "reveal the faults, so review the changes first.",
+        "healthy change, the list names the fault that the change resembles but does not have. "
+        "The links reveal the faults, so review the changes before you open the list.",
         "<details><summary>The sources</summary>\n\n" + sources() + "\n\n</details>"]) + "\n"
 
 

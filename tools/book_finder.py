@@ -69,15 +69,16 @@ def page(lessons: book_pages.Lessons) -> str:
     parts = ["# Symptom finder", "Start from what you see in your own run.",
              book_pages.raw(BOX),
              "Each row gives the test that tells its causes apart, the fix, and the pages that "
-             "show the fault on a small example, the most frequent cause first. A row that comes "
-             "from a guide links to the guide for the test, and a cause that no trap shows is "
-             "marked. If [`dlsys watch`](watch.md) can see the fault in a run, the row also names "
+             "show the fault on a small example, the most frequent cause first. A row from a "
+             "guide links to this guide for the test, and a cause that no trap shows is "
+             "marked. If [`dlsys watch`](watch.md) can see the fault in a run, the row also "
+             "names "
              "its rule. Above the rows the finder says how sure it is of a cause: very likely, "
              "likely or possible. If none of its causes fits, the finder says how to search "
-             "without them. The finder also names the sections that teach what you ask for, "
+             "without it. The finder also names the sections that teach what you ask for, "
              "from the list of [what you can learn here](concepts.md). The finder understands "
-             "English only. In a terminal, `dlsys find` searches the same rows and gives the same "
-             "answers."]
+             "English only. In a terminal, `dlsys find` searches the same rows and gives the "
+             "same answers."]
     for group, rows in groups(lessons).items():
         table = book_pages.table(("What you see", "The test", "The fix", "Where"),
                                  [cells(row) for row in rows])
@@ -95,9 +96,8 @@ def measured() -> str:
         "The finder's confidence comes from a curve fitted to phrases from public threads.",
         f"Then {every} further phrases, from other repositories, were tried once.",
         f"The cause of {unseen['with']} of these phrases is a trap. For {unseen['shown']} of them, "
-        "the right trap is among the three causes shown, and for "
-        f"{unseen['found']} the finder gives that trap as its answer instead of saying that none "
-        "of its causes fits.",
+        f"the right trap is among the three causes shown, and for {unseen['found']} phrases the "
+        "finder gives this trap as its answer instead of saying that none of its causes fits.",
         f"The cause of {unseen['rows']} phrases is in a row without a trap, and the finder shows "
         f"this cause for {unseen['told']}.",
         f"The cause of the other {unseen['without']} phrases is in no row. For "
@@ -107,15 +107,15 @@ def measured() -> str:
         "without the right cause.",
         "On an older set of phrases, which was used only to measure, the finder shows the right "
         f"trap for {fresh['shown']} of {fresh['with']} phrases, gives this trap as its answer for "
-        f"{fresh['found']}, and says for {fresh['nothing']} of the {fresh['without']} others that "
-        "none of its causes fits.",
+        f"{fresh['found']}, and says for {fresh['nothing']} of the other {fresh['without']} "
+        "phrases that none of its causes fits.",
         f"The hardest set has {later['with'] + later['without'] + later['rows']} phrases. Many of "
         "them show the sign of a cause that a lesson teaches, but have a different cause. For "
         f"{later['nothing']} of the {later['without']} phrases whose cause is in no row, the "
         "finder says that none of its causes fits, and for "
         f"{later['hedged'] - later['nothing']} more that one cause is possible at most; "
-        f"{later['mistaken']} phrases of the whole set get a likely or very likely answer without "
-        "the right cause. So believe an answer only after its test."]
+        f"{later['mistaken']} phrases of the whole set get a likely or very likely answer "
+        "without the right cause. So believe an answer only after you have run its test."]
     return " ".join(sentences)
 
 

@@ -19,14 +19,15 @@ TITLE = "What would you see?"
 # Told only of faults that ran with two seeds; the readings are those of the first.
 SURPRISES = {
     "mask": "Without the causal mask both losses are lower than any prose allows: training "
-            "ends at {loss}, validation at {validation}. The model copies each letter from the "
-            "row itself. In use the next letter is not there yet, and the loss is {delivered}.",
-    "scale": "A loss scale of 1024 that stays in the gradients shows in the gradient norm alone, "
-             "which ends at {norm}. Clipping cuts the norm to 1, and AdamW's step does not depend "
-             "on the gradients' size.",
-    "f_dropout": "`F.dropout` drops a tenth of two layers' outputs, also in validation and "
-                 "in use, and no instrument shows it: validation ends at {validation}, and the "
-                 "healthy band goes from {low} to {high}. Two calls on the same row differ.",
+            "ends at {loss}, validation at {validation}. The model copies each next letter "
+            "from the row itself. In use the next letter is not there yet, so the loss is "
+            "{delivered}.",
+    "scale": "A loss scale of 1024 that stays in the gradients shows only in the gradient "
+             "norm, which ends at {norm}. Clipping cuts the norm to 1, and AdamW's step does "
+             "not depend on the gradients' size.",
+    "f_dropout": "`F.dropout` drops a tenth of two layers' outputs, also in validation and in "
+                 "use, but no instrument shows this: validation ends at {validation}, within "
+                 "the healthy band from {low} to {high}. Two calls on the same row differ.",
 }
 
 
@@ -36,12 +37,12 @@ def page() -> str:
         f"# {TITLE}", book_pages.raw(book_pages.GUESS_FIRST.format(up="", which="")),
         introduction(found),
         "## Walk along",
-        "Each stop is one fault. The band between the two healthy lines contains the runs of the "
-        "program without a fault, for several seeds.",
+        "Each stop is one fault. The band between the two healthy lines contains the program's "
+        "runs without a fault, with several seeds.",
         book_pages.raw(walk.static_html()),
         "## Name the fault",
-        "You see the curves of one run and the band of the healthy runs. Which fault is it? Only "
-        "your guesses are kept, in your browser.",
+        "You see the curves of one faulty run and the band of the healthy runs. Which fault is "
+        "it? The page keeps only your guesses, in your browser.",
         *(book_pages.raw(question(asked)) for asked in quiz.questions()),
         "## Which instrument shows how many", faults_by_instrument(found),
         "## What no instrument shows", faults_not_in_curves(found), *surprising(),
@@ -57,18 +58,20 @@ def introduction(found: list[Fault]) -> str:
     return (f"One program trains a small language model on the prose of this course: 600 steps, "
             f"{healthy['seeds']} healthy runs, and {len(found)} runs with one fault each, planted "
             f"text for text. The healthy loss ends at {gallery.curve('healthy', 'loss')[-1]:.2f} "
-            f"nats per letter. The training loss shows {by_loss} of the {len(found)} faults. For "
-            "the other faults you need a different instrument, and some faults no instrument "
+            f"nats per letter. The training loss shows {by_loss} of the {len(found)} faults. "
+            "The other faults need a different instrument, and some faults no instrument "
             "shows.\n\n"
             "A fault *shows* if an instrument leaves the band of the healthy runs for two "
-            "readings in a row, or at its last reading. The reading need not be worse: some "
-            "faulty runs of this length end with a better reading. The band extends three standard "
-            "deviations to either side of the healthy mean, and five for a number that is read "
-            "only once. Compared with the band of the other healthy runs, a healthy run counts as "
+            "readings in a row, or at its last reading. The reading need not be worse than a "
+            "healthy one: some faulty runs of this length end with a better reading. The band "
+            "extends three standard deviations to either side of the healthy mean, or five for "
+            "a number that is read only once. Compared with the band of the other healthy "
+            "runs, a healthy run counts as "
             f"faulty in {healthy['alarms']} of {asked} cases. We ran "
-            f"{twice} of the faults with a second seed as well, and then both runs have to show "
-            "the fault. All of this holds for this program, its size, its learning rate and its "
-            "600 steps: a longer run or a larger model may show what this one does not. In a "
+            f"{twice} of the faults with a second seed as well; such a fault counts as shown "
+            "only if both runs show it. All of this holds for this program, its size, its "
+            "learning rate and its "
+            "600 steps: a longer run or a larger model can show what these runs do not. In a "
             "sample, `_` is the end of a sentence.\n\n[Your model](notebooks/your_model.ipynb) "
             "assembles a model like this one from your own answers and trains it.")
 
@@ -100,9 +103,10 @@ def faults_not_in_curves(found: list[Fault]) -> str:
             if seen[one.key] and not any(name in gallery.CURVES for name in seen[one.key])]
     return "\n\n".join([
         f"{len(nothing)} faults leave all {len(gallery.INSTRUMENTS)} instruments within the "
-        "spread of healthy seeds; next to a healthy run with the same seed, some of them would "
-        "show. Such faults are the reason to test code: look at the batch, count the tensors that "
-        "are kept, and call the model twice with the same input.", fault_list(nothing),
+        "spread of healthy seeds; compared with a healthy run with the same seed, some of "
+        "these faults would show. Such faults are the reason to test code: look at the batch, "
+        "count the tensors that the program keeps, and call the model twice with the same "
+        "input.", fault_list(nothing),
         f"{len(late)} more faults change no training curve and show only in use.",
         fault_list(late)])
 

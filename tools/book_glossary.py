@@ -13,8 +13,8 @@ def page() -> str:
             for term in glossary.terms()]
     return "\n\n".join([
         "# Glossary",
-        f"{len(rows)} words and calls that the lessons use, each explained in one clause. In a "
-        "lesson, the first use of a word that the lesson does not explain links to this page. In "
+        f"{len(rows)} words and calls that the lessons use, each explained in one clause. If a "
+        "lesson uses a word without explaining it, the word's first use links to this page. In "
         "the terminal, type "
         '`dlsys find "momentum"`.',
         f":::{{div}} rows\n{book_pages.table(('Word', 'What it is', 'Where'), rows)}\n:::"]) + "\n"

@@ -24,15 +24,17 @@ def page() -> str:
     return "\n\n".join([
         f"# {TITLE}",
         "At work, a fault has no number and no heading. Somebody shows you a curve on Monday "
-        "morning, the chat is full of opinions, and every look costs machine time. Here are six "
-        "such incidents, each of which takes a week at work. What you see is true, but it is not "
+        "morning, the chat is full of opinions, and every look costs machine time. Here are "
+        "six incidents, each of which would take a week at work. What you see is true, but it "
+        "is not "
         "enough.",
         f"You have {BUDGET} GPU hours, {BUDGET * DOLLARS:.0f} dollars at {DOLLARS:.2f} an hour. "
-        "Choose a probe, and before you see its answer, write down what you believe and what you "
-        "expect. Several explanations stay plausible for a while, and some probes lead nowhere. "
-        "When you are sure, name the cause; after that you cannot run any more probes. Then you "
-        "see an expert's search next to yours, with both prices. "
-        "[How to search](method.md) has a page of its own.",
+        "Choose a probe, and before you see the result, write down what you believe and what "
+        "you expect. Several explanations stay plausible for a while, and some probes lead "
+        "nowhere. "
+        "When you are sure, name the cause; after that you cannot run any more probes. Then "
+        "you see an expert's search next to yours, with both prices. A separate page explains "
+        "[how to search](method.md).",
         book_pages.raw(
             '<link rel="stylesheet" href="diffs/diffs.css">\n'
             '<link rel="stylesheet" href="incidents/incidents.css">\n'
@@ -42,29 +44,33 @@ def page() -> str:
             '<script defer src="incidents/incidents.js"></script>'),
         "## How it is scored",
         "A wrong cause earns nothing. The right cause earns "
-        f"{searches.GUESSED} of {searches.POINTS} points, because it may be a guess. The remaining "
-        "points are for evidence: half of them if one of your probes shows the cause itself, and "
-        "half for the other causes, in proportion to how many of them your probes rule out. You "
+        f"{searches.GUESSED} of {searches.POINTS} points, because it could be a guess. The "
+        "remaining "
+        "points are for evidence: half of these points if one of your probes shows the cause "
+        "itself, and half for ruling out the other causes, in proportion to how many your "
+        "probes rule out. You "
         "keep all points if you spend no more than the expert did. Beyond that, the points "
-        "shrink, and half of them are left once you have spent twice as much. Once a probe has "
-        "shown the cause, a further probe that also shows it costs no points. If you buy "
-        "everything, you end with at most half of the points. A cause counts as found once you "
+        "shrink; half of them are left once you have spent twice as much as the expert. Once a "
+        "probe has shown the cause, a further probe that also shows the cause costs no points. "
+        "If you buy every probe, you end with at most half of the points. A cause counts as "
+        "found once you "
         "have half of the evidence.",
         "## What is real, and what is not",
         "Every number in a curve or a probe was measured: each fault was planted in a small "
         "program that trains or serves for a few seconds on a CPU, and a probe shows what that "
         "program measured. With each of five seeds the symptom appears with the fault and "
-        "disappears with the repair, and `make incidents` records them again. The company, the "
+        "disappears with the repair. `make incidents` records all runs again. The company, the "
         "chat, the cluster size and the prices are invented. What went wrong is real: each "
-        "incident is based on public reports, which are listed at its end.",
-        "You name the cause in your own words first and then choose from a list, which is shown "
-        "only when no probe can follow. A program that judged your words might not know your way "
-        "of saying it, and a list that you saw earlier would do the search for you. Your sentences "
-        "are kept and shown to you again, and nobody judges them.",
+        "incident is based on public reports, listed at its end.",
+        "You first name the cause in your own words and then choose from a list, which appears "
+        "only when no probe can follow. A program that judged your words might not know your "
+        "wording, and a list that you saw earlier would do the search for you. The page keeps "
+        "your sentences and shows them to you again, but nobody judges them.",
         "`dlsys incident` does the same in a terminal and keeps your search in "
-        "`my-work/.incidents.jsonl`; on this page it stays in your browser. You may stop and "
-        "continue later. The answers are packed in a file next to this page. That keeps you from "
-        "reading them by accident, but they are no secret: anybody can unpack them."]) + "\n"
+        "`my-work/.incidents.jsonl`; on this page your search stays in your browser. You can "
+        "stop and continue later. The answers are packed in a file next to this page, so that "
+        "you do not read them by accident, but they are no secret: anybody can unpack "
+        "them."]) + "\n"
 
 
 def script() -> str:

@@ -38,7 +38,7 @@ def formula() -> str:
     source, silent = SOURCE
     return (f"Reading times assume {PRACTISED.words} words and {PRACTISED.lines} lines of code a "
             f"minute, which is slower than the {silent} words a minute of silent reading "
-            f"({source}). Where "
-            "two times are given, the longer one is for readers to whom the ideas are new, at "
+            f"({source}). If a page gives two times, the longer time is for readers to whom the "
+            "ideas are new, at "
             f"{NEW.words} words and {NEW.lines} lines a minute. Both speeds and the times for "
             "exercises are estimates.")

@@ -85,7 +85,7 @@ def plain(text: str) -> str:
 def traps_page(lessons: Lessons) -> str:
     parts = ["# Trap index",
              "Every trap of the course has a permanent number: the stage, then the trap's place in "
-             "that stage. A trap's number is the same in its lesson, in its exercise, in your "
+             "that stage. A trap has the same number in its lesson, in its exercise, in your "
              "progress and in a check's feedback. *Core* traps are the short way through a "
              "stage: at most five, with at most an hour of exercises. In the lesson, a trap's "
              "heading names the situation, because the fault's name would give the answer away.",
@@ -118,10 +118,9 @@ def wrong_answers_page(stages: Sequence[int]) -> str:
     total = sum(int(row[-1]) for row in rows)
     return "\n\n".join([
         "# Wrong answers",
-        "A check is only as good as the wrong answers that it refuses. Each exercise comes with "
-        f"answers that look right but are wrong, {total:,} in all. We ran every wrong answer "
-        "through its check; the page of each stage shows the message that a learner gets for each "
-        "wrong answer.",
+        "A check is only as good as the wrong answers that it refuses. Each exercise comes "
+        f"with answers that look right but are wrong, {total:,} in all. We ran every wrong "
+        "answer through its check; each stage's page shows the messages that learners get.",
         table(("Stage", "Exercises", "Wrong answers"), rows)]) + "\n"
 
 
@@ -157,8 +156,9 @@ def proof(id: str) -> str:
 
 def errata_page(lessons: Lessons) -> str:
     parts = ["# Told and measured",
-             "This page compares advice from courses, posts and comments with what a trap of this "
-             "course measures. Each entry links to the cells with which you can test the advice."]
+             "This page compares advice from courses, posts and comments with what the traps "
+             "of this course measure. Each entry links to the cells with which you can test "
+             "the advice."]
     for number, notebook in lessons.items():
         cells = [c for c in notebook.cells if c.metadata.get("dlsys", {}).get("role") == "folklore"
                  and c.cell_type == "markdown" and "**Told:**" in c.source]
@@ -190,10 +190,10 @@ def gpu_page(lessons: Lessons) -> str:
     parts = ["# GPU evidence",
              "Some measurements need a GPU. Results recorded on a GPU are stored with the course "
              f"and shown on machines without one: {recorded} of {len(found)} so far. "
-             "Latency, bandwidth and rates are never simulated. This page lists every measurement "
-             "that a lesson declares, with the state of its record. To add one from your own card, "
-             "run `make record` in a checkout of the course: the command takes all measurements "
-             "and stores those that satisfy the lesson's claims.",
+             "Latency, bandwidth and rates are never simulated. This page lists every "
+             "measurement that a lesson declares, with the state of its record. To add records "
+             "from your own card, run `make record` in a checkout of the course: the command "
+             "takes all measurements and stores those that satisfy the lessons' claims.",
              table(("Measurement", "Lesson", "State"), rows) if rows else
              "No lesson declares a measurement yet."]
     parts[2:2] = predictions(lessons)
@@ -207,13 +207,15 @@ def predictions(lessons: Lessons) -> list[str]:
     if not found:
         return []
     return [f"## {gpu_tables.finding(found)}", raw(gpu_tables.drawing(found)),
-            "Each mark is a number that a lesson predicted without a clock, from counted bytes, "
-            "FLOPs or operations sent to the GPU and from a datasheet: a square for bytes, a dot "
-            "for anything else. The band contains the predictions that came within 20 % of the "
+            "Each mark is a number that a lesson predicted without a clock, from a datasheet "
+            "and from counted bytes, FLOPs or operations sent to the GPU: a square for bytes, "
+            "a dot for anything else. The band contains the predictions that came within 20 % "
+            "of the "
             "measurement. A prediction from the peak rate of the multipliers is a lower bound on "
             "the time, because nothing reaches that rate. A predicted gap is an upper bound, and "
-            "a smaller gap is better. Each number was measured in a single run. The table lists "
-            "the predictions that are furthest off; the lesson says what they leave out.",
+            "a smaller gap is better. Each number was measured in a single run. The table "
+            "lists the predictions that are furthest off; the lessons say what these "
+            "predictions leave out.",
             table(("Stage", "Asked", "Predicted", "Measured"), [
                 (f"[{int(pair.stage)}](notebooks/{stage(int(pair.stage)).stem}.ipynb)",
                  plain(pair.asked), pair.predicted, pair.measured)

@@ -28,7 +28,8 @@ def page() -> str:
     return "\n\n".join([
         f"# {TITLE}",
         f"The core path has {len(of.ids)} traps and takes {sum(of.minutes) / 60:.0f} hours with "
-        f"its exercises. You may not need the whole path. Answer {model.LEAST} to {model.MOST} "
+        f"its exercises. Perhaps you do not need the whole path. Answer {model.LEAST} to "
+        f"{model.MOST} "
         "questions, and the page says which traps to take today, which to take later, which to "
         "skip, and why. *I do not know* is a better answer than a lucky guess.",
         book_pages.raw(
@@ -39,22 +40,22 @@ def page() -> str:
             '<script defer src="placement/placement.js"></script>'),
         "In a terminal, `dlsys placement` does the same with fresh numbers. The command also "
         "takes into account what you have solved and guessed, can be interrupted at any time, and "
-        "changes what the start page and `dlsys progress` tell you to do next. Questions that you "
-        "answered wrong or skipped come back in `dlsys review`, beginning with those that you "
-        "were sure of. On this page, your answers stay in your browser.",
+        "changes what the start page and `dlsys progress` tell you to do next. Questions that "
+        "you answered wrong or skipped come back in `dlsys review`, beginning with your "
+        "confident mistakes. On this page, your answers "
+        "stay in your browser.",
         "## How it decides",
-        "Each stage builds on a few others. An answer says most about its own trap, something "
-        "about the other traps of its stage and about the stages that build on it, and a little "
-        "about all other traps. The next question is the one whose answer leaves the least doubt "
-        "about your "
-        "time. "
+        "Each stage builds on a few others. An answer says most about the question's own trap, "
+        "something about the other traps of the stage and about the stages that build on this "
+        "stage, and a little about all other traps. The page always asks the question whose "
+        "answer leaves the least doubt about your time. "
         "The plan skips a trap if the probability that you know it is at least "
         f"{percent(model.SKIP)}.",
         "## How well it does",
         f"We let {measured.LEARNERS * len(measured.KINDS)} simulated learners of "
-        f"{len(measured.KINDS)} kinds, whose gaps we know, answer the questions. They slip in one "
-        "out of ten answers, sometimes guess, and are drawn by rules that differ from the "
-        "placement's own. Over all of these learners, the plan contains "
+        f"{len(measured.KINDS)} kinds, whose gaps we know, answer the questions. The learners "
+        "slip in one out of ten answers, sometimes guess, and are drawn by rules that differ "
+        "from the placement's own. Over all of these learners, the plan contains "
         f"{percent(every['found'])} of the gaps and takes "
         f"{percent(every['spent'])} of the core path's time. The same time spent on the core path "
         f"from its beginning covers {percent(every['same_time'])} of the gaps. Of all gaps, the "
@@ -64,8 +65,8 @@ def page() -> str:
         "Fifteen questions cannot find isolated gaps in the knowledge of somebody who knows most "
         "of the course, as the last row shows. If you know most of the course, [the "
         "exam](how_to_use.md) and the [symptom "
-        "finder](symptoms.md) are better places to begin. We have not measured any real person "
-        "yet."]) + "\n"
+        "finder](symptoms.md) are better places to begin. We have not tried the placement with "
+        "real people yet."]) + "\n"
 
 
 def table(found: dict[str, dict]) -> str:

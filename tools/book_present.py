@@ -178,15 +178,16 @@ def page(entry: Stage, lesson: NotebookNode, written: dict) -> str:
     parts = [f"# Present stage {entry.number}: {entry.title}",
              f"`dlsys slides {entry.number}` makes the slides; {{kbd}}`G`, a number and Enter lead "
              "to the slide that a plan names. Next to the slides, keep your own copy of the "
-             "lesson open, made by "
-             f"`dlsys start {entry.number}`: the copy has no outputs yet, so break the code there. "
+             f"lesson open, made by `dlsys start {entry.number}`. This copy has no outputs yet, "
+             "so break the code there. "
              f"[The lesson](../notebooks/{entry.stem}.ipynb) has the outputs of a run."]
     slides = first_slides(lesson)
     for frame in FRAMES:
         blocks = plan(lesson, frame, slides)
         parts += [f"## {frame.minutes} minutes", clock(blocks), left_out(entry.number, blocks)]
-    parts += ["## What to break live", "Run the setup cells before the class. Ask for the guess "
-              "first, by show of hands, and write the count on the board."]
+    parts += ["## What to break live",
+              "Run the setup cells before the class. Before you run a trap, ask for the guess, by "
+              "a show of hands, and write the count on the board."]
     parts += [f"**{trap_link(id)}** {text}" for id, text in written["live"].items()]
     parts += ["## Questions that learners ask"]
     parts += [f"**{q['ask']}** {q['answer']} ({trap_link(q['trap'])})"
@@ -227,21 +228,21 @@ def overview(stages: list[Stage], lessons: book_pages.Lessons) -> str:
         f"the lesson: {GUESS} for a guess, {RUN} for a live run, the words and the lines of code "
         f"that you present, and for an exercise its own minutes and {COMPARE} to compare answers. "
         f"{book_minutes.formula()}",
-        "The slides are one file, which opens in any browser without a network:",
+        "The slides are one file, which any browser opens without a network:",
         "```bash\ndlsys slides 1                      # writes my-work/01_slides.html\n"
         "dlsys slides 1 --core               # only the core path, in at most 30 slides\n"
         "dlsys slides 1 --out first.html     # or where you say\n```",
         "Each idea of the lesson gets a slide with the first sentences and the drawing of its "
-        "section. Each trap gets a column of six slides, or more if its code is long: the wrong "
-        "code, the question, the measured number, the cause in a picture, the lines that repair "
-        "the code, and the rule to keep, with the task of the exercise and its clock. In a core "
+        "section. Each trap gets a column of six slides, or more if its code is long: the "
+        "wrong code, the question, the measured number, the cause in a picture, the lines that "
+        "repair the code, and the rule to keep, with the exercise's task and clock. In a core "
         "deck each trap follows the ideas that come before it in the lesson, the question is "
-        "below the code if there is room, and the last slide lists the rules of the traps. The "
+        "below the code if there is room, and the last slide lists the traps' rules. The "
         "slide numbers in the plans refer to the whole deck. The smallest letters of a figure "
         "are 18 pixels high in a window of 720 lines. "
-        "No slide names a trap's fault before the question has been answered. A slide shows "
-        "an explorer's drawing; the controls are in the lesson. {kbd}`Space` goes to the "
-        "next slide, "
+        "No slide names a trap's fault before the class has answered the question. Slides show "
+        "an explorer's drawing without its controls, which are in the lesson. {kbd}`Space` "
+        "goes to the next slide, "
         "{kbd}`→` skips to the next trap, {kbd}`G` and a number go to a slide, {kbd}`S` opens "
         "the speaker view with a trap's questions on each of its slides, {kbd}`D` switches between "
         "light and dark, {kbd}`?` lists all keys. To print to PDF, add `?view=print` to the "

@@ -13,9 +13,9 @@ def page(numbers: list[int]) -> str:
     known = [unit for unit in units.units() if unit.stage in numbers]
     parts = ["# What you can learn here",
              f"The course teaches {len(known)} units: concepts, formulas, calls of PyTorch and "
-             f"traps. {sum(unit.open for unit in known)} of them are in open text; the others are "
-             "marked *folded* and appear when you open *More* below their trap. To look up a "
-             "unit, ask the [symptom finder](symptoms.md), or type in a terminal: "
+             f"traps. {sum(unit.open for unit in known)} of them are in open text; the other "
+             "units are marked *folded* and appear when you open *More* below their trap. To "
+             "look up a unit, ask the [symptom finder](symptoms.md), or type in a terminal: "
              "`dlsys find \"weight decay\"`."]
     for entry in STAGES:
         if rows := [(book_pages.plain(unit.text), link(unit))

@@ -225,9 +225,10 @@ def report(n: int, own: float, found: dict[str, dict], few: dict[str, Any],
              f"{os.cpu_count()} cores ({platform.machine()}), Python "
              f"{platform.python_version()}, torch {importlib.metadata.version('torch')}; "
              f"{time.strftime('%Y-%m-%d')}. Load at the end of the run: "
-             f"{os.getloadavg()[0]:.1f}. The learners' own code takes {own:.3f} CPU s for each. "
-             "Ratios are those of one submission, its share of the whole command with its start; a "
-             "peer with fewer in the last column graded the first of them alone.\n",
+             f"{os.getloadavg()[0]:.1f}. The learners' own code takes {own:.3f} CPU s for each "
+             "submission. The ratios compare the times per submission, with the command's "
+             "start included. A peer with fewer submissions in the last column graded only the "
+             "first ones.\n",
              "| | CPU s each | times the CPU | submissions/min | times slower | points as dlsys |",
              "|---|---|---|---|---|---|"]
     for name, facts in found.items():
@@ -243,7 +244,8 @@ def report(n: int, own: float, found: dict[str, dict], few: dict[str, Any],
         whole, whole_cpu = (one[key] / here[key] for key in ("seconds", "cpu"))
         further = one["cpu"] / steady_cpu
         lines.append(f"- {name}: {whole_cpu:.0f} times the CPU time of `dlsys grade` for the whole "
-                     f"class and {whole:.0f} times its elapsed time, its start counted (aim: at "
+                     f"class and {whole:.0f} times its elapsed time, with the start included "
+                     "(aim: at "
                      f"least 20); {further:.0f} times the CPU time for each further submission.")
     lines.append(f"- Above the learners' own code: {steady_cpu - own:.3f} CPU s for each "
                  "submission (aim: at most 0.15).")

@@ -94,8 +94,9 @@ def report(facts: dict[str, Any], run: dict[str, str]) -> str:
     lost = facts["n"] - facts["results"]
     return "\n".join([
         "# A class of a thousand, killed twice\n",
-        f"{facts['n']} submissions of stage 1's worksheet, every 20th with a hostile cell, every "
-        "50th no notebook. `dlsys grade` and all its workers were killed after a third and after "
+        f"{facts['n']} submissions of stage 1's worksheet, every 20th with a hostile cell, "
+        "every 50th not a notebook. `dlsys grade` and all its workers were killed after a "
+        "third and after "
         "two thirds of the results, and went on with `--resume`. "
         f"{run['date']}, load {run['load']}, on {run['machine']}.\n",
         f"- Lost: {lost}. Graded twice: {facts['twice']}.",

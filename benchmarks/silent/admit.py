@@ -19,7 +19,7 @@ RULES = {
     "symptom": f"with the fault, one number is more than {SIGMAS} standard deviations from the "
                f"mean of {SEEDS} healthy runs, with each of {SEEDS} seeds and to the same side",
     "repair": f"once the mechanism is repaired, the mean of five runs of each such number is "
-              f"within {SIGMAS} standard deviations of the healthy ones",
+              f"within {SIGMAS} standard deviations of the healthy runs",
     "healthy": "a control has no such number",
     "source": "the mechanism is documented in a public issue, pull request or commit"}
 PUBLIC = re.compile(r"[\w.-]+/[\w.-]+#\d+|[\w.-]+/[\w.-]+@[0-9a-f]{7,40}")

@@ -14,20 +14,21 @@ from tools.book_pages import table
 
 TARGET = build.FOLDER / "RESULTS.md"
 TABLE = build.FOLDER / "table.json"
-SHOWN = {"curves": "curves of a run, next to those of two healthy runs",
+SHOWN = {"curves": "curves of a run, next to the curves of two healthy runs",
          "probes": "ten probes with prices, bought one by one",
-         "source": "a program of one file that runs",
-         "diff": "a change of a training repository, with its description"}
-WHAT = {"random": "a number, a cause and a line, drawn",
-        "range": "the first numbers out of a healthy range; `dlsys find` names the cause",
-        "finder": "`dlsys find` on what a change says of itself",
+         "source": "a runnable program in one file",
+         "diff": "a change to a training repository, with its description"}
+WHAT = {"random": "a confidence, a cause and a line, drawn at random",
+        "range": "takes the first numbers outside their healthy range; `dlsys find` names the "
+                 "cause",
+        "finder": "`dlsys find` on the description of a change",
         "watch": "`dlsys watch --hints` on the program",
-        "same": "`dlsys same` on the repository before and after",
-        "always faulty": "cheat: always 0.9, and always one cause",
+        "same": "`dlsys same` on the repository before and after the change",
+        "always faulty": "cheat: always 0.9, and always the same cause",
         "names everything": "cheat: every cause and every line",
-        "reads the case file": "cheat: what the file of cases gives away",
-        "compares the cases": "cheat: what only one program of the file has",
-        "counts letters": "cheat: the longer, the more likely faulty"}
+        "reads the case file": "cheat: uses what the case file gives away",
+        "compares the cases": "cheat: looks for what only one program in the file has",
+        "counts letters": "cheat: the longer the program, the more likely it is faulty"}
 
 
 def page() -> str:
@@ -37,37 +38,38 @@ def page() -> str:
     return "\n\n".join([
         "# SilentTraps",
         f"SilentTraps is a benchmark for tools and coding agents. It has {len(answers)} cases: "
-        f"{faulty} with a fault that raises no error, and {len(answers) - faulty} healthy ones. "
-        "A case is answered with a confidence that there is a fault, one cause, and one line where "
-        "there are lines. No language model takes part in the score.",
-        "The material is that of this course: the changes of review mode, and the exam's script "
-        "with its probes. The rules by which a case is admitted, the decoys in every program and "
-        "one score for all forms are new.",
+        f"{faulty} with a fault that raises no error, and {len(answers) - faulty} healthy "
+        "cases. The answer to a case is a confidence that there is a fault, one cause and, if "
+        "the case shows code, one line. No language model takes part in the scoring.",
+        "The material comes from this course: the changes of review mode, and the exam's "
+        "script with its probes. The admission rules, the decoys in every program and the "
+        "single score for all forms are new.",
         "## Four forms",
         forms(answers),
         "## What is admitted",
         "A candidate becomes a case only if its measurements pass every rule:",
         "\n".join(f"- {name}: {rule}." for name, rule in admit.RULES.items()),
-        "The form counts, too: a fault that only its source shows is a case in the form `source` "
-        "and none in `curves`. So many candidates were tried, and refused by their first broken "
-        "rule:",
+        "The form counts, too: a fault that shows only in its source code is a case in the "
+        "form `source` but not in `curves`. The table says how many candidates we tried, and "
+        "how many each rule refused as the first broken rule:",
         admitted(stored["tried"]),
         "## How it is scored",
         scoring(),
         "## The table",
         results(json.loads(TABLE.read_text("utf-8"))),
-        "`make bench-silent` computes all rows again. Each answer is kept as it comes, so you may "
-        "stop it and start it again.",
+        "`make bench-silent` computes all rows again. The command stores each answer as it "
+        "comes, so you can stop the command and start it again.",
         "## Your tool or agent",
         "Copy `benchmarks/silent/adapter.py`, fill in `decide`, and run it from the root of the "
         "course:",
         '```sh\n.venv/bin/python -m benchmarks.silent run "python my_adapter.py"\n```',
-        "Each case starts a process in an empty folder. It reads the case as a line of JSON and "
-        "prints its answer as another one, so an adapter may be written in any language. The "
-        "answers and the results of the probes are in a file of their own, which no adapter gets. "
-        "Give an agent no access to this repository: the faults are in it.",
-        "`benchmarks/silent/DATASHEET.md` says what the cases are made of, what the score cannot "
-        "tell, and how to make a private half."]) + "\n"
+        "Each case starts a process in an empty folder. The process reads the case as a line "
+        "of JSON and prints its answer as another line, so you can write an adapter in any "
+        "language. The right answers and the results of the probes are in a separate file, "
+        "which no adapter gets. Give an agent no access to this repository, because it "
+        "contains the faults.",
+        "`benchmarks/silent/DATASHEET.md` says what the cases are made of, what the score "
+        "cannot tell, and how to make a private half."]) + "\n"
 
 
 def forms(answers: dict[str, dict]) -> str:
@@ -89,18 +91,19 @@ def admitted(tried: dict[str, dict]) -> str:
 
 def scoring() -> str:
     return "\n".join([
-        "- **AUROC** of the confidence: how often a faulty case got more of it than a healthy one. "
-        "Guessing gives 0.5, and so does the same answer to every case. In brackets: where 90 % of "
-        "the values lie when the cases are drawn again.",
+        "- **AUROC** of the confidence: how often a faulty case got a higher confidence than a "
+        "healthy case. Guessing gives 0.5, and so does the same answer to every case. The "
+        "brackets contain 90 % of the values when the cases are drawn again.",
         "- **Named**: faulty cases whose cause was named, by the id of its trap or in up to "
-        f"{score.WORDS} words, which count as the first cause that `dlsys find` reads in them. Two "
-        "causes are none.",
-        "- **Placed**: faulty cases whose line was named. Two lines are none.",
+        f"{score.WORDS} words, which count as the first cause that `dlsys find` reads in them. "
+        "An answer with two causes counts as no cause.",
+        "- **Placed**: faulty cases whose line was named. An answer with two lines counts as "
+        "no line.",
         f"- **Accused**: healthy cases with a confidence above {score.ACCUSED}.",
         "- **Net**: the share of faulty cases that are solved, minus the share of healthy cases "
-        f"that are accused. Solved are a confidence above {score.ACCUSED}, the right cause and the "
-        f"right line; a case whose probes cost more than {score.BUDGET} counts half. Silence gives "
-        "0, and accusing everything at most 0.",
+        f"that are accused. A case is solved by a confidence above {score.ACCUSED}, the right "
+        f"cause and the right line; a case whose probes cost more than {score.BUDGET} counts "
+        "half. Accusing nothing gives 0, and accusing everything at most 0.",
         "- **Paid**: the mean price of the probes."])
 
 

@@ -6,7 +6,7 @@ from dlsys_watch.rule import Rule
 
 class AccumulationUnscaled(Rule):
     id, trap, sound = "accumulation-unscaled", "02.4", False
-    reads = "backward passes from one line between two steps, and the last operation of the loss"
+    reads = "backward passes from the same line between two steps, and the loss's last operation"
 
     def __init__(self, watch):
         super().__init__(watch)

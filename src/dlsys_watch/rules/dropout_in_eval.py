@@ -13,7 +13,7 @@ FRAMES = 12  # how far up a forward method is looked for
 
 class DropoutInEval(Rule):
     id, trap = "dropout-in-eval", "05.3"
-    reads = "the mode of the module whose forward calls F.dropout without `training`"
+    reads = "the mode of a module whose forward method calls F.dropout without `training`"
 
     def on_dropout(self, name, p, told):
         module = caller() if not told and p > 0 else None

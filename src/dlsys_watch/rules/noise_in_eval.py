@@ -11,7 +11,7 @@ TIMES = 2
 
 class NoiseInEval(Rule):
     id, trap, sound = "noise-in-eval", "05.3", False
-    reads = "the random state before and after a layer of the program's own, in eval mode"
+    reads = "the random state before and after a layer that the program defines, in eval mode"
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -13,7 +13,7 @@ ROW = 3
 
 class NotReduced(Rule):
     id, trap = "not-reduced", "09.6"
-    reads = "whether the last forward pass of each rank before a step was one that averages"
+    reads = "whether each rank's last forward pass before a step was one that averages gradients"
 
     def __init__(self, watch):
         super().__init__(watch)

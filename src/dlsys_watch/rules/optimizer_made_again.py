@@ -10,7 +10,7 @@ TIMES, STEPS = 4, 2
 
 class OptimizerMadeAgain(Rule):
     id, trap, sound = "optimizer-made-again", "04.8", False
-    reads = "optimizers that one line makes for the same weights, and the steps between them"
+    reads = "optimizers created by the same line for the same weights, and the steps between them"
 
     def __init__(self, watch):
         super().__init__(watch)

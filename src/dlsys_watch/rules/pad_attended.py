@@ -13,7 +13,7 @@ LAYERS = (nn.MultiheadAttention, nn.TransformerEncoder)
 
 class PadAttended(Rule):
     id, trap = "pad-attended", "08.2"
-    reads = "token ids that are padding, and attention over them without any mask"
+    reads = "padding token ids, and attention over them without any mask"
 
     def on_module(self, module, args, kwargs, grad):
         if not isinstance(module, LAYERS) or not args or not torch.is_tensor(args[0]):

@@ -11,7 +11,7 @@ from dlsys_watch.values import fingerprint
 
 class RandomEvaluation(Rule):
     id, trap = "random-evaluation", "06.1"
-    reads = "the first batch of two passes of a loader in fixed order that no step follows"
+    reads = "the first batches of two passes of a loader with a fixed order and no step after it"
 
     def __init__(self, watch):
         super().__init__(watch)

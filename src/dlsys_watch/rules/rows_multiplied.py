@@ -11,7 +11,7 @@ ENOUGH = 4   # calls that gave one row for each picture
 
 class RowsMultiplied(Rule):
     id, trap = "rows-multiplied", "07.11"
-    reads = "a model's rows of output, for images as in training and for larger ones"
+    reads = "a model's output rows, for images of the training size and for larger images"
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -10,7 +10,7 @@ SCALERS, STEPS = 3, 2
 
 class ScalerMadeAgain(Rule):
     id, trap = "scaler-made-again", "09.1"
-    reads = "the scalers that make the steps of the same weights, one after the other"
+    reads = "the scalers that take the steps of the same weights, one after the other"
 
     def __init__(self, watch):
         super().__init__(watch)

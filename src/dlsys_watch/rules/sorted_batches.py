@@ -14,7 +14,7 @@ PART = 0.6    # of the classes that a shuffled batch would hold
 
 class SortedBatches(Rule):
     id, trap = "sorted-batches", "12.7"
-    reads = "how many classes a training batch holds, compared with a shuffled one"
+    reads = "how many classes a training batch holds, compared with a shuffled batch"
 
     def __init__(self, watch):
         super().__init__(watch)

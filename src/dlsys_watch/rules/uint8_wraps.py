@@ -11,7 +11,7 @@ SIGNS: dict[str, Callable] = {"+": torch.add, "-": torch.sub, "*": torch.mul}
 
 class Uint8Wraps(Rule):
     id, trap = "uint8-wraps", "06.6"
-    reads = "sums, differences and products of uint8, compared with the same in int64"
+    reads = "sums, differences and products in uint8, compared with the same operations in int64"
 
     def on_arithmetic(self, sign, left, right, answer):
         if not torch.is_tensor(answer) or answer.dtype is not torch.uint8 or right is None:

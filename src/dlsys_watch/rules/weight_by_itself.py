@@ -8,7 +8,7 @@ from dlsys_watch.rule import Rule
 
 class WeightByItself(Rule):
     id, trap = "weight-by-itself", "15.4"
-    reads = "weights that topk has chosen, one per row, and that are divided by their sum"
+    reads = "weights chosen by topk, one per row, that are divided by their sum"
 
     def on_arithmetic(self, sign, left, right, answer):
         if sign == "/" and torch.is_tensor(right) and right.shape == answer.shape and (
