@@ -2568,9 +2568,9 @@ def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
 
 # %% [markdown] trap="04.10" role="keep"
 # **Keep:** Before you shard an optimizer, ask whether its rule works entry by entry. In a
-# matrix rule such as Muon's, the step of each part depends on its whole matrix, and on no
-# other matrix. **In your own code:** Compare a step of the whole weight with a step of
-# the split weight. **Seen in the wild:**
+# matrix rule such as Muon's, each part's step depends on its whole matrix. **In your own
+# code:** Compare a step of the whole weight with a step of the split weight. **Seen in
+# the wild:**
 # [`deepspeedai/DeepSpeed#8090`](https://github.com/deepspeedai/DeepSpeed/pull/8090) fixes
 # silently wrong updates wherever a matrix was split across two ranks, because no rank
 # held the whole matrix.
