@@ -162,10 +162,10 @@ def test_a_record_does_not_rest_on_comments(toy, monkeypatch):
 
 @pytest.mark.parametrize(("old", "new", "verdicts_change"), [
     ('"Work on a copy."', '"Copy it first."', False),
-    ('Broken("inputs after the call", f"{\', \'.join(changed)} changed", "no change",\n'
-     '                         "Work on a copy.")',
-     'Broken("the inputs, after the call",\n                         f"{\', \'.join(changed)} '
-     'changed", "none", "Copy.")', False),
+    ('Broken(CHANGED, f"{\', \'.join(traces)} changed", "no change",\n'
+     '                         "Work on a detached copy.")',
+     'Broken(CHANGED,\n                         f"{\', \'.join(traces)} changed", "none", "Copy.")',
+     False),
     ('"raised"', '"threw"', True),
     ("rel_tol=within", "rel_tol=2 * within", True),
 ])

@@ -45,4 +45,4 @@ class LoadedThenOverwritten(Rule):
             file, number = begun[0]  # type: ignore[misc]
             where = f"line {number}" if line and file == line[0] else f"{file}:{number}"
             self.say(f"what is loaded into {type(module).__name__} is gone before the model runs: "
-                     f"it is initialized again at {where}", line)
+                     f"it is initialised again at {where}", line)

@@ -22,7 +22,7 @@ class NormDecayed(Rule):
         wrong = [p for group, decay in zip(optimizer.param_groups, decays, strict=True)
                  if decay for p in group["params"] if id(p) in norms and p.requires_grad]
         if wrong:
-            self.say(f"{len(wrong)} weights of normalization layers are in a group with "
+            self.say(f"{len(wrong)} weights of normalisation layers are in a group with "
                      f"weight_decay {max(decays)}, although another group has 0",
                      known.place)
 

@@ -39,6 +39,6 @@ class NotReduced(Rule):
             del self.last[wrapper]
             self.times[wrapper] = 0 if averages else self.times.get(wrapper, 0) + 1
             if self.times[wrapper] == ROW:
-                self.say("the last forward pass before the step ran without synchronization: each "
+                self.say("the last forward pass before the step ran without synchronisation: each "
                          f"of {world()} ranks steps with its own gradients. no_sync() has to hold "
                          "the forward pass of all batches but the last", line)
