@@ -61,7 +61,7 @@ def test_a_record_outlives_a_new_description_of_a_rule_but_no_new_message(tmp_pa
 def test_every_rule_has_a_program_with_its_fault():
     found = {faults.rule_of(path).id for path in faults.FAULTS}
     of_ranks = {"past-the-wrapper", "clip-before-reduce", "same-batch-on-ranks",   # two processes
-                "not-reduced", "ranks-drift"}
+                "not-reduced", "ranks-drift", "same-draws-on-ranks"}
     assert found | of_ranks == set(RULES)
 
 
@@ -76,6 +76,14 @@ def test_a_rule_tells_its_fault_by_line_and_is_silent_when_it_is_repaired(path):
     mended = faults.repaired(source)
     assert mended != source
     assert faults.watch(mended, path, hints=not rule.sound) == ([], {})
+
+
+@pytest.mark.parametrize("stem", ["untied", "untied_by_to_empty"])
+def test_weights_that_come_untied_lead_to_the_trap_about_them(stem):
+    path = faults.FAULTS[0].with_name(stem + ".py")
+    found, _ = faults.watch(path.read_text("utf-8"), path)
+    assert {(f.rule, f.trap) for f in found} == {("untied", "08.12")}
+    assert json.loads(formats.EXPLANATIONS.read_text("utf-8"))["untied"]["trap"] == "08.12"
 
 
 @pytest.mark.parametrize("stem", ["attention_dropout_in_eval", "no_causal_mask", "softmax_twice"])
@@ -111,13 +119,13 @@ def test_a_rule_that_fails_is_left_out_and_named(monkeypatch, capsys):
 
 
 def test_rules_of_two_ranks(tmp_path):
-    """Both ranks tell what they see; rank 0 tells equal batches and weights that differ."""
+    """Both ranks tell what they see; rank 0 tells equal batches, equal draws and weights apart."""
     first, second = ranks.start(str(tmp_path))
-    assert len(first) == 2 * len(ranks.RANKS) == 10
+    assert len(first) == 2 * len(ranks.RANKS) == 12
     for name, answer in first.items():
         assert answer["found"] == [[answer["rule"], line] for line in answer["lines"]], name
         assert answer["failed"] == second[name]["failed"] == {}
-        if not name.startswith(("same_batch", "ranks_drift")):
+        if not name.startswith(("same_batch", "same_draws", "ranks_drift")):
             assert second[name]["found"] == answer["found"]
 
 

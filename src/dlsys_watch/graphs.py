@@ -36,7 +36,12 @@ def kind(node) -> str:
 
 def nodes(tensor, most: int = 4000) -> list:
     """All nodes that a tensor was computed by, nearest first; at most `most` of them."""
-    todo, seen, found = [tensor.grad_fn], set(), []
+    return nodes_before(tensor.grad_fn, most)
+
+
+def nodes_before(node, most: int = 4000) -> list:
+    """A node and all nodes before it, nearest first; at most `most` of them."""
+    todo, seen, found = [node], set(), []
     for node in todo:
         if node is None or node in seen:
             continue
@@ -50,5 +55,23 @@ def nodes(tensor, most: int = 4000) -> list:
 
 def leaves(tensor, most: int = 4000) -> list:
     """The leaf tensors that a tensor was computed from and that require a gradient."""
-    return [node.variable for node in nodes(tensor, most)
-            if node.name() == "torch::autograd::AccumulateGrad"]
+    return leaves_of(nodes(tensor, most))
+
+
+def leaves_of(found: list) -> list:
+    """The leaf tensors among nodes."""
+    return [node.variable for node in found if node.name() == "torch::autograd::AccumulateGrad"]
+
+
+def summands(node, most: int = 20) -> list:
+    """The nodes of the terms whose sum a number is, past factors; [node] if it is no sum."""
+    found, todo = [], [node]
+    while todo and len(found) + len(todo) <= most:
+        node = todo.pop(0)
+        before = [one for one, _ in node.next_functions if one is not None]
+        single = len(before) == 1 and kind(node) in ("Mul", "Div", "Neg", "ToCopy")
+        if kind(node) in ("Add", "Sub") or single:
+            todo += before
+        else:
+            found.append(node)
+    return found + todo

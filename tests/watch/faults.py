@@ -28,6 +28,7 @@ SHARED = {"softmax_before_log_softmax": "softmax_twice",  # two faults, one rule
           "pruned_copy_regrows": "pruned_regrows",
           "same_random_numbers_nested": "same_random_numbers",
           "untied_by_to_empty": "untied",
+          "end_of_padding_never_learned": "end_never_learned",
           "threshold_on_joined_logits": "threshold_on_logits",
           "scheduler_longer_than_run": "scheduler_unit",
           "scheduler_of_one_pass": "scheduler_unit",

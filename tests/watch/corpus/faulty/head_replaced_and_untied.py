@@ -1,5 +1,5 @@
 # Source: a pull request of accelerate: loading unties the tied weights (with its rule)
-# Trap: 10.5
+# Trap: 08.12
 
 import torch
 from torch import nn
