@@ -1939,7 +1939,7 @@ answers
 #   gradient norms layer by layer, both as absolute values and as ratios.
 # - Clip after `backward` and before `step`. `clip_grad_norm_` returns the norm before
 #   clipping.
-# - A ReLU layer without biases multiplies the mean square by fan_in x Var(w) / 2. He's
+# - A ReLU layer without biases multiplies its input's mean square by fan_in x Var(w) / 2. He's
 #   rule makes the factor per layer equal to one.
 #
 # **Next:** Stage 4 takes the gradient as given and shows what an optimizer does with it.

@@ -336,8 +336,8 @@ by_axes = {name: p for name, p in convnext.named_parameters()
 
 # %% trap="04.1" role="guess" quoted="wrong"
 guess("04.1",
-      "You try each filter on one model. Which filter exempts every gain "
-      "of its model?",
+      "The list of names runs on the encoder layer, the reviewer's rule on "
+      "the ConvNeXt. Which of the two exempts every gain of its model?",
       choices=["both of them",
                "only the list of names",
                "only the reviewer's rule",
@@ -1086,9 +1086,9 @@ plot_lines(range(1, 1001), {"per batch": fed, "per epoch": starved},
                "near 0.004.")
 
 # %% [markdown] trap="04.3" role="repair"
-# In the explorer below, "its numbers count" is the unit in which you wrote the arguments,
-# and "step() is called" is what your loop does. Set these two controls to different
-# units.
+# In the explorer below, "its numbers count" sets the unit of the schedule's arguments,
+# and "step() is called" sets how often your loop calls `step()`. Set these two controls
+# to different units.
 
 # %% role="explore" explorer="schedules"
 from dlsys_helpers.explorers.schedules import schedules
@@ -1247,7 +1247,7 @@ claim("largest difference between AdamW with decay 0 and Adam",
 
 # %% [markdown] trap="04.4" role="repair"
 # What happens with a decay of 0.1 in both optimizers? Two weights start at 1. One weight
-# gets small gradients, and the other weight gets large gradients:
+# gets small gradients, and the other gets large ones:
 
 # %% trap="04.4" role="repair"
 def after_decay(optimizer):

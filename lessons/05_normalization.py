@@ -1082,8 +1082,9 @@ class Ways(nn.Module):
 
 # %% trap="05.3" role="guess"
 guess("05.3",
-      "`F.alpha_dropout` drops nothing by default. How many of the six "
-      "calls still drop units after `eval()`?", unit="calls")
+      "Unlike `F.dropout`, `F.alpha_dropout` drops nothing by default. How "
+      "many of the six calls still drop units after `eval()`?",
+      unit="calls")
 
 # %% trap="05.3" role="look"
 ways, units = Ways(), torch.ones(100)

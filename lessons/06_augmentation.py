@@ -1786,7 +1786,7 @@ def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
 # which multiplies by a factor, works in this order. **In your own code:** Print `x.dtype`
 # before the first arithmetic on pixels, and look at one augmented image. **Source:**
 # [`v2.ToDtype`](https://docs.pytorch.org/vision/stable/generated/torchvision.transforms.v2.ToDtype.html)
-# with `scale=True` is the conversion that divides. **Seen in the wild:** In
+# with `scale=True` also divides by 255. **Seen in the wild:** In
 # [tensorpack#614](https://github.com/tensorpack/tensorpack/issues/614), one of many
 # augmentors had no clamp, so the images had coloured speckles. In
 # [LenslessPiCam#173](https://github.com/LCAV/LenslessPiCam/pull/173), an integer
@@ -2202,9 +2202,9 @@ finder = stroke_finder(changed)
 
 # %% trap="06.9" role="guess"
 guess("06.9",
-      "Take the pixels that belong to a stroke in a test image, but to the "
-      "background in its mirror image. On average, what probability of a "
-      "stroke does the network give these pixels?", unit="%")
+      "You show the network a test image. Take its stroke pixels that are "
+      "background in the mirrored mask. On average, what probability of a "
+      "stroke does the network give them?", unit="%")
 
 # %% trap="06.9" role="look"
 test_images = x_test.view(-1, 8, 8)
@@ -2658,8 +2658,8 @@ answers
 #
 # **Keep:** Copy bytes from pinned memory, and convert them to floats on the device. Count
 # the images per second that a step uses before you count workers. If the workers are too
-# slow, move the random part to the device, run it on a whole batch, and draw separate
-# random numbers for each image. **Source:** [CUDA C++ Best Practices
+# slow, move the random augmentations to the device, run them on a whole batch, and
+# draw separate random numbers for each image. **Source:** [CUDA C++ Best Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#pinned-memory),
 # section 10.1.1: copies from pinned memory are fastest, about 12 GB/s on 16 lanes of
 # PCIe 3. At that speed, copying the 128 photos above takes 2 ms as bytes and 8 ms as

@@ -1133,7 +1133,7 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 # 3. Compare by identity (`is`, or a set of tensors), because two different tensors can have equal values.
 
 # %% [markdown] trap="07.3" role="keep"
-# **Keep:** Measure forgetting on the old task, because the new loss does not show it.
+# **Keep:** Measure forgetting on the old task, which the new task's loss does not show.
 # Without BatchNorm (trap 07.7), a smaller rate for the body keeps more of the old task.
 # The effect of a smaller rate on the new task depends on the data. **In your own code:**
 # Compare the optimizer's tensors with the model's trainable tensors. A first layer is
@@ -1837,8 +1837,9 @@ losses = fit(saved, x_train, y_train, steps=200, lr=3e-3)
 # %% trap="07.8" role="guess"
 guess("07.8",
       "Suppose you call `torch.manual_seed(SEED)` before you create each "
-      "of the two objects. How much accuracy is then lost in loading?",
-      choices=["none", "about half of it", "nearly all of it"])
+      "of the two objects. How much of the saved model's accuracy does the "
+      "loaded model then lose?",
+      choices=["none of it", "about half of it", "nearly all of it"])
 
 # %% trap="07.8" role="look"
 loaded = Blocks(list)

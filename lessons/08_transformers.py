@@ -260,8 +260,8 @@ claim("GB of scores in one layer: 32 heads, 4,096 tokens, 16 bits",
 # ## Attention does not know the order
 #
 # "The dog bit the man" and "the man bit the dog" contain the same tokens. Attention works
-# on a *set* of keys and values. If keys and values move into a new order, the same for
-# both, every result stays the same.
+# on a *set* of keys and values. If you reorder the keys and the values in the same
+# way, every result stays the same.
 
 # %% role="concept"
 q, k, v = torch.randn(3, 1, 2, 5, 8)
@@ -854,7 +854,7 @@ claim("the kernel that SDPA chooses and the formula: largest gap",
 # `nn.MultiheadAttention` (MHA).
 #
 # Then you change the pads and nothing else, first in this row and then in 64 more rows of
-# five tokens and three pads. A reviewer has warned you: "To attention a pad is a key like
+# five tokens and three pads. A reviewer has warned you: "To attention, a pad is a key like
 # any other, so the five tokens also average over pads."
 
 # %% trap="08.2" role="break"
@@ -1008,7 +1008,7 @@ claim("floats, or queries masked: smaller of the two fractions on pads",
       min(shares["floats"], shares["queries"]), above=0.1)
 
 # %% [markdown] trap="08.2" role="more"
-# SDPA at least refuses the tokenizer's **integers**. **A row of only pads** becomes NaN
+# SDPA at least refuses the tokenizer's mask of **integers**. **A row of only pads** becomes NaN
 # if MHA returns its weights, in training as well. (Trap 08.1 covers MHA without returned
 # weights.) One NaN in a batch reaches the loss. Even if the loss leaves out pads, the NaN
 # still reaches the gradients. To avoid the NaN, let each pad look at itself, so that
@@ -1313,7 +1313,7 @@ claim("cross-attention: keys that each answer token looks at",
 # %% [markdown] trap="08.4" role="situation" core=true fault="attention writes all its scores to memory" symptom="attention runs out of memory for long sequences, n x n matrix, what does flash attention leave out"
 # ## No score travels
 #
-# A GPU computes on data in small memories on its chip. All other data has to come from a
+# A GPU computes on data in small memories on its chip. Other data has to come from a
 # large memory. On an A100:
 #
 # | | size | bytes per second |
@@ -1364,8 +1364,8 @@ def tiled(q, k, v, block=128, tile=128, fetch=lambda part: part):
 
 # %% trap="08.4" role="guess" quoted="wrong"
 guess("08.4",
-      "At 4,096 tokens, how many times the bytes of `tiled` does "
-      "`written_out` move?", unit="times")
+      "At 4,096 tokens, how many times as many bytes does `written_out` "
+      "move as `tiled`?", unit="times")
 
 # %% trap="08.4" role="look"
 def tokens(n, heads=4, d=64, device="cpu"):

@@ -148,8 +148,8 @@ claim("share of gradients lost with a scale of 65,536",
 # the backward pass. `torch.amp.GradScaler` manages the loss scale for you.
 # `scaler.scale(loss)` multiplies. `scaler.step(opt)` divides the gradients by the scale
 # before the optimizer uses them, and skips the step if any gradient has become infinite.
-# `scaler.update()` then halves a scale that was too large, and from time to time doubles
-# a scale that caused no overflow. `bfloat16` has as many exponent bits as `float32`, so
+# `scaler.update()` then halves the scale if it was too large, and doubles it now and then
+# if it caused no overflow. `bfloat16` has as many exponent bits as `float32`, so
 # it needs no loss scaling.
 
 # %% [markdown] role="concept"
@@ -519,7 +519,7 @@ short = steps_of(0.004, torch.bfloat16)
 
 # %% trap="09.8" role="guess"
 guess("09.8",
-      "How far do these 100 steps move the weight in `bfloat16`, as a "
+      "How far do the first 100 steps move the weight in `bfloat16`, as a "
       "percentage of 0.4?", unit="%")
 
 # %% trap="09.8" role="look"
@@ -3002,9 +3002,9 @@ def step_calls(plan):
 
 # %% trap="09.4" role="guess"
 guess("09.4",
-      "Each call of this sharded step handles one tensor. How large are "
-      "these tensors together, as a multiple of the tensor in DDP's single "
-      "`all_reduce`?",
+      "Add up the sizes of the tensors in all collective calls of the "
+      "sharded step. How large is the sum, as a multiple of the tensor in "
+      "DDP's single `all_reduce`?",
       unit="times")
 
 # %% trap="09.4" role="look"
@@ -3361,7 +3361,7 @@ def rebuild(optimizer, names: list, model: nn.Module):
 
 # %% [markdown] trap="09.13" role="hint"
 # 1. `type(optimizer)` takes a list of dicts, one for each group, with `"params"` and the settings.
-# 2. The settings of a group are all its keys except `"params"`. `optimizer.defaults` has the settings from the start, but a schedule may have changed the settings since.
+# 2. The settings of a group are all its keys except `"params"`. `optimizer.defaults` holds the initial settings, but a schedule may have changed them since.
 # 3. Build new dicts, so that the old optimizer keeps its own.
 
 # %% [markdown] trap="09.13" role="keep"

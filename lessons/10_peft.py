@@ -773,8 +773,8 @@ claim("error of the bfloat16 merge, divided by the update's norm", lost,
 
 # %% [markdown] trap="10.2" role="folklore"
 # **Told:** An unmerged adapter costs 5 to 15 % of the time, because of its hooks.
-# **Measured:** Peft uses no hooks here. It wraps each matrix in its own layer, which runs
-# three products instead of one. How much time these products cost depends on the machine
+# **Measured:** Peft uses no hooks here. It wraps each matrix in a layer that runs three
+# products instead of one. How much time these products cost depends on the machine
 # and the batch, so measure it where you serve the model.
 
 # %% trap="10.2" role="folklore"
@@ -1738,7 +1738,7 @@ claim("warnings", len(told), above=0)
 
 # %% trap="10.5" role="exercise" points=4 difficulty=3 minutes=20
 def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
-    """Load an adapter from a file into model, completely or not at all.
+    """Load an adapter from a file into a model, completely or not at all.
 
     The model's adapter is all parameters in named_parameters() whose paths
     end with the three parts lora_A.default.weight or lora_B.default.weight,

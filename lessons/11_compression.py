@@ -3087,8 +3087,8 @@ claim("accuracy recovered by the straight-through estimator at 3 bits",
 # each input instead. If an input is large, an error in its weights costs a lot. So before
 # the rounding, AWQ multiplies that input's column by a factor and divides the input by
 # the same factor, which leaves the product the same. The step of a row's grid also stays
-# the same, as long as the row's largest weight is in a different column. So the enlarged
-# weights of that column have a smaller relative rounding error. AWQ finds the factors by
+# the same, as long as the row's largest weight is in a different column. So the weights
+# in the enlarged column have a smaller relative rounding error. AWQ finds the factors by
 # searching over powers: each factor is the input's size to a power between 0 and 1.
 
 # %% role="concept"

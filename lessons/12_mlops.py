@@ -683,8 +683,8 @@ one, two = epochs(2, init=lambda id: np.random.seed(42 + id))
 
 # %% trap="12.3" role="guess" quoted="right"
 guess("12.3",
-      "Over the two epochs, 16 shifts are drawn. How many different ones "
-      "are among them?",
+      "Over the two epochs, 16 shifts are drawn. How many distinct shifts "
+      "are there?",
       unit="shifts")
 
 # %% trap="12.3" role="look"
@@ -1713,7 +1713,7 @@ def make_meter() -> tuple:
         you may add more batches after it.
 
     add leaves loss as it is, and backward() still works. After the caller
-    has dropped loss, nothing stays in memory to which only loss referred. A
+    has dropped loss, nothing that only loss referred to stays in memory. A
     meter's memory does not grow with the number of batches. Each call of
     make_meter returns a new meter.
 
@@ -2391,11 +2391,11 @@ starts = [start(script) for _ in range(4)]
 
 # %% trap="12.9" role="guess"
 guess("12.9",
-      "How many different numberings do the four starts produce, and is it "
-      "the one that `PYTHONHASHSEED=42` in the shell gives?",
+      "Which numberings do the four starts produce?",
       choices=["four different numberings",
-               "one numbering, the one that the shell gives",
-               "one numbering, but not the one that the shell gives"])
+               "the same one, as with `PYTHONHASHSEED=42` set in the shell",
+               "the same one, but not the one that "
+               "`PYTHONHASHSEED=42` in the shell gives"])
 
 # %% trap="12.9" role="look" compare=false
 for names in starts:

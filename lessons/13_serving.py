@@ -334,8 +334,8 @@ cem = admit(pool, cem_ids)
 
 # %% trap="13.1" role="guess" quoted="wrong"
 guess("13.1",
-      "How far does Cem move the distribution of Ann's next letter (0 %: "
-      "not at all, 100 %: no overlap)?",
+      "How far does Cem's request shift the distribution of Ann's next "
+      "letter (0 %: not at all, 100 %: no overlap)?",
       choices=["0 %",
                "from 1 to 30 %",
                "from 30 to 70 %",
@@ -1364,8 +1364,8 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="13.10" role="hint"
-# 1. The model's probability of a word is a product with one factor per token, each given
-#    the tokens before it. You need no mask, and no division along the way.
+# 1. The model's probability of a word is the product of its tokens' probabilities, each
+#    given the tokens before it. You need no mask, and no division along the way.
 # 2. Divide once, at the end, by the sum over the words.
 # 3. Add log-probabilities instead of multiplying probabilities. `softmax` over the sums
 #    then divides by the total, without overflow or underflow.
@@ -1531,7 +1531,7 @@ claim("steps: static batch, divided by continuous", long_way / short_way,
       above=1.2)
 
 # %% [markdown] role="concept"
-# A prefill is one long step, and while it runs no other request gets a letter. So a
+# A prefill is one long step, and while it runs, no other request gets a letter. So a
 # server can cut the prompt into pieces and run each piece in the same step as other
 # requests' decoding. This is *chunked prefill*. In the explorer below, choose the load,
 # the memory and how prompts are read. Guess first: with room for 40,000 tokens, pieces of
@@ -2214,7 +2214,7 @@ whole = ratio.prod(1)                                 # of each answer
 
 # %% trap="13.8" role="guess"
 guess("13.8",
-      "What is the median of these 64 products?",
+      "What is the median of the 64 answers' products of ratios?",
       choices=["about 0.1",
                "about 0.6",
                "about 0.9",

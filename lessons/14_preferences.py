@@ -756,8 +756,8 @@ held, _, held_way = learn(reinforce(log_ratio))
 
 # %% trap="14.3" role="guess" quoted="wrong"
 guess("14.3",
-      "How large is the KL to the start after 50 steps with the penalty, "
-      "as a percentage of the KL after 50 steps without it?",
+      "One run takes 50 steps with the penalty, the other 50 without. How "
+      "large is the first run's final KL, as a percentage of the second's?",
       unit="%")
 
 # %% trap="14.3" role="look"

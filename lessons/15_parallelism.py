@@ -501,8 +501,8 @@ piped = ranks.run(four_passes, SEED, x64, y64, uses=(stages, loss_of, flat))
 
 # %% trap="15.2" role="guess"
 guess("15.2",
-      "In the final gradient, how many times as much does the last pass "
-      "count as the first?", unit="times")
+      "In the final gradient, how large is the last pass's weight, as a "
+      "multiple of the first pass's weight?", unit="times")
 
 # %% trap="15.2" role="look"
 def own_gradients(x, y, passes=4):
@@ -694,7 +694,7 @@ def pass_losses(labels: list, divides: bool) -> list:
     # END SOLUTION
 
 # %% [markdown] trap="15.2" role="hint"
-# 1. If the schedule does not divide, divide each summed loss by the total number of
+# 1. If the schedule does not divide the gradients, divide each summed loss by the total number of
 #    labels in the step.
 # 2. Suppose the schedule divides. In the end, the gradient of pass `p` has been divided by the numbers of micro-batches of `p` and of every later pass, multiplied together. So divide your divisor by this product.
 # 3. Go through the passes from the last to the first, and keep the running product.
@@ -1428,7 +1428,8 @@ guess("15.5",
       choices=["not by a single bit",
                "a little, enough to make the load somewhat more even",
                "a lot, enough to make the load nearly even",
-               "so much that the task is no longer learned with the loss"])
+               "so much that, with the balance loss, the task is no longer "
+               "learned"])
 
 # %% trap="15.5" role="look"
 percent = 100 * loads(crowd).max().item()
@@ -2501,8 +2502,8 @@ claim("seconds per step: checkpoints, divided by micro-batches of one",
 # %% [markdown] trap="15.8" role="repair"
 # The step time is the time for products, at 0.55 of the peak, plus sending. Differences
 # below 5 % mean nothing. Guess first. On eight cards of `24` GB, with all activations
-# kept, which split makes the 7B model fit: copies with ZeRO-0 (1), ZeRO-1 (2) or ZeRO-3
-# (3), pairs (4), tensor (5), or stages (6)? (*MFU* is useful work divided by the peak.)
+# kept, which split makes the 7B model fit: (1) copies with ZeRO-0, (2) copies with
+# ZeRO-1, (3) copies with ZeRO-3, (4) pairs, (5) tensor, (6) stages? (*MFU* is useful work divided by the peak.)
 
 # %% role="explore" explorer="plan_a_run"
 from dlsys_helpers.explorers.plan_a_run import plan_a_run

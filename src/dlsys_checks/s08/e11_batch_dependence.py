@@ -243,7 +243,7 @@ wrong("leaving the mode as it was, so that dropout looks like a dependence", "ev
       "torch.manual_seed(0)\n    with torch.no_grad(): old = model(x.clone())[0].clone(); "
       "torch.manual_seed(0); new = model(torch.cat([x[:1], others]))[0]\n    out = (new - "
       "old).abs().max().item()")
-wrong("measuring in the mode that the model has", "eval", "model.eval()", "pass")
+wrong("measuring in whatever mode the model is in", "eval", "model.eval()", "pass")
 wrong("restoring modes by module type", "modes",
       "modes =",
       "kinds = {type(m): m.training for m in model.modules()}; modes =",

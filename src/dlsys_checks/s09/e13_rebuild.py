@@ -231,7 +231,7 @@ wrong("using the first group's settings for all groups", "settings",
       "(old)", "(optimizer.param_groups[0])", says="setting lr of group")
 
 
-@ex.wrong("keeping the old state under the new parameters", breaks="state")
+@ex.wrong("keeping the old state for the new parameters", breaks="state")
 def state_moved(optimizer, names, model):
     new = rebuilt(optimizer, names, model)
     for ours, theirs in zip(new.param_groups, optimizer.param_groups, strict=True):

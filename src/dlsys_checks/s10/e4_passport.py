@@ -295,7 +295,8 @@ ex.wrong("looking through only four levels", stamped, breaks="layer",
 ex.wrong("treating every parameter named A or B as LoRA",
          lambda model: stamped(model, other=lambda made, m: [path for path in made["other"] if
              path.split(".")[-1] not in ("A", "B")]), says="other", breaks="layer")
-ex.wrong("never listing other parameters", stamped, breaks=("other", "layer", "order"),
+ex.wrong("leaving out every parameter that is not LoRA's", stamped,
+         breaks=("other", "layer", "order"),
          other=lambda made, m: [])
 ex.wrong("listing only the head as other, not the norm", stamped, breaks="other",
          other=lambda made, m: [k for k in made["other"] if "norm" not in k])

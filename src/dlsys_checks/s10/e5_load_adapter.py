@@ -20,7 +20,7 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("10.5", "load_adapter", seen=("params", "file"), says="raised for a file that fits")
 
 ex.promise_table("""
-whole      | Load an adapter from a file into model, completely or not at all. | raised; adapter
+whole      | Load an adapter from a file into a model, completely or not at all. | raised; adapter
              tensor
 paths      | The model's adapter is all parameters in named_parameters() whose paths end with the
              three parts lora_A.default.weight or lora_B.default.weight, such as

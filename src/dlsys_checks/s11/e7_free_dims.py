@@ -307,12 +307,12 @@ wrong("accepting True for 1, because bool is a subclass of int",
       "type", TYPES, "not isinstance(e, type(first))")
 wrong("treating lists and tuples as the same", "type",
       TYPES, TYPES + " and {type(e), type(first)} != {list, tuple}")
-wrong("not comparing values", "value", f"any({VALUES} in examples)", "False")
+wrong("not comparing the outputs' values", "value", f"any({VALUES} in examples)", "False")
 wrong("letting True and False vary",
       "value", VALUES, "e != first and not isinstance(e, bool) for e")
 wrong("comparing only the values of the first two examples", ("value", "examples"),
       VALUES + " in examples", VALUES + " in examples[:2]")
-wrong("not comparing values that are nested deeper", "value",
+wrong("not comparing output values that are nested deeper", "value",
       "def made(examples):", "def made(examples, depth=0):",
       INSIDE, "made([e[k] for e in examples], depth + 1)",
       "made(list(e))", "made(list(e), depth + 1)", f"any({VALUES}", f"depth < 2 and any({VALUES}")

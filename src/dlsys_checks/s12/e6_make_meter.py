@@ -31,7 +31,7 @@ mean    | mean() returns the mean over all rows so far, summed in double precisi
 nan     | and math.nan before the first batch. | case asked before the first; no batch
 asked   | It can be called at any time, and you may add more batches after it. | case asked in
           between; asked before the first; one batch, asked twice; no batch
-alive   | After the caller has dropped loss, nothing stays in memory to which only loss referred. |
+alive   | After the caller has dropped loss, nothing that only loss referred to stays in memory. |
           tensors saved by the graph; losses whose memory is still held; mean after
 left    | add leaves loss as it is, and backward() still works. | losses that changed; gradients
           that are wrong
