@@ -86,7 +86,7 @@ def test_the_suite_adds_up(records, monkeypatch):
     write(records, "suite.json", {"run": "today", "parts": parts})
     text = page.page()
     assert "| b | 500 | 60 | 4 |\n| 2 others | 220 | 45 | 4 |\n| all | 720 | 105 | 8 |" in text
-    assert "3 of them take 4 minutes" in text  # 720 / 3 / 60
+    assert "3 workers take 4 minutes" in text  # 720 / 3 / 60
 
 
 def test_the_graders_page_stands_one_level_down(records):

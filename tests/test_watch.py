@@ -61,7 +61,7 @@ def test_a_record_outlives_a_new_description_of_a_rule_but_no_new_message(tmp_pa
 def test_every_rule_has_a_program_with_its_fault():
     found = {faults.rule_of(path).id for path in faults.FAULTS}
     of_ranks = {"past-the-wrapper", "clip-before-reduce", "same-batch-on-ranks",   # two processes
-                "not-reduced", "ranks-drift", "same-draws-on-ranks"}
+                "not-reduced", "ranks-drift"}
     assert found | of_ranks == set(RULES)
 
 
@@ -119,13 +119,13 @@ def test_a_rule_that_fails_is_left_out_and_named(monkeypatch, capsys):
 
 
 def test_rules_of_two_ranks(tmp_path):
-    """Both ranks tell what they see; rank 0 tells equal batches, equal draws and weights apart."""
+    """Both ranks tell what they see; rank 0 tells equal batches and weights apart."""
     first, second = ranks.start(str(tmp_path))
-    assert len(first) == 2 * len(ranks.RANKS) == 12
+    assert len(first) == 2 * len(ranks.RANKS) == 10
     for name, answer in first.items():
         assert answer["found"] == [[answer["rule"], line] for line in answer["lines"]], name
         assert answer["failed"] == second[name]["failed"] == {}
-        if not name.startswith(("same_batch", "same_draws", "ranks_drift")):
+        if not name.startswith(("same_batch", "ranks_drift")):
             assert second[name]["found"] == answer["found"]
 
 
