@@ -1,4 +1,4 @@
-# %% [markdown] role="hook" traps=9
+# %% [markdown] role="hook" traps=10
 # # 6. Augmentation, Mixup and early stopping
 #
 # Your classifier knows its training images by heart and gets new ones wrong. So you shift
@@ -7,7 +7,7 @@
 # helped.
 #
 # The ideas come first: what overfitting is, and what each remedy does about overfitting.
-# Then come nine traps in which the three lines run, but the score or the pixels are not
+# Then come ten traps in which the three lines run, but the score or the pixels are not
 # what you think. Each trap shows the code, asks for your guess, measures the result, and
 # fixes the faulty line.
 
@@ -2360,6 +2360,292 @@ def augmented_pairs(images: torch.Tensor, masks: torch.Tensor, shift: int,
 # **Seen in the wild:** In [albumentations-team/albumentations
 # 1196](https://github.com/albumentations-team/albumentations/issues/1196), an image and
 # its mask are rotated by two separate calls, so the angles differ.
+
+# %% [markdown] trap="06.10" role="situation" fault="each worker of the loader reads the whole iterable dataset" symptom="IterableDataset with num_workers gives duplicate rows; an epoch has num_workers times as many batches; accuracy depends on num_workers"
+# ## A second worker
+#
+# Your training digits come as a *stream*: an `IterableDataset`, whose `__iter__` yields
+# one row after another and which cannot look up a row by its number. You train for 130
+# steps with batches of 10, one pass over the 1,300 digits. Reading is slow, so you let
+# the `DataLoader` prepare the batches in two *workers*. A worker is a process with its
+# own copy of the dataset. You change nothing else, and the loss still falls.
+
+# %% trap="06.10" role="break" tags=["plumbing"]
+before = torch.get_rng_state()    # put back at the end of this trap
+
+# %% trap="06.10" role="break"
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+class Rows(IterableDataset):
+    """The rows of x and y with their numbers, first to last."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __iter__(self):
+        yield from zip(range(len(self.x)), self.x, self.y)
+
+def batches_of(rows, workers=2):
+    return DataLoader(rows, batch_size=10, num_workers=workers,
+                      multiprocessing_context="fork")  # in a notebook
+
+# %% trap="06.10" role="break"
+def one_pass(batches, steps=130):
+    """Return a network, its loss at each step, and the rows it saw."""
+    net, losses, taken = mlp(64), [], []
+    opt = torch.optim.Adam(net.parameters(), lr=0.01)
+    for _, (row, x, y) in zip(range(steps), batches):
+        loss = F.cross_entropy(net(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        losses.append(loss.item())
+        taken.append(row)
+    return net, losses, torch.cat(taken)
+
+copied_net, losses, taken = one_pass(batches_of(Rows(x_train, y_train)))
+
+# %% trap="06.10" role="guess"
+guess("06.10", "In 130 steps, the network gets 1,300 rows. How many "
+      "different digits are among them?", unit="digits")
+
+# %% trap="06.10" role="look"
+print(f"loss of the last 20 steps: {sum(losses[-20:]) / 20:.2f}")
+print(f"rows: {len(taken)}, different digits: {len(taken.unique())}")
+
+# %% trap="06.10" role="look"
+measured("06.10", len(taken.unique()), right=(650, 650))
+
+# %% trap="06.10" role="look"
+claim("different digits among 1,300 rows", len(taken.unique()),
+      expected=650)
+
+# %% [markdown] trap="06.10" role="look"
+# With two workers, each batch comes twice in a row. With more workers it comes as often
+# as there are workers, and the 130 steps end earlier in the stream. You can compute that
+# without more processes. How good is the network after 130 steps?
+
+# %% trap="06.10" role="look" tags=["for-look"]
+def repeated(workers):
+    """The batches of the loader with this many workers."""
+    for rows in torch.arange(1300).split(10):
+        for _ in range(workers):
+            yield rows, x_train[rows], y_train[rows]
+
+by_workers = {n: accuracy(one_pass(repeated(n))[0], x_test, y_test)
+              for n in (1, 2, 4, 8, 16)}
+plot_columns(by_workers, xlabel="workers of the loader", form=".2f",
+             ylabel="test accuracy after 130 steps",
+             title="A setting for speed changes the network",
+             alt="Five columns of test accuracy, for 1, 2, 4, 8 and 16 "
+                 "workers. The accuracy falls from above 0.9 with one "
+                 "worker to well below 0.8 with 16.")
+
+# %% trap="06.10" role="look"
+claim("test accuracy, one worker minus 16 workers",
+      by_workers[1] - by_workers[16], above=0.12)
+
+# %% [markdown] trap="06.10" role="why"
+# If a dataset can look up rows by number, the loader deals out the numbers, and no two
+# workers get the same one. A stream has no numbers to deal out. So each worker runs the
+# whole `__iter__` of its own copy. The loader takes one batch from each worker in turn:
+# the first batch of worker 0, the same batch of worker 1, then the second batch of each.
+
+# %% [markdown] trap="06.10" role="repair"
+# The dataset has to skip the rows of the other workers by itself. In a worker,
+# `get_worker_info()` returns its `id` and the number of workers; in the main process it
+# returns `None`.
+
+# %% trap="06.10" role="repair" tags=["for-repair"]
+class Dealt(Rows):
+    """Each worker keeps every n-th row."""
+
+    def __iter__(self):
+        info = get_worker_info()
+        me, workers = (info.id, info.num_workers) if info else (0, 1)
+        for place, row in enumerate(super().__iter__()):
+            if place % workers == me:
+                yield row
+
+dealt_net, _, dealt = one_pass(batches_of(Dealt(x_train, y_train)))
+print(f"rows: {len(dealt)}, different digits: {len(dealt.unique())}")
+
+# %% trap="06.10" role="repair"
+claim("different digits among 1,300 rows, dealt out",
+      len(dealt.unique()), expected=1300)
+
+# %% trap="06.10" role="repair"
+from dlsys_helpers import draw_ranks
+
+def first_batches(rows):
+    """The first two batches of each worker, in a few words."""
+    said = ["{}, {} ... {}".format(*step[[0, 1, 9]].tolist())
+            for step in rows.view(-1, 10)[:4]]
+    return [said[0::2], said[1::2]]
+
+draw_ranks({"each reads all": first_batches(taken),
+            "dealt out": first_batches(dealt)},
+           marks={"each reads all": [(1, 0), (1, 1)]},
+           ranks=["worker 0", "worker 1"],
+           title="Each worker needs rows of its own",
+           alt="Two tables with the row numbers of two batches from each "
+               "of two workers. If each worker reads all, both workers "
+               "have rows 0 to 9 and then 10 to 19. Dealt out, worker 0 "
+               "has the even rows and worker 1 the odd rows.")
+
+# %% trap="06.10" role="repair"
+better = (accuracy(dealt_net, x_test, y_test)
+          - accuracy(copied_net, x_test, y_test))
+
+# %% trap="06.10" role="repair"
+claim("test accuracy, dealt out minus each reads all", better, above=0.01)
+
+# %% [markdown] trap="06.10" role="repair"
+# With several ranks (training processes, one for each GPU), every rank has workers of its
+# own, and `get_worker_info` knows nothing about ranks. Rows then have to be dealt to the
+# ranks as well.
+
+# %% [markdown] trap="06.10" role="more" topics="the loader's order · a pass without a limit · the learning rate · validation · shuffling · torch's warning"
+# The batches that `repeated` computes are the loader's own:
+
+# %% trap="06.10" role="more"
+computed = torch.cat([rows for rows, _, _ in repeated(2)])
+
+# %% trap="06.10" role="more"
+claim("rows of the 130 steps that differ from the computed ones",
+      (computed[:1300] != taken).sum(), expected=0)
+
+# %% [markdown] trap="06.10" role="more"
+# Without a limit on the steps, the pass over two workers is twice as long. A schedule
+# that was planned for 130 steps then brings the learning rate down to 0 in the middle of
+# the pass, and back up again:
+
+# %% trap="06.10" role="more"
+opt = torch.optim.SGD(mlp(64).parameters(), lr=0.1)
+schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=130)
+rates = []
+for _ in batches_of(Rows(x_train, y_train)):
+    opt.step()
+    schedule.step()
+    rates.append(schedule.get_last_lr()[0])
+
+# %% trap="06.10" role="more"
+claim("steps in one pass over two workers", len(rates), expected=260)
+claim("learning rate after 130 steps", rates[129], expected=0, within=1e-6)
+claim("learning rate after the pass, relative to the first",
+      rates[-1] / 0.1, expected=1, within=1e-3)
+
+# %% [markdown] trap="06.10" role="more"
+# A validation loader hides the fault better: each row counts twice, so the accuracy stays
+# the same. Only its error bar is wrong, because it is computed from twice as many rows.
+
+# %% trap="06.10" role="more"
+right = torch.cat([dealt_net(x).argmax(1) == y for _, x, y in
+                   batches_of(Rows(x_test, y_test))]).float()
+
+# %% trap="06.10" role="more"
+claim("rows that are validated, out of 497", len(right), expected=994)
+claim("accuracy over these rows, minus the accuracy",
+      right.mean() - accuracy(dealt_net, x_test, y_test), expected=0,
+      within=1e-6)
+
+# %% [markdown] trap="06.10" role="more"
+# Dealing out rows needs one order for all workers. Torch gives every worker its own seed.
+# If each worker shuffles the rows before it takes its share, the number of rows is right,
+# but about a quarter of the digits are missing and as many come twice:
+
+# %% trap="06.10" role="more"
+class Shuffled(Dealt):
+    """Each worker shuffles all rows, then keeps every n-th."""
+
+    def __iter__(self):
+        order = torch.randperm(len(self.x))
+        yield from Dealt(self.x[order], order).__iter__()
+
+drawn = torch.cat([y for _, _, y in batches_of(Shuffled(x_train, y_train))])
+
+# %% trap="06.10" role="more"
+claim("rows of a pass, shuffled by each worker", len(drawn), expected=1300)
+claim("fraction of the digits that never come",
+      1 - len(drawn.unique()) / 1300, expected=0.25, within=0.05)
+
+# %% [markdown] trap="06.10" role="more"
+# Torch has a warning for this, if the dataset has a `__len__` and you have asked for
+# `len(loader)`. But in the version that was measured, the warning compares *batches*
+# with *rows*. So it says nothing as long as a batch has more rows than there are workers:
+
+# %% trap="06.10" role="more"
+import warnings
+
+class Long(Rows):
+    def __len__(self):
+        return len(self.x)
+
+def warns(size):
+    loader = DataLoader(Long(x_test[:100], y_test[:100]), batch_size=size,
+                        num_workers=2, multiprocessing_context="fork")
+    planned = len(loader)                # as a progress bar does
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        steps = sum(1 for _ in loader)
+    print(f"batches of {size}: {steps} steps, planned {planned}")
+    return any("have been fetched" in str(w.message) for w in caught)
+
+# %% trap="06.10" role="more"
+claim("torch warns, with batches of 1", warns(1), expected=True)
+claim("torch warns, with batches of 10", warns(10), expected=False)
+
+# %% trap="06.10" role="more" tags=["plumbing"]
+torch.set_rng_state(before)
+
+# %% trap="06.10" role="exercise" points=3 difficulty=2 minutes=15
+def worker_rows(stream, worker: int, workers: int, rank: int, world: int):
+    """Yield the rows of a stream that are this worker's share.
+
+    Every worker of every rank calls this, each with a copy of the same
+    stream. Together they yield every row exactly once. The numbers of rows
+    of two ranks differ by at most one, and so do the numbers of rows of two
+    workers of one rank.
+
+    Args:
+        stream: an iterator over rows of any type. Rows can be equal. It can
+            have fewer rows than there are workers, or none.
+        worker, workers: this worker's number, from 0, and the number of
+            workers of each rank. If workers is 0, there are no worker
+            processes, and worker 0 is the main process of the rank.
+        rank, world: this rank's number, from 0, and the number of ranks.
+
+    Yield each row as soon as it has been read, because a stream may be
+    endless.
+
+    Example: of 7 rows, two ranks get 4 and 3. With two workers each, no
+    worker gets more than 2.
+    """
+    # BEGIN SOLUTION
+    for place, row in enumerate(stream):
+        turn, first = divmod(place, world)
+        if first == rank and turn % max(workers, 1) == worker:
+            yield row
+    # END SOLUTION
+
+# %% [markdown] trap="06.10" role="hint"
+# 1. Deal the rows to the ranks first, in turn. `place % world` says whose row it is.
+# 2. Then deal the rank's own rows to its workers. `place // world` counts the rank's rows,
+#    and 0 workers are one reader.
+# 3. A function with `yield` in a loop over `stream` reads only as far as its caller asks.
+
+# %% [markdown] trap="06.10" role="keep"
+# **Keep:** Every worker runs the whole `__iter__` of an iterable dataset. Split the stream
+# there, by rank and by worker, in one order that all of them share. **In your own code:**
+# Collect the row numbers (or hashes of rows) of one pass, with `num_workers=0` and with
+# 2. Both have to contain every row once. **Source:** PyTorch documentation,
+# [IterableDataset](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset).
+# **Seen in the wild:** In [pytorch #30599](https://github.com/pytorch/pytorch/issues/30599)
+# an epoch grows with `num_workers`. In [datasets
+# #3423](https://github.com/huggingface/datasets/issues/3423) a streamed data set came once
+# from each worker. [finetrainers
+# #394](https://github.com/huggingface/finetrainers/issues/394) quotes PyTorch's
+# documentation and asks for the split.
 
 # %% [markdown] role="concept"
 # ## Further

@@ -1,4 +1,4 @@
-# %% [markdown] role="hook" traps=6
+# %% [markdown] role="hook" traps=7
 # # 10. LoRA, QLoRA and parameter-efficient tuning
 #
 # Your team serves one language model to many customers, and every customer wants the
@@ -9,7 +9,7 @@
 # With a library, adding an adapter takes three lines of code. Much can go wrong around
 # those lines without an error: in module names, adapter files, labels, lengths and number
 # formats. This stage first develops the idea, an update that is the product of two thin
-# matrices. Then it shows six things that can go wrong.
+# matrices. Then it shows seven things that can go wrong.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -2044,6 +2044,263 @@ def lm_labels(ids: torch.Tensor, prompts: torch.Tensor,
 # 33](https://github.com/mlabonne/llm-course/issues/33): a model from a well-known
 # notebook stops only at the maximum length.
 
+# %% [markdown] trap="10.7" role="situation" fault="the chat template and the tokenizer both add a BOS token" symptom="double BOS, prompt begins with two begin_of_text tokens, chat template and add_special_tokens, fine-tuned model is worse on the server than in the test"
+# ## The server writes a log
+#
+# You teach a small Llama to count. A message is a list of orders, such as `tea milk tea`,
+# and the answer is one token, the number of teas. The tokenizer has a *chat template*, a
+# pattern that turns messages into the text that the model gets. In training, one call
+# applies the template and encodes the text.
+#
+# The server does this in two steps, because it also writes the text into a log. It uses
+# the same tokenizer and the same template.
+
+# %% trap="10.7" role="break" tags=["plumbing"]
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+ORDERS = ["tea", "milk", "cake", "salt"]
+WORDS = [*map(str, range(10)), "<s>", *ORDERS]   # by token id
+START = WORDS.index("<s>")
+core = Tokenizer(models.WordLevel({word: i for i, word in
+                                   enumerate(WORDS)}))
+core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+core.post_processor = processors.TemplateProcessing(
+    single="<s> $A", special_tokens=[("<s>", START)])
+tokenizer = transformers.PreTrainedTokenizerFast(
+    tokenizer_object=core, bos_token="<s>",
+    chat_template="{{ bos_token }} {% for message in messages %}"
+                  "{{ message.content }}{% endfor %}")
+
+# %% trap="10.7" role="break" tags=["plumbing"]
+def orders(rows):
+    """Chats of one length, and how many teas each asks for, up to 9."""
+    size, odds = torch.randint(4, 13, ()).item(), torch.rand(rows, 1)
+    picks = torch.randint(1, 4, (rows, size))
+    picks[torch.rand(rows, size) < odds] = 0              # tea
+    picks[:, 9:] = picks[:, 9:].clamp(min=1)
+    return ([[{"role": "user",
+               "content": " ".join(ORDERS[pick] for pick in row)}]
+             for row in picks.tolist()], (picks == 0).sum(1))
+
+# %% trap="10.7" role="break"
+def in_training(chats):
+    """Ids (rows, T): the template and the tokenizer in one call."""
+    return torch.tensor(tokenizer.apply_chat_template(chats)["input_ids"])
+
+def on_the_server(chats):
+    """Ids (rows, T): first the text, then the ids."""
+    texts = tokenizer.apply_chat_template(chats, tokenize=False)
+    return torch.tensor(tokenizer(texts)["input_ids"])
+
+# %% trap="10.7" role="break"
+def taught(model, encode, steps, lr=1e-2):
+    """Train the model to answer with the number of teas."""
+    opt = torch.optim.AdamW(model.parameters(), lr)
+    for step in range(steps):
+        for group in opt.param_groups:
+            group["lr"] = lr * min(1, 2 - 2 * step / steps)
+        chats, teas = orders(32)
+        logits = model(input_ids=encode(chats)).logits[:, -1]
+        opt.zero_grad()
+        F.cross_entropy(logits, teas).backward()
+        opt.step()
+    return model.eval()
+
+# %% trap="10.7" role="break"
+tests = [orders(64) for _ in range(12)]
+teas = torch.cat([count for _, count in tests])
+
+@torch.no_grad()
+def replies(model, encode):
+    """The model's answers to all tests."""
+    return torch.cat([model(input_ids=encode(chats)).logits[:, -1].argmax(1)
+                      for chats, _ in tests])
+
+waiter = taught(small_llama(bos_token_id=START), in_training, steps=400)
+tested, served = (replies(waiter, encode)
+                  for encode in (in_training, on_the_server))
+
+# %% trap="10.7" role="guess"
+guess("10.7",
+      "Many messages ask for six teas. What is the mean of the model's "
+      "answers on the server?",
+      choices=["below 5.8", "between 5.8 and 6.2", "above 6.2"])
+
+# %% trap="10.7" role="look"
+for encode in (in_training, on_the_server):
+    print(f"{encode.__name__:14}", encode(tests[0][0][:1])[0].tolist())
+right = {"in the test": (tested == teas).float().mean().item(),
+         "on the server": (served == teas).float().mean().item()}
+print({where: f"{share:.2f} right" for where, share in right.items()})
+
+# %% trap="10.7" role="look"
+claim("accuracy in the test minus accuracy on the server",
+      right["in the test"] - right["on the server"], above=0.15)
+
+# %% [markdown] trap="10.7" role="look"
+# The ids on the server begin with the same token twice. And the wrong answers are not
+# random. On the server, the model counts too few teas on average:
+
+# %% trap="10.7" role="look"
+def mean_reply(said):
+    """The mean answer to messages with 1 to 9 teas."""
+    return torch.stack([said[teas == k].float().mean()
+                        for k in range(1, 10)])
+
+plot_lines(range(1, 10), {"in the test": mean_reply(tested),
+                          "on the server": mean_reply(served)},
+           xlabel="teas in the message", ylabel="mean answer",
+           title="With one more token in front, the model counts too few",
+           alt="Two lines: the mean answer against the number of teas. "
+               "In the test the line follows the diagonal. On the server "
+               "the line is below the diagonal.")
+
+# %% trap="10.7" role="look"
+measured("10.7", 0)
+
+# %% trap="10.7" role="look"
+claim("mean answer on the server to messages with six teas",
+      served[teas == 6].float().mean().item(), below=5.8)
+
+# %% [markdown] trap="10.7" role="why"
+# `<s>` is the *BOS* token, which begins every text. The template writes it into the text,
+# and `tokenizer(texts)` puts a second one in front, as it would for any text.
+#
+# Why does that matter? The weights of attention sum to 1, so attention cannot add up the
+# teas. It can only compare the weight on the teas with the weight on something that
+# occurs exactly once, such as BOS. A second BOS takes weight from the teas, as if there
+# were fewer teas. The plot shows this for equal scores:
+
+# %% trap="10.7" role="why"
+k = torch.arange(1, 10)
+plot_lines(k, {"one BOS": k / (k + 1), "two BOS": k / (k + 2)},
+           xlabel="teas in the message",
+           ylabel="part of the weight that is on teas",
+           title="With equal scores, four teas and two BOS look like two "
+                 "and one",
+           alt="Two rising curves from one to nine teas. The curve for one "
+               "BOS goes from 0.5 to 0.9. The curve for two BOS is lower: "
+               "at four teas it has the value that the other curve has at "
+               "two.")
+
+# %% [markdown] trap="10.7" role="why"
+# If this is the reason, it must be enough to hide one of the two from attention. All other
+# positions stay shifted by one, but a Llama's attention uses only their differences:
+
+# %% trap="10.7" role="why"
+doubled = on_the_server(tests[0][0])
+visible = torch.ones_like(doubled)
+visible[:, 0] = 0                                # hide the first BOS
+with torch.no_grad():
+    hidden = waiter(input_ids=doubled, attention_mask=visible).logits
+    single = waiter(input_ids=doubled[:, 1:]).logits
+gap = (hidden[:, -1] - single[:, -1]).abs().max().item()
+
+# %% trap="10.7" role="why"
+claim("largest change of a logit: one BOS, or two of which one is hidden",
+      gap, below=1e-3)
+
+# %% [markdown] trap="10.7" role="repair"
+# Text that a template made is complete. Encode it without special tokens:
+
+# %% trap="10.7" role="repair" tags=["for-repair"]
+def repaired(chats):
+    """Ids (rows, T): first the text, then the ids."""
+    texts = tokenizer.apply_chat_template(chats, tokenize=False)
+    return torch.tensor(tokenizer(texts, add_special_tokens=False)
+                        ["input_ids"])
+
+back = (replies(waiter, repaired) == teas).float().mean().item()
+print(f"repaired: {back:.2f} right")
+
+# %% trap="10.7" role="repair"
+claim("answers that differ between the test and the repaired server",
+      (replies(waiter, repaired) != tested).sum(), expected=0)
+
+# %% [markdown] trap="10.7" role="more" topics="trained with two"
+# Is the second BOS itself harmful? Train the same model for 200 more steps with two, as
+# some fine-tuning programs do by mistake. Now it is mostly right with two, and counts too
+# many teas with one. What costs is the difference between training and serving:
+
+# %% trap="10.7" role="more"
+used_to_two = taught(copy.deepcopy(waiter), on_the_server, steps=200)
+with_two = replies(used_to_two, on_the_server)
+with_one = replies(used_to_two, in_training)
+after = {"two": (with_two == teas).float().mean().item(),
+         "one": (with_one == teas).float().mean().item()}
+print({bos: f"{share:.2f} right" for bos, share in after.items()})
+
+# %% trap="10.7" role="more"
+claim("trained with one: accuracy with one", right["in the test"],
+      above=0.7)
+claim("trained with two: accuracy with two", after["two"], above=0.7)
+claim("trained with two: accuracy with two minus accuracy with one",
+      after["two"] - after["one"], above=0.15)
+claim("trained with two: mean error with one, in teas",
+      (with_one - teas).float().mean().item(), above=0.2)
+
+# %% [markdown] trap="10.7" role="folklore"
+# **Told:** Duplicated special tokens hurt the model's performance
+# ([transformers, chat
+# templates](https://github.com/huggingface/transformers/blob/main/docs/source/en/chat_templating.md)).
+# **Measured:** A second BOS costs this model many of its right answers if training had only
+# one. If training had two as well, it costs nothing, and then a single BOS is the fault.
+
+# %% trap="10.7" role="exercise" points=3 difficulty=2 minutes=12
+def encode_texts(tokenizer, texts: list[str]):
+    """Encode texts so that each begins with BOS.
+
+    A chat template has already written BOS into some of the texts. Put BOS
+    in front where the ids of a text do not begin with it. Add and remove
+    nothing else. If `tokenizer.bos_token_id` is None, add no BOS.
+
+    `tokenizer.encode(text, add_special_tokens=False)` returns the ids of a
+    text as a list. Without this argument, it may also add BOS in front, EOS
+    at the end, or both.
+
+    Args:
+        texts: at least one; none is empty.
+
+    Returns:
+        ids (N, T) and mask (N, T), both int64. T is the length of the
+        longest row. Shorter rows are padded on the left with
+        `tokenizer.pad_token_id`, which may be the id of any token. The mask
+        is 1 for the tokens of a text, BOS included, and 0 for padding.
+
+    Example: BOS is 1 and padding 0, and two texts have the ids [1, 5] and
+    [6, 7, 8]. Then ids is [[0, 0, 1, 5], [1, 6, 7, 8]], and mask is
+    [[0, 0, 1, 1], [1, 1, 1, 1]].
+    """
+    # BEGIN SOLUTION
+    rows, bos = [], tokenizer.bos_token_id
+    for text in texts:
+        row = tokenizer.encode(text, add_special_tokens=False)
+        rows.append(row if bos in (None, row[0]) else [bos, *row])
+    size = max(map(len, rows))
+    pad = tokenizer.pad_token_id
+    ids = [[pad] * (size - len(row)) + row for row in rows]
+    mask = [[0] * (size - len(row)) + [1] * len(row) for row in rows]
+    return torch.tensor(ids), torch.tensor(mask)
+    # END SOLUTION
+
+# %% [markdown] trap="10.7" role="hint"
+# 1. Get the ids without special tokens first. Then look at the first id.
+# 2. BOS may have the id 0, so compare `bos_token_id` with None.
+# 3. Put BOS in front before you pad. Make the mask from the lengths of the rows, because an
+#    id does not say whether it is padding.
+
+# %% [markdown] trap="10.7" role="keep"
+# **Keep:** A text from a chat template already has its special tokens. Encode it with
+# `add_special_tokens=False`, or let `apply_chat_template` return the ids. **In your own
+# code:** Print the first five ids of one prompt, once in training and once on the server.
+# They must be the same. **Source:** transformers, [Chat
+# templates](https://github.com/huggingface/transformers/blob/main/docs/source/en/chat_templating.md).
+# **Seen in the wild:** [princeton-pli/retaining-by-doing
+# 5](https://github.com/princeton-pli/retaining-by-doing/issues/5) reports that vLLM puts a
+# second BOS in front, and that without it a Llama's accuracy on a benchmark rises by almost
+# 6 %. [sgl-project/sglang 888](https://github.com/sgl-project/sglang/pull/888) is a merged
+# fix.
+
 # %% [markdown] role="concept"
 # ## Further
 #
@@ -2395,6 +2652,7 @@ answers_here
 # - If a LoRA adapter was never loaded, the model answers exactly like the base.
 # - Mask the labels of padding by the length of each text. If padding is EOS, masking by
 #   id removes the label that teaches the model to stop.
+# - Text from a chat template already begins with BOS. Encode it without special tokens.
 # - Four bits are for storing the base. Products are computed with 16 bits or more.
 #
 # **Next:** Stage 11 makes the base itself smaller.

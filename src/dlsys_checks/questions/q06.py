@@ -269,3 +269,30 @@ ask("06.9", {"low": (0, 2), "high": (4, 6, 8)}, lambda low, high: choice(
     "Interpolation treats labels as amounts. A mask needs the nearest pixel.",
     "the resize cut the labels to bytes", "image and mask were resized by separate draws",
     "the mask's padding has this value"))
+
+
+# ---- 06.10 A stream and its workers
+
+ask("06.10", {"workers": (2, 3, 4, 8), "batches": (50, 120, 300)}, lambda workers, batches: whole(
+    f"An IterableDataset has {batches * 16:,} rows and does not look at get_worker_info. A loader "
+    f"with {workers} workers makes batches of 16. How many batches does a pass over the loader "
+    "have?", workers * batches, "Each worker reads all the rows.", batches,
+    round(batches / workers)))
+ask("06.10", {"workers": (3, 4, 5, 8)}, lambda workers: number(
+    "You train for as many steps as one pass over the rows takes. The rows come from an "
+    f"IterableDataset, and each of {workers} workers reads all of them. What fraction of the rows "
+    "does the network see?", 1 / workers,
+    "Each batch comes once from each worker, so the steps end earlier in the stream.",
+    1, 1 - 1 / workers))
+ask("06.10", {"world": (2, 4, 8), "workers": (3, 5, 6)}, lambda world, workers: whole(
+    f"{world} ranks have {workers} workers each. An iterable dataset is split by "
+    "get_worker_info() only. How many times does each row come in a pass, over all ranks?",
+    world, "get_worker_info counts the workers of one rank, so every rank reads all rows.",
+    1, workers, world * workers))
+ask("06.10", {"workers": (2, 3, 4), "n": (6_000, 9_000, 30_000)}, lambda workers, n: choice(
+    f"Each of {workers} workers shuffles a stream of {n:,} rows with a seed of its own and then "
+    f"keeps every row whose place has its number modulo {workers}. What is true of a pass?",
+    f"{n:,} rows come, but some of them repeatedly and some never",
+    "The workers deal out different orders, so their shares overlap. The count hides that.",
+    "every row comes once, in a random order", f"every row comes {workers} times",
+    f"{n // workers:,} rows come, each once"))

@@ -181,3 +181,31 @@ ask("10.1", {"alpha": (8, 16, 32, 64), "rank": (4, 8, 16), "times": (2, 4, 8)},
         f"A LoRA has alpha {alpha} and rank {rank}. You raise the rank to {rank * times} and keep "
         "alpha. By what factor does the scale of B @ A change?", 1 / times,
         "B @ A is multiplied by alpha / r.", times, 1))
+
+
+# ---- 10.7 two BOS
+
+ask("10.7", {"words": range(4, 60), "around": range(2, 8)}, lambda words, around: whole(
+    f"A message has {words} tokens, and its chat template writes {around} tokens around it, BOS "
+    "included. You encode this text with `tokenizer(text)`, which adds BOS to a text. How many ids "
+    "do you get?", words + around + 1,
+    "The template's BOS is part of the text, and the tokenizer adds another one.", words + around,
+    words + 1))
+ask("10.7", {"teas": range(3, 12)}, lambda teas: number(
+    f"A token attends to {teas} teas and one BOS, all with the same score. You put a second BOS "
+    "with this score in front. What fraction of the weight is on the teas now?", teas / (teas + 2),
+    "The weights sum to 1, and each of the tokens gets the same part.", teas / (teas + 1), 0.5))
+ask("10.7", {"id": (1, 2, 151646, 128000)}, lambda id: choice(
+    f"A template has written BOS (id {id}) into a text. Which call returns ids with one BOS?",
+    "tokenizer(text, add_special_tokens=False)",
+    "The text is complete, so the tokenizer should add nothing.", "tokenizer(text)",
+    "tokenizer(tokenizer.bos_token + text)", "tokenizer(text, padding=True)"))
+ask("10.7", {"id": (1, 2, 151646, 128000), "texts": range(1000, 9001, 500)},
+    lambda id, texts: choice(
+        f"A model was fine-tuned on {texts} texts, and all of them begin with two BOS (id {id}). "
+        "The server's prompts begin with two as well. You remove one on the server only. What "
+        "happens?",
+        "the answers can get worse, because training and serving now differ",
+        "The model has learned with two. Remove the second in both places, and train again.",
+        "the answers get better, because two BOS are always harmful",
+        "nothing, because BOS has no meaning"))

@@ -12,7 +12,7 @@ ROUNDS = 3
 
 
 class SameRowsFromWorkers(Rule):
-    id, trap = "same-rows-from-workers", "12.3"
+    id, trap = "same-rows-from-workers", "06.10"
     reads = "the first batches of each worker of a loader"
 
     def __init__(self, watch):

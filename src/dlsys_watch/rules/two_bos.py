@@ -10,7 +10,7 @@ BATCHES = 3
 
 
 class TwoBos(Rule):
-    id, trap = "two-bos", "10.6"
+    id, trap = "two-bos", "10.7"
     reads = "the first two tokens of each text, if the model's configuration names the first"
 
     def __init__(self, watch):

@@ -1,5 +1,5 @@
 # Source: an issue of PyTorch: an iterable dataset grows with num_workers (with its rule)
-# Trap: 12.3, 09.5
+# Trap: 06.10
 
 import torch
 from torch import nn
