@@ -4,6 +4,15 @@ from dlsys_watch.graphs import kind
 from dlsys_watch.rule import Rule
 
 
+SUM = 2    # how a loss's node saves reduction="sum"
+
+
+def is_divided_or_sum(node) -> bool:
+    """Whether a loss ends in a division, a product or a sum, which a program divides later."""
+    return (kind(node) in ("Div", "Mul", "Sum")
+            or getattr(node, "_saved_reduction", None) == SUM)
+
+
 class AccumulationUnscaled(Rule):
     id, trap, sound = "accumulation-unscaled", "02.4", False
     reads = "backward passes from the same line between two steps, and the loss's last operation"
@@ -15,7 +24,7 @@ class AccumulationUnscaled(Rule):
     def on_backward(self, tensors, kept):
         node = tensors[0].grad_fn
         if node is not None and self.run.backwards < 200:
-            self.lines.append(None if kind(node) in ("Div", "Mul", "Sum") else self.here())
+            self.lines.append(None if is_divided_or_sum(node) else self.here())
 
     def on_step(self, optimizer, closure):
         lines, self.lines = self.lines, []
