@@ -171,7 +171,7 @@ claim("accuracy with convolutions minus accuracy with linear layers",
 # image (the *padding*), and `D` the distance between the window's neighbouring weights
 # (the *dilation*).
 #
-# The number of positions is an integer, so the fraction is rounded down:
+# The number of positions is an integer, so the formula rounds the fraction down:
 #
 # $$H_{out} = \left\lfloor \frac{H + 2P - D(K-1) - 1}{S} \right\rfloor + 1$$
 #
@@ -201,7 +201,7 @@ claim("positions of a 3x3 window with stride 2 on 224 pixels, not 111.5",
 # %% [markdown] role="concept"
 # If the division leaves a remainder, no window reads the last rows and columns. As long
 # as the remainder is no larger than the padding, these unread rows and columns hold only
-# zeros. If the remainder is larger, those rows and columns also hold pixels.
+# zeros. If the remainder is larger, they also hold pixels.
 
 # %% role="concept"
 begins = 2 * torch.arange(places(8, 3, 2, 1))[:, None]        # (4, 1)
@@ -339,8 +339,8 @@ claim("MB that autograd keeps for one image", flat_kept, above=16, below=18)
 # %% [markdown] trap="07.1" role="why"
 # All positions share a convolution's weights. But the output of a convolution, the *map*,
 # has a separate value of 4 bytes for each channel, row and column of each image in the
-# batch. Nothing in this net ever shrinks a map. So all eight maps have the full size, and
-# for a batch of 64 autograd keeps 64 times as much.
+# batch. Nothing in this net ever shrinks a map, so all eight maps have the full size. For
+# a batch of 64, autograd keeps 64 times as much.
 #
 # The usual plan halves the rows and columns several times along the net and doubles the
 # channels each time. The next map then has a quarter of the positions and twice the
@@ -354,7 +354,7 @@ print(f"weights {flat_weights:.2f} -> {weights:.2f} MB")
 print(f"kept    {flat_kept:.1f} -> {kept:.1f} MB")
 
 # %% trap="07.1" role="repair"
-claim("bytes kept, as a fraction of the bytes kept before",
+claim("bytes kept with halved maps, as a fraction of the bytes without",
       kept / flat_kept,
       below=0.5)
 
@@ -384,14 +384,14 @@ draw_boxes({"one size": {"weights": flat_weights, "maps": maps(flat)},
 
 # %% trap="07.1" role="more"
 claim("MB of weights", flat_weights, expected=0.26, within=0.001)
-claim("weights, as a multiple of the weights before",
+claim("weights with halved maps, as a multiple of the weights without",
       weights / flat_weights, above=15)
 
 # %% [markdown] trap="07.1" role="folklore"
 # **Told:** A first layer (the *stem*) and a pooling layer, both with stride 2, and three
 # more halvings shrink an image eightfold, from `224` to `28`. **Measured:** Five halvings
-# are a factor of 32, and the last map of a ResNet has 7 x 7 positions. A single map of
-# 256 channels at full size would take 51.4 MB.
+# divide each side by 32, and the last map of a ResNet has 7 x 7 positions. A single map
+# of 256 channels at full size would take 51.4 MB.
 
 # %% trap="07.1" role="folklore"
 from torchvision.models import resnet18
@@ -452,14 +452,14 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 # %% [markdown] trap="07.2" role="situation" core=true fault="the receptive field is too small" symptom="CNN ignores context: receptive field too small, prediction does not react to distant pixels"
 # ## Scratches on metal
 #
-# A net looks for scratches in photos of metal with 81 x 81 pixels. Five convolutions with
+# A net looks for scratches on metal in photos of 81 x 81 pixels. Five convolutions with
 # same padding keep the photo's size, and each of the 81 x 81 units of the last map says
 # whether its pixel belongs to a scratch. The model card says: "The net is five layers
 # deep and was trained on whole photos, so every unit judges its pixel by the whole
 # photo."
 #
 # You measure each pixel's *influence* on the middle unit: how fast the unit's value
-# changes with the pixel.
+# changes with the value of the pixel.
 
 # %% trap="07.2" role="break"
 def five_convs(dilations=(1, 1, 1, 1, 1), channels=8):
@@ -531,14 +531,14 @@ with torch.no_grad():
     gap = (body(photo) - body(scratched))[0, :, 40, 40].abs().max()
 
 # %% trap="07.2" role="look"
-claim("change of the unit after a change of 100 six pixels away", gap,
+claim("change of the unit's value after a pixel six away rose by 100", gap,
       expected=0)
 
 # %% [markdown] trap="07.2" role="why"
 # Each 3 x 3 layer adds one pixel at either end, so a unit after five layers reads a
 # square 1 + 5 x 2 pixels wide. This square is the unit's *receptive field*. Training does
-# not widen the field, because the derivative with respect to a pixel outside is zero,
-# whatever the weights are.
+# not widen the field, because the derivative with respect to a pixel outside the field is
+# zero, whatever the weights are.
 #
 # Two things widen the field without adding a weight. A dilation spreads the window
 # itself. A stride makes all later layers *step* further in pixels. So from layer to
@@ -561,7 +561,7 @@ print("dilated, computed:", walk([(3, 1, d) for d in spread])[0])
 print("dilated, measured:", seen, "  weights:", *count)
 
 # %% trap="07.2" role="repair"
-claim("pixels that a unit of the dilated net reads, measured",
+claim("width of the dilated net's field, in pixels, measured",
       seen, expected=33)
 
 # %% trap="07.2" role="repair"
@@ -582,8 +582,8 @@ draw_grids({"plain": spans((1,) * 5), "dilated": spans(spread)},
                "dilation.")
 
 # %% [markdown] trap="07.2" role="repair"
-# Set five layers in the explorer, then a stride or a dilation of 2. First guess the
-# field, and whether the measured footprint fills the field.
+# In the explorer, set five layers, then a stride or a dilation of 2. Before each change,
+# guess the field, and whether the measured footprint will fill it.
 
 # %% role="explore" explorer="receptive_field"
 from dlsys_helpers.explorers.receptive_field import receptive_field
@@ -591,10 +591,10 @@ from dlsys_helpers.explorers.receptive_field import receptive_field
 receptive_field
 
 # %% [markdown] trap="07.2" role="more" topics="layers that average · what counts inside the field · strides, and ResNet-50"
-# All of this holds only for nets of windowed layers. A layer that averages over
+# The walk computes the field only for nets of windowed layers. A layer that averages over
 # the map (a BatchNorm in train mode, a GroupNorm, a global pooling) lets every pixel in.
 #
-# The field says which pixels *can* matter, not which pixels do. Where windows overlap, a
+# The field says which pixels *can* matter, not which ones do. Where windows overlap, a
 # pixel in the middle reaches the unit on many paths, a pixel at the edge on fewer, and a
 # pixel in a corner on a single one. The next cell takes a net of ten 3 x 3 convolutions
 # with tanh and measures how many middle columns hold 95 % of the gradient, before and
@@ -694,20 +694,20 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 # %% [markdown] trap="07.2" role="keep"
 # **Keep:** In a net of windowed layers, a unit reads a square of pixels, its receptive
 # field, and nothing outside can change the unit. Before you train, compute the field's
-# width, 1 plus the sum of `dilation * (kernel - 1)` times the strides so far. **In your
-# own code:** For several random inputs, call `backward()` from one position of the last
-# map, summed over all channels, and see where the input's gradient is not zero.
-# **Source:** [Araujo, Norris & Sim 2019, "Computing Receptive Fields of Convolutional
-# Neural Networks"](https://distill.pub/2019/computing-receptive-fields/).
+# width, 1 plus the sum over the layers of `dilation * (kernel - 1)` times all earlier
+# strides. **In your own code:** For several random inputs, call `backward()` from one
+# position of the last map, summed over all channels, and see where the input's gradient
+# is not zero. **Source:** [Araujo, Norris & Sim 2019, "Computing Receptive Fields of
+# Convolutional Neural Networks"](https://distill.pub/2019/computing-receptive-fields/).
 
 # %% [markdown] role="concept"
 # ## A residual block adds to its input
 #
 # A deeper network should be at least as good as a shallow one, because the extra layers
-# could simply copy their input. Plain layers do not learn to copy. In 2015 a net of 56
+# could simply copy their input. Plain layers do not learn to copy. In 2015, a net of 56
 # plain layers had a higher error *in training* than a net of 20 such layers. A **residual
-# block** does not have to learn to copy. The block computes a change and *adds* this
-# change to its input: $y = x + F(x)$. If $F$ is zero, the block copies its input.
+# block** does not have to learn to copy. It computes a change and *adds* this change to
+# its input: $y = x + F(x)$. If $F$ is zero, the block copies its input.
 
 # %% role="concept"
 class BasicBlock(nn.Module):
@@ -738,8 +738,8 @@ except RuntimeError as error:
     print(error)
 
 # %% [markdown] role="concept"
-# So in such a block the shortcut gets its own layers, the *projection*: a 1 x 1
-# convolution with the same stride, and a norm. In all other blocks the shortcut passes
+# The shortcut of such a block therefore gets its own layers, the *projection*: a 1 x 1
+# convolution with the same stride, and a norm. In all other blocks, the shortcut passes
 # the input on unchanged.
 
 # %% role="concept"
@@ -838,9 +838,9 @@ claim("gradient left with the additions and layers against their input",
 # *Transfer learning* starts from a network that was trained on a different task. The
 # first layers of image networks respond to edges and strokes, which all pictures have.
 # The last layers respond to features of the classes that the network was trained on. So
-# you can reuse all layers except the last, the *body*, and replace the last layer, the
-# *head* ([Yosinski et al. 2014](https://arxiv.org/abs/1411.1792) measured layer by layer
-# how well this works).
+# you can reuse the *body*, which is all layers except the last, and replace the last
+# layer, the *head* ([Yosinski et al. 2014](https://arxiv.org/abs/1411.1792) measured
+# layer by layer how well this works).
 #
 # How much is the body worth? The answer depends on how many examples you have, and on how
 # far the new task is from the old one. Train a body on the digits 0 to 4, placed anywhere
@@ -891,18 +891,18 @@ plot_bars({f"{where}, {n} each: {how}": scores[k]
            for (where, n), scores in gained.items()
            for k, how in enumerate(("frozen", "random start"))},
           xlabel="accuracy on the new digits",
-          title="On a far task or with much data, freezing costs",
+          title="On a far task or with much data, freezing costs accuracy",
           alt="Eight bars: near and far task, 5 and 100 examples of each "
               "class, each with the frozen body and from a random start. "
               "The frozen body does better on the near task than on the "
-              "far task. With 100 examples the random start is clearly "
+              "far task. With 100 examples, the random start is clearly "
               "better on both tasks.")
 
 # %% role="concept"
-claim("frozen body, 100 of each: accuracy on the near task minus on the "
-      "far",
+claim("frozen body, 100 of each: accuracy on the near minus on the far "
+      "task",
       gained["near", 100][0] - gained["far", 100][0], above=0.02)
-claim("near, 100 of each: random start minus frozen body",
+claim("near task, 100 of each: accuracy from a random start minus frozen",
       gained["near", 100][1] - gained["near", 100][0], above=0.05)
 
 # %% [markdown] role="concept"
@@ -915,7 +915,7 @@ claim("near, 100 of each: random start minus frozen body",
 # | few examples | freeze the body, train a head (*feature extraction*) | keep the early layers, retrain the later ones |
 # | many examples | train everything (*fine-tuning*), the body at a smaller rate | train everything, perhaps from random weights |
 #
-# The table is not a law, as trap 07.3 will show. Between freezing and fine-tuning there
+# The table is not a law, as trap 07.3 will show. Between freezing and fine-tuning, there
 # is *gradual unfreezing*: train only the head, then also the layer below it, and so on
 # downwards. When the early layers start to train, the head no longer sends them random
 # gradients.
@@ -947,10 +947,10 @@ claim("layers that train in the first epoch", sum(trains[0]), expected=1)
 # ## Ten examples of each new digit
 #
 # A classifier for the digits 0 to 4 is nearly always right. You have ten examples of each
-# digit from 5 to 9. You replace the head, give it a rate of 0.01, and try three plans
-# with 100 steps of Adam. The body is frozen, trains at a hundredth of the head's rate, or
-# trains at the same rate. Afterwards you put the old head back and also test the old
-# digits.
+# digit from 5 to 9. You replace the head, give it a learning rate of 0.01, and try three
+# plans, each with 100 steps of Adam: the body is frozen, trains at a hundredth of the
+# head's rate, or trains at the same rate. Afterwards you put the old head back and also
+# test the old digits.
 #
 # A fine-tuning guide says: "A body that learns as fast as its head forgets what it knew
 # and also does worst on the new task."
@@ -1001,9 +1001,9 @@ def tune(body_rate, head_rate=1e-2):
 # %% trap="07.3" role="guess" quoted="wrong"
 guess("07.3", "Which plan ends with the best accuracy on the new digits?",
       choices=["the frozen body",
-               "the body at a hundredth of the rate",
-               "the body at the same rate",
-               "none, because all are within three points"])
+               "the body at a hundredth of the head's rate",
+               "the body at the head's rate",
+               "none: all are within three percentage points"])
 
 # %% trap="07.3" role="look"
 plans = {"frozen": 0.0, "a hundredth": 1e-4, "a tenth": 1e-3,
@@ -1029,7 +1029,7 @@ claim("new digits: accuracy at one rate minus accuracy with a frozen body",
       new["one rate"] - new["frozen"], above=0.08)
 
 # %% [markdown] trap="07.3" role="look"
-# On the new digits the fast body does best, which contradicts the guide. The lower four
+# On the new digits, the fast body does best, which contradicts the guide. The lower four
 # bars show what the fast body costs:
 
 # %% trap="07.3" role="look"
@@ -1071,8 +1071,8 @@ from dlsys_helpers.explorers.forgetting import forgetting
 forgetting
 
 # %% [markdown] trap="07.3" role="more" topics="a rate that is too high for both · the other gaps"
-# A rate can also be too high for both tasks. If head and body train at thirty times the
-# rate, the classifier is worse on both tasks:
+# A rate can also be too high for both tasks. If head and body both train at 0.3, the
+# classifier is worse on both tasks than at 0.01:
 
 # %% trap="07.3" role="more"
 hot_new, hot_old = tune(0.3, 0.3)[-1]
@@ -1133,13 +1133,13 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 # 3. Compare by identity (`is`, or a set of tensors), because two different tensors can have equal values.
 
 # %% [markdown] trap="07.3" role="keep"
-# **Keep:** Measure forgetting on the old task, which the new task's loss does not show.
-# Without BatchNorm (trap 07.7), a smaller rate for the body keeps more of the old task.
-# The effect of a smaller rate on the new task depends on the data. **In your own code:**
-# Compare the optimizer's tensors with the model's trainable tensors. A first layer is
-# easily missed. **Source:** [Howard & Ruder 2018, "Universal Language Model Fine-tuning
-# for Text Classification"](https://arxiv.org/abs/1801.06146), section 3.2 on one rate for
-# each layer and section 3.3 on gradual unfreezing.
+# **Keep:** Measure forgetting on the old task, because the new task's loss does not show
+# it. Without BatchNorm (trap 07.7), a smaller rate for the body keeps more of the old
+# task. The effect of a smaller rate on the new task depends on the data. **In your own
+# code:** Compare the optimizer's tensors with the model's trainable tensors. A first
+# layer is easily missed. **Source:** [Howard & Ruder 2018, "Universal Language Model
+# Fine-tuning for Text Classification"](https://arxiv.org/abs/1801.06146), section 3.2 on
+# one rate for each layer and section 3.3 on gradual unfreezing.
 
 # %% [markdown] trap="07.4" role="situation" fault="preprocessing in use differs from training" symptom="pretrained model predicts badly: wrong mean and std, preprocessing differs from training"
 # ## Three ways to serve a model
@@ -1175,7 +1175,7 @@ ways = {"as trained": normalise(x_test), "forgotten": x_test,
 
 # %% trap="07.4" role="guess"
 guess("07.4", "Which team gets the fewest digits right?",
-      choices=["no team, because none of them loses much",
+      choices=["none: no team loses much accuracy",
                "the third, which normalizes twice",
                "the second, which swaps the two numbers",
                "the first, which forgets to normalize"])
@@ -1198,10 +1198,10 @@ plot_columns(read, xlabel="how it is served", form=".2f",
 claim("accuracy without normalizing", read["forgotten"], below=0.85)
 
 # %% [markdown] trap="07.4" role="why"
-# In eval mode BatchNorm normalizes with the mean and variance that it *stored* in
+# In eval mode, BatchNorm normalizes with the mean and variance that it *stored* in
 # training (trap 05.1). BatchNorm does not adapt to the images that you serve. So images
-# on a different scale leave the norm on a different scale, for which the layers after the
-# norm were not trained.
+# on a new scale leave the norm on a new scale, for which the layers after the norm were
+# not trained.
 
 # %% trap="07.4" role="why"
 layer, norm = served[0], served[1]
@@ -1221,9 +1221,9 @@ plot_columns({way: spread(x) for way, x in ways.items()}, form=".1f",
 
 # %% [markdown] trap="07.4" role="repair"
 # So the recipe has to travel with the weights. torchvision stores a recipe with each set
-# of weights: `ResNet50_Weights.IMAGENET1K_V2.transforms()` returns this set's recipe, so
-# use it instead of numbers from a tutorial. With your own weights, put the recipe into
-# the model, where `state_dict()` saves it:
+# of weights: `ResNet50_Weights.IMAGENET1K_V2.transforms()` returns the recipe of this
+# set. Use that recipe instead of numbers from a tutorial. With your own weights, put the
+# recipe into the model, where `state_dict()` saves it:
 
 # %% trap="07.4" role="repair"
 class Scaled(nn.Module):
@@ -1245,11 +1245,12 @@ claim("accuracy with the recipe inside minus accuracy as trained",
       shares - read["as trained"], expected=0)
 
 # %% [markdown] trap="07.4" role="more" topics="without BatchNorm · the numbers that were mixed up · torchvision's recipes"
-# On these digits BatchNorm even makes a forgotten recipe more harmful. Without BatchNorm,
-# a forgotten recipe hurts the same model far less, because a plain ReLU net passes a
-# scale factor on to the logits (except for the biases), and the largest logit mostly
-# stays the largest. The missing shift hurts both nets. In the plain net the missing shift
-# does nearly all of the damage, whereas with BatchNorm the missing scale does more.
+# On these digits, BatchNorm even makes a forgotten recipe more harmful. Without
+# BatchNorm, a forgotten recipe hurts the same model far less, because a plain ReLU net
+# passes a scale factor on to the logits (except for the biases), and the largest logit
+# mostly stays the largest. The missing shift hurts both nets. In the plain net, it does
+# nearly all of the damage, whereas with BatchNorm, the missing scale does more damage
+# than the missing shift.
 
 # %% trap="07.4" role="more"
 plain = reader_with(nn.Identity)
@@ -1260,7 +1261,7 @@ print(f"mean {mean:.2f}, standard deviation {std:.2f}")
 plot_bars({**{f"{way}, BatchNorm": share for way, share in read.items()},
            **{f"{way}, none": share for way, share in bare.items()}},
           xlabel="accuracy on the test digits",
-          title="Without BatchNorm a forgotten recipe costs less",
+          title="Without BatchNorm, a forgotten recipe costs less",
           alt="Eight bars. Of the four with BatchNorm, forgotten is the "
               "lowest; without BatchNorm, forgotten is higher.")
 
@@ -1279,7 +1280,7 @@ claim("swapped numbers: accuracy with BatchNorm",
 # deviation of these digits happen to be close to each other. So a test on a single data
 # set may miss such a mistake.
 #
-# In torchvision you can read the recipe for each set of weights without a download:
+# In torchvision, you can read the recipe for each set of weights without a download:
 
 # %% trap="07.4" role="more"
 from torchvision.models import ResNet50_Weights
@@ -1388,7 +1389,7 @@ draw_grids({"twelve values in memory": torch.stack(
                "in the first row and side by side in the second.")
 
 # %% trap="07.5" role="look"
-claim("stride of the channels, as after torch's own call",
+claim("stride of the channel axis, by hand and after torch's own call",
       max(back.stride(1), official.stride(1)), expected=1)
 
 # %% [markdown] trap="07.5" role="why"
@@ -1398,7 +1399,7 @@ claim("stride of the channels, as after torch's own call",
 # `permute` alone changes the shape but moves nothing in memory. `.contiguous()` moved the
 # values.
 #
-# torch has one call for this conversion, which works on a batch or on a model. Some
+# torch has one call for the whole conversion, which works on a batch or on a model. Some
 # layers pass the format on, but others do not, so check the outputs layer by layer.
 
 # %% trap="07.5" role="repair"
@@ -1414,21 +1415,23 @@ draw_grids({"channels last in memory": torch.tensor(
                 [plain, data, model_only])},
            row_names=["neither moved", "the batch", "the model"],
            column_names=["conv 1", "ReLU", "conv 2"],
-           title="Converting either one converts the whole chain",
+           title="Converting the batch or the model converts the whole "
+                 "chain",
            alt="A grid of three rows and three layers. The row neither "
                "moved is empty. The rows for the batch and for the model "
                "are filled.")
 
 # %% trap="07.5" role="repair"
-claim("layers whose output has channels last, only the model converted",
+claim("layers whose output has channels last, with only the model "
+      "converted",
       sum(model_only), expected=3)
 
 # %% [markdown] trap="07.5" role="more" topics="exceptions · what it is worth · the other counts"
 # There are two exceptions: a convolution with circular padding does not pass the format
 # on, and `view` refuses to join axes that are no longer side by side. With one channel,
 # or 1 x 1 pixels, both orders are the same in memory. How much time channels last saves
-# depends on the layer and the machine. This is true on a CPU as well. The GPU section
-# measures this saving for tensor cores and 16 bits.
+# depends on the layer and the machine, on a CPU as well. The GPU section measures the
+# saving for tensor cores and 16 bits.
 
 # %% trap="07.5" role="more"
 claim("entries of batch and back that differ", (batch != back).sum(),
@@ -1527,7 +1530,8 @@ shown = {"embed": "embed.weight",
             for k in (0, 3, 6, 9, 11)}, "head": "head.weight"}
 plot_bars({place: rates[name] for place, name in shown.items()}, log=True,
           xlabel="factor of the base rate",
-          title="The helper gives the head three million times the rate",
+          title="The helper gives the head three million times the base "
+                "rate",
           alt="Bars on a log scale rise in even steps, from below 1 for "
               "the embedding to three million for the head.")
 
@@ -1575,7 +1579,7 @@ rates = {name: 0.9 ** (13 - depth_of(name)) for name in names}
 # %% trap="07.6" role="repair"
 plot_columns({place: rates[name] for place, name in shown.items()},
              xlabel="part of the model", ylabel="factor of the base rate",
-             form=".2f", title="By depth the head has the base rate",
+             form=".2f", title="By depth, the head has the base rate",
              alt="Seven columns that climb from a quarter for the "
                  "embedding to one for the head.")
 
@@ -1585,7 +1589,7 @@ claim("by depth: the head's rate, as a multiple of the base rate",
 
 # %% [markdown] trap="07.6" role="more" topics="how many are above the base rate · the two ends by depth"
 # With the helper, all except four tensors have a rate above the base rate. With rates by
-# depth, no tensor has.
+# depth, no tensor does.
 
 # %% trap="07.6" role="more"
 claim("helper: tensors whose rate is not above the base rate",
@@ -1675,8 +1679,8 @@ losses = fit(model, brighter, labels, steps=100, lr=1e-2)
 
 # %% trap="07.7" role="guess"
 guess("07.7",
-      "What accuracy do this body and the old head reach together on the "
-      "digits 0 to 4?",
+      "After the training, what accuracy do the frozen body and the old "
+      "head reach together on the digits 0 to 4?",
       choices=["more than 90 %",
                "less than 70 %",
                "between 70 and 90 %"])
@@ -1746,7 +1750,7 @@ plot_bars({"before training": score_before,
            "train mode": old_score(frozen), "eval() once": once,
            "eval() after each train()": always},
           xlabel="accuracy on the old digits",
-          title="Only eval() after each train() holds the body",
+          title="Only eval() after each train() keeps the body unchanged",
           alt="Four bars. The accuracy is the same before training and "
               "with eval after each train. In train mode, and with eval "
               "called once, it is lower.")
@@ -1756,9 +1760,8 @@ claim("accuracy lost on the old digits with eval() after each train()",
       score_before - always, expected=0)
 
 # %% [markdown] trap="07.7" role="more" topics="what moved and what did not · eval() once"
-# A test that compares only the body's weights would pass. Such a test does not look at
-# the buffers, that is, the mean, the variance and the batch count of each of the two
-# norms.
+# A test that compares only the body's weights would pass. It does not look at the
+# buffers, that is, the mean, the variance and the batch count of each norm.
 
 # %% trap="07.7" role="more"
 weights = [name for name, _ in frozen.named_parameters()]
@@ -1802,7 +1805,7 @@ def freeze(body: nn.Module) -> None:
 # BatchNormalization layer: in Keras freezing includes inference mode, and in PyTorch it
 # does not. **Seen in the wild:**
 # [pgniewko/gt-pyg#112](https://github.com/pgniewko/gt-pyg/issues/112): the project's
-# `freeze()` set eval mode, and the next `model.train()` undid this.
+# `freeze()` set eval mode, and the next `model.train()` undid it.
 # [lightly-ai/lightly#1438](https://github.com/lightly-ai/lightly/issues/1438): the
 # statistics of frozen backbones kept moving, and the maintainers leave it to each method
 # to prevent this.
@@ -1877,8 +1880,8 @@ claim("accuracy lost in loading, both objects from one seed",
 # %% [markdown] trap="07.8" role="why"
 # A module registers the parameters and modules that are assigned to it, but does not look
 # inside a Python list. So `parameters()`, `state_dict()`, `train()` and `to(device)` miss
-# the blocks. The blocks keep their random initial weights, and the stem and the head
-# learn to work with them, so the accuracy looks good. The new object has *different*
+# the blocks. The blocks keep their random initial weights. The stem and the head learn to
+# work with those weights, so the accuracy looks good. The new object has *different*
 # random blocks, unless both objects start from the same seed.
 
 # %% trap="07.8" role="why"
@@ -1919,8 +1922,8 @@ claim("accuracy before saving minus accuracy after loading",
 
 # %% [markdown] trap="07.8" role="more" topics="tests that catch the list, and one that does not · the counts"
 # Would a test have caught the list? A test that counts parameters would. So would a test
-# that saves and loads, provided that the second object starts from a different state of
-# the random number generator, as you saw.
+# that saves the model and loads it, provided that the second object starts from a
+# different state of the random number generator, as you saw.
 
 # %% trap="07.8" role="more"
 claim("accuracy before saving", scores[0], above=0.7)
@@ -2022,7 +2025,8 @@ share = {way: accuracy(proper, turn(files_test), y_test)
 consistent = accuracy(scrambled, ways_in["reshape"](files_test), y_test)
 
 # %% trap="07.9" role="guess"
-guess("07.9", "What accuracy does the second net reach on the test digits?",
+guess("07.9", "What accuracy does the net reach that was trained and is "
+              "served with `reshape`?",
       choices=["about 10 %, which is guessing",
                "30 % to 90 %",
                "more than 95 %"])
@@ -2039,12 +2043,12 @@ claim("reshape in training and serving: accuracy", consistent, above=0.3,
       below=0.9)
 
 # %% [markdown] trap="07.9" role="look"
-# The second net learns on scrambled pictures and does far better than guessing, though
-# worse than the first net. Nothing in the second net's loss reveals the mistake. The
-# mistake only shows when the first net gets a picture in the scrambled order:
+# The net trained on scrambled pictures does far better than guessing, though worse than
+# the net trained with `permute`. Nothing in its loss reveals the mistake. The mistake
+# only shows when the net trained with `permute` gets scrambled pictures:
 
 # %% trap="07.9" role="look"
-claim("accuracy of the net trained with permute when served by reshape",
+claim("accuracy of the net trained with permute when served with reshape",
       share["reshape"],
       below=0.3)
 
@@ -2060,9 +2064,10 @@ plot_columns({"permute, both": share["permute"],
                  "serving is near the line.")
 
 # %% [markdown] trap="07.9" role="why"
-# `reshape` leaves the values in the same order in memory and only cuts the row in
-# different places. So the first "channel" holds the top third of the picture, with each
-# pixel's colours side by side as if they were pixels. `permute` moves the channel axis.
+# `reshape` leaves the values in the same order in memory and only cuts this row of values
+# in different places. So the first "channel" holds the top third of the picture, with
+# each pixel's colours side by side as if they were pixels. `permute` moves the channel
+# axis.
 
 # %% trap="07.9" role="why"
 k = files_test[:, :4].std((1, 2)).sum(1).argmax()    # most ink on top
@@ -2089,15 +2094,15 @@ claim("second value of channel 0 by permute, which is from pixel 1",
       tiny.permute(0, 3, 1, 2)[0, 0, 0, 1], expected=3)
 
 # %% [markdown] trap="07.9" role="repair"
-# Served with `permute`, as in training, the first net does well:
+# The net trained with `permute` does well if it is also served with `permute`:
 
 # %% trap="07.9" role="repair"
 claim("accuracy when served as trained", share["permute"], above=0.6)
 
 # %% [markdown] trap="07.9" role="more" topics="what the scrambling cost · the other number"
-# The first claim below shows how much accuracy the second net lost. If the first net
-# happens to train badly, it may be no better than the second net. In a test with fifty
-# seeds this happened once, by 0.6 percentage points.
+# The first claim below shows how much accuracy the scrambling cost. If the net with
+# `permute` happens to train badly, it may be no better than the net with `reshape`. In a
+# test with fifty seeds, it was worse once, by 0.6 percentage points.
 
 # %% trap="07.9" role="more"
 claim("accuracy lost by scrambling",
@@ -2106,10 +2111,10 @@ claim("second value of channel 0 by reshape, which is from pixel 0",
       tiny.reshape(1, 3, 2, 2)[0, 0, 0, 1], expected=1)
 
 # %% [markdown] trap="07.9" role="folklore"
-# **Told:** With a wrong order of axes a net can only guess. **Measured:** That is true if
-# training and serving use different orders of axes. If training and serving make the same
-# mistake, this net mostly loses some accuracy on the moving digits, but stays far above
-# guessing. How much accuracy the net loses depends on the seed.
+# **Told:** With its axes in the wrong order, a net can only guess. **Measured:** That is
+# true if training and serving use different orders. If both make the same mistake, this
+# net mostly loses some accuracy on the moving digits, but stays far above guessing. How
+# much accuracy it loses depends on the seed.
 
 # %% trap="07.9" role="exercise" points=2 difficulty=1 minutes=5
 def to_nchw(a: torch.Tensor) -> torch.Tensor:
@@ -2279,7 +2284,7 @@ claim("tensors that move in the broken order", len(still), expected=0)
 # thread](https://github.com/facebookresearch/moco/issues/14) says that SGD does not move
 # frozen tensors. **Measured:** Frozen tensors do not move while their gradient is `None`,
 # because SGD with momentum, Adam and AdamW skip such tensors. After
-# `requires_grad_(False)` and today's `zero_grad()` the gradient is `None`. If the
+# `requires_grad_(False)` and today's `zero_grad()`, the gradient is `None`. If the
 # gradient holds *zeros*, as after a mask, all three optimizers move the tensor. SGD and
 # Adam add the decay to the gradient and step with the sum; AdamW multiplies the tensor by
 # `1 - lr * weight_decay` at each step.
@@ -2348,9 +2353,9 @@ def audit(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
 
 # %% [markdown] trap="07.10" role="keep"
 # **Keep:** An optimizer knows tensors, not models. Replace layers first, freeze second,
-# and create the optimizer last; then list the tensors that one step moves. **In your own
-# code:** After any change to the model, compare the model's trainable tensors with the
-# tensors in `param_groups`, by identity. **Source:** PyTorch documentation,
+# and create the optimizer last; then list the tensors that a single step moves. **In your
+# own code:** After any change to the model, compare the model's trainable tensors with
+# the tensors in `param_groups`, by identity. **Source:** PyTorch documentation,
 # [torch.optim](https://docs.pytorch.org/docs/stable/optim.html), "Constructing it".
 # **Seen in the wild:**
 # [microsoft/nni#4521](https://github.com/microsoft/nni/issues/4521): pruning replaced the
@@ -2387,7 +2392,7 @@ large = F.interpolate(images_test, scale_factor=2)    # (497, 1, 16, 16)
 
 # %% trap="07.11" role="guess" quoted="right"
 guess("07.11", "How many predictions does the net return?",
-      choices=["none, because an error stops it",
+      choices=["none: it raises an error",
                "497",
                "1,988",
                "7,952"])
@@ -2584,8 +2589,8 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 #
 # **Before you run anything:** The settings change the rounding and the order of values
 # and operations, not the formula. "32 bits" means full precision here: TF32, torch's
-# default for convolutions, is off. How many times as fast as a convolution in 32 bits
-# with channels first is the same convolution in 16 bits with channels last?
+# default for convolutions, is off. How fast is a convolution in 16 bits with channels
+# last, as a multiple of its speed in 32 bits with channels first?
 #
 # You can count the work without a GPU, on meta tensors: the FLOPs of ResNet-50 for one
 # image, and the FLOPs of one middle layer. A multiplication and an addition count as two
@@ -2704,17 +2709,17 @@ answers
 # below it. BatchNorm, ReLU and the additions have few FLOPs but move many bytes, so
 # memory limits them, as in stage 1's roofline. NVIDIA published 2,470 images per second
 # for an A100, with float16 where autocast allows it. This rate is a fifth of the A100's
-# limit. For a V100 NVIDIA published 1,200 images per second, 3.3 times the V100's rate in
-# 32 bits. On a device that it does not name, PyTorch's tutorial shows 773 images per
-# second with channels first and 1,012 with channels last.
+# limit. For a V100, NVIDIA published 1,200 images per second, 3.3 times its rate in 32
+# bits. On a device that it does not name, PyTorch's tutorial shows 773 images per second
+# with channels first and 1,012 with channels last.
 #
 # Both formats need the same FLOPs and bytes, but cuDNN may have to reorder channels-first
 # tensors for the tensor cores, which takes time. `cudnn.benchmark` chooses by measured
-# time, so a second run may choose a different algorithm. In that case the last bits of
+# time, so a second run may choose a different algorithm. In that case, the last bits of
 # the results may differ.
 #
 # **On the recorded H100**, the convolution in 16 bits with channels last takes an eighth
-# of the time in 32 bits with channels first; the datasheet's rates promise a fifteenth.
+# of its time in 32 bits with channels first; the datasheet's rates promise a fifteenth.
 # The 32-bit convolution is faster than its FLOPs allow: by our count it runs at 67.8
 # TFLOP/s, on a card with a peak rate of 67. So cuDNN must multiply less often than the
 # formula, as Winograd's algorithm does for 3x3 windows. The record does not say which
@@ -2755,7 +2760,7 @@ answers
 # - Measure forgetting on the old task. A small rate for the body keeps the old task, but
 #   does not always give the best accuracy on the new task.
 # - Preprocessing belongs with the weights. BatchNorm's stored statistics do not replace
-#   preprocessing.
+#   it.
 # - The memory format is a matter of strides. `permute` moves axes, whereas `reshape`
 #   cuts the memory differently.
 # - A layer's rate follows from its depth in the model, and the head has the base rate.
