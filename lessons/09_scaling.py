@@ -40,7 +40,7 @@ begin(SEED, THREADS, DEVICE)
 #
 # A float has a sign, an exponent and a fraction. The exponent determines how large and
 # how small a number can be. The fraction determines how finely the numbers between 1 and
-# 2 are spaced. With 16 bits you have to choose between range and precision: `float16`
+# 2 are spaced. With 16 bits, you have to choose between range and precision: `float16`
 # gives 5 bits to the exponent and 10 to the fraction, and `bfloat16` gives 8 and 7. The
 # 8-bit formats are `E5M2` and `E4M3`; the 4-bit format is `E2M1`. These names give the
 # number of bits in the exponent (E) and in the fraction (M, for mantissa).
@@ -105,11 +105,12 @@ claim("bytes per value of the weight's gradient",
 # ## Why float16 needs a loss scale
 #
 # Gradients are small numbers. The smallest value above zero in `float16` is about `6e-8`, and
-# everything below half of that becomes zero. A weight whose gradient is zero learns nothing.
+# everything below half of that value becomes zero. A weight whose gradient is zero learns
+# nothing.
 #
 # Take a loss that is small because it is divided by the number of micro-batches, or by a
 # temperature. Compute its gradients in `float16` and count the gradients that have become
-# zero. Then repeat the count with the loss multiplied by 65,536. By the chain rule every
+# zero. Then repeat the count with the loss multiplied by 65,536. By the chain rule, every
 # gradient is then 65,536 times as large, so divide the gradients by 65,536 afterwards:
 
 # %% role="concept"
@@ -146,11 +147,11 @@ claim("share of gradients lost with a scale of 65,536",
 # %% [markdown] role="concept"
 # That is all a *loss scale* does: it lifts the gradients into the range of `float16` for
 # the backward pass. `torch.amp.GradScaler` manages the loss scale for you.
-# `scaler.scale(loss)` multiplies. `scaler.step(opt)` divides the gradients by the scale
-# before the optimizer uses them, and skips the step if any gradient has become infinite.
-# `scaler.update()` then halves the scale if it was too large, and doubles it now and then
-# if it caused no overflow. `bfloat16` has as many exponent bits as `float32`, so
-# it needs no loss scaling.
+# `scaler.scale(loss)` multiplies the loss by the scale. `scaler.step(opt)` divides the
+# gradients by the scale before the optimizer uses them, and skips the step if any
+# gradient has become infinite. `scaler.update()` then halves the scale if it was too
+# large, and doubles it now and then if it caused no overflow. `bfloat16` has as many
+# exponent bits as `float32`, so it needs no loss scaling.
 
 # %% [markdown] role="concept"
 # ## Which format on which card
@@ -267,7 +268,7 @@ claim("loss after 200 steps with the scaler", habit, above=2.1)
 # %% [markdown] trap="09.1" role="why"
 # `scale` ignores the number format. The scaler multiplies the loss, and with it every
 # gradient, by 65,536, even in `bfloat16`. The gradient norm is then in the tens of
-# thousands, and the clip cuts it to 1. Then `scaler.step` divides the clipped gradient by
+# thousands, and clipping cuts it to 1. Then `scaler.step` divides the clipped gradient by
 # 65,536.
 
 # %% trap="09.1" role="why"
@@ -279,15 +280,15 @@ draw_blocks(
                   "unscale_ divides by 65,536", f"norm {norms[0]:.2f}",
                   "clip to 1", f"norm {min(1, norms[0]):.2f}"]},
     marks={"the habit": {"clip to 1"}},
-    title="The clip cuts a gradient that is still scaled",
+    title="Clipping cuts a gradient that is still scaled",
     alt="Two columns of blocks. With the habit, the gradient's norm is in "
-        "the tens of thousands, the clip makes it 1, and the step divides "
+        "the tens of thousands, clipping makes it 1, and the step divides "
         "it by 65,536, which leaves 0.000015. In order, unscale_ divides "
-        "before the clip, which then gets the true norm.")
+        "before clipping, which then gets the true norm.")
 
 # %% [markdown] trap="09.1" role="repair"
 # In `bfloat16`, leave the scaler out. In `float16`, keep the scaler and use this order:
-# *scale, backward, unscale, clip, step, update*. Between `scale` and `unscale_` every
+# *scale, backward, unscale, clip, step, update*. Between `scale` and `unscale_`, every
 # gradient is multiplied by the scale, and no clip, log or threshold takes the scale into
 # account.
 
@@ -362,7 +363,7 @@ plot_lines(range(len(large)), {"256 times too large": large.tolist(),
 
 # %% trap="09.1" role="more"
 claim("loss after 200 steps without the scaler", without, below=0.9)
-claim("first norm before the clip, divided by the true norm",
+claim("first norm before clipping, divided by the true norm",
       (habit_norms[0] / norms[0]).item(), expected=65536, within=700)
 claim("loss in bfloat16 with the scaler, in the right order", in_order,
       below=0.9)
@@ -370,7 +371,7 @@ claim("loss in bfloat16 with the scaler, in the right order", in_order,
 # %% [markdown] trap="09.1" role="more"
 # With Adam, the scaler hardly hurts this small net. Adam divides each gradient by its
 # usual size, so a common factor cancels, as long as each gradient stays above Adam's eps.
-# In a net with millions of weights, some gradients may fall below eps. And the clip no
+# In a net with millions of weights, some gradients may fall below eps. And clipping no
 # longer does its job, because it cuts nearly every gradient, large or small, to the same
 # norm.
 
@@ -383,7 +384,8 @@ adam_without = run(adam, scaled(on=False))[0]
 print(f"Adam: with the scaler {adam_habit:.2f}, without {adam_without:.2f}")
 
 # %% trap="09.1" role="more"
-claim("loss with Adam and the scaler, minus the loss without it", adam_habit
+claim("loss with Adam and the scaler minus the loss without a "
+      "scaler", adam_habit
       - adam_without, below=0.3)
 
 # %% [markdown] trap="09.1" role="more"
@@ -421,7 +423,7 @@ claim("fraction that one scale per 32 values in E4M3 rounds to "
       "zero", zeros[32], below=0.01)
 
 # %% [markdown] trap="09.1" role="folklore"
-# **Told:** In `bfloat16` `scale()` does nothing, because nothing can overflow.
+# **Told:** In `bfloat16`, `scale()` does nothing, because nothing can overflow.
 # **Measured:** `bfloat16` can overflow as well: its largest value is close to the largest
 # `float32`, and `3e38` times ten is `inf`. And `scale()` multiplies whatever it gets,
 # including a `bfloat16` value.
@@ -478,28 +480,28 @@ def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
     # END SOLUTION
 
 # %% [markdown] trap="09.1" role="hint"
-# 1. There are two ways through the function, one with the scaler and one without. Only the clip is common to both.
+# 1. There are two ways through the function, one with the scaler and one without. Only clipping is common to both.
 # 2. In `float16`: scale, backward, `unscale_`, clip, `scaler.step`, `scaler.update`. `scaler.step` is the call that skips a step with overflows.
-# 3. The parameters of all groups are in `opt.param_groups`. `clip_grad_norm_` returns the norm before the clip, as a tensor.
+# 3. The parameters of all groups are in `opt.param_groups`. `clip_grad_norm_` returns the norm before clipping, as a tensor.
 
 # %% [markdown] trap="09.1" role="keep"
 # **Keep:** Use a gradient scaler with `float16` and with nothing else. Scale the loss,
 # call `backward`, unscale the gradients, clip, step, and update the scaler, in this
-# order. **In your own code:** Log the gradient norm just before the clip. If this norm is
+# order. **In your own code:** Log the gradient norm just before clipping. If this norm is
 # in the tens of thousands at the start, the gradients are most likely still scaled.
 # **Seen in the wild:**
 # [`huggingface/accelerate#1036`](https://github.com/huggingface/accelerate/pull/1036)
 # removes the scaler for `bfloat16`;
 # [`victorchall/EveryDream2trainer#175`](https://github.com/victorchall/EveryDream2trainer/pull/175):
-# the clip saw scaled gradients, and a limit of 1 brought training to a halt. **Source:**
-# PyTorch documentation, [Automatic Mixed Precision
+# gradients were clipped while they were still scaled, and a limit of 1 brought training
+# to a halt. **Source:** PyTorch documentation, [Automatic Mixed Precision
 # examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html), "Gradient
 # clipping".
 
 # %% [markdown] trap="09.8" role="situation" core=true fault="weights in bfloat16 lose small updates" symptom="pure bfloat16 training stalls, small updates have no effect, weights do not change"
 # ## A hundred small steps
 #
-# To save memory you convert the weights themselves with `model.bfloat16()`. The weights
+# To save memory, you convert the weights themselves with `model.bfloat16()`. The weights
 # now take two bytes each, and the optimizer updates them in `bfloat16`. One weight is
 # 1.0, and each step adds 0.004 to it. In `float32`, a hundred such steps move the weight
 # by 0.4.
@@ -530,7 +532,7 @@ print(f"after 100 steps: {full[100]:.3f} in 32 bits, {short[100]:.3f} "
 measured("09.8", 100 * (short[100] - 1) / 0.4, right=(180, 210))
 
 # %% [markdown] trap="09.8" role="look"
-# In `bfloat16` the weight moves nearly twice as far as in `float32`, and after 128 steps
+# In `bfloat16`, the weight moves nearly twice as far as in `float32`, and after 128 steps
 # it stops. Slightly smaller steps, of 0.003, have no effect from the start:
 
 # %% trap="09.8" role="look"
@@ -540,21 +542,21 @@ plot_lines(range(301), {"0.004 in 32 bits": full,
                                                       torch.bfloat16)},
            title="After rounding, a step is twice as long, or zero",
            xlabel="step", ylabel="the weight",
-           alt="Three lines over 300 steps. In 32 bits the weight rises "
-           "evenly to 2.2. In bfloat16 it rises twice as fast to 2 and "
-           "stays there; with steps of 0.003 it stays at 1.")
+           alt="Three lines over 300 steps. In 32 bits, the weight rises "
+           "evenly to 2.2. In bfloat16, it rises twice as fast to 2 and "
+           "stays there; with steps of 0.003, it stays at 1.")
 
 # %% trap="09.8" role="look"
 claim("the weight after 1,000 steps of 0.001",
       steps_of(0.001, torch.bfloat16, 1000)[-1], expected=1)
 
 # %% [markdown] trap="09.8" role="why"
-# With 7 bits for the fraction there are 128 numbers from 1 to 2, and the next number
+# With 7 bits for the fraction, there are 128 numbers from 1 to 2, and the next number
 # after 1 is about `1.008`. The sum `1.004` is a little nearer to `1.008` than to 1, so it
 # rounds up and the step is twice as long. The sum `1.003` rounds back to 1 every time. So
-# rounding can double a step or erase it. From 2 on the gaps are twice as wide, and a step
-# of 0.004 is lost there as well. The gradient was right and the optimizer did its job,
-# but the weight's format cannot represent the result.
+# rounding can double a step or erase it. From 2 on, the gaps are twice as wide, and a
+# step of 0.004 is lost there as well. The gradient was right and the optimizer did its
+# job, but the weight's format cannot represent the result.
 
 # %% trap="09.8" role="why"
 gap_at_1 = torch.finfo(torch.bfloat16).eps
@@ -600,7 +602,7 @@ plot_lines(range(1, 41), {"master": [m for m, _ in path[:40]],
            "stairs of 0.0078, and the weight without a master stays at 1.")
 
 # %% [markdown] trap="09.8" role="more" topics="a counter that stops · a whole training, with a master and without"
-# A `bfloat16` counter stops for the same reason: at 256 the gap between neighbouring
+# A `bfloat16` counter stops for the same reason: at 256, the gap between neighbouring
 # numbers is 2.
 
 # %% trap="09.8" role="more"
@@ -621,8 +623,8 @@ claim("steps between 1 and 2 in bfloat16",
       1 / torch.finfo(torch.bfloat16).eps, expected=128)
 
 # %% [markdown] trap="09.8" role="more"
-# How much does a whole training run lose? The next cell trains classifiers with
-# `bfloat16` weights for 400 steps, with and without a master:
+# How much does the rounding hurt a whole training run? The next cell trains classifiers
+# with `bfloat16` weights for 400 steps, with and without a master:
 
 # %% trap="09.8" role="more"
 def train_half(make, master):
@@ -677,7 +679,7 @@ claim("SGD at 0.2: loss without a master, divided by the loss with one",
 # **Told:** Gradients are noisy anyway, so rounding the weights costs nothing.
 # **Measured:** With SGD at a learning rate of 0.2, that is nearly true. With SGD at 0.02,
 # and with Adam at its default learning rate, the classifier without a master learns less
-# in the same number of steps. Under `autocast` the weights of a `float32` model are the
+# in the same number of steps. Under `autocast`, the weights of a `float32` model are the
 # master: they stay in `float32`.
 
 # %% trap="09.8" role="exercise" points=3 difficulty=2 minutes=10
@@ -735,7 +737,7 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
 # bytes for each weight, 4 for its gradient and 8 for its two moments: in total `112` GB,
 # before activations.
 #
-# So you choose a common layout for large models: weights and gradients in `bfloat16`,
+# You choose a common layout for large models: weights and gradients in `bfloat16`,
 # moments in `float32`. So that no small step is lost, you add the *master* of trap 09.8,
 # a copy of the weights in `float32`. Weights and gradients now take half as much memory.
 # The code counts the bytes of a small model after one step, in four layouts. Your layout
@@ -839,8 +841,8 @@ claim("GB on each of eight GPUs, everything split",
 
 # %% [markdown] trap="09.9" role="repair"
 # How many 80 GB cards do seventy billion weights need if everything is split, and how
-# many if each card keeps all weights? Guess, then set these values; the line below the
-# panels gives the answer.
+# many if each card keeps all weights? Guess, then set these values in the explorer; the
+# line below its panels gives the answer.
 
 # %% role="explore" explorer="train_bytes"
 from dlsys_helpers.explorers.train_bytes import train_bytes
@@ -863,10 +865,10 @@ claim("GB on each of eight GPUs, masters and moments split",
 # %% [markdown] trap="09.9" role="more"
 # Mixed precision can halve the *activations*, which autograd keeps for the backward pass:
 # the inputs of matrix products and of other operations that accept 16-bit inputs. On a
-# GPU `autocast` computes softmax and LayerNorm in `float32`; on a CPU it computes them in
-# 16 bits. Activations grow with the batch. The weights' 16-bit copies, which `autocast`
-# makes and keeps for the backward pass, do not grow. So with a small batch, mixed
-# precision keeps more bytes, not fewer:
+# GPU, `autocast` computes softmax and LayerNorm in `float32`; on a CPU it computes them
+# in 16 bits. Activations grow with the batch. The weights' 16-bit copies, which
+# `autocast` makes and keeps for the backward pass, do not grow. So with a small batch,
+# mixed precision keeps more bytes, not fewer:
 
 # %% trap="09.9" role="more"
 blocks = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.GELU())
@@ -986,7 +988,7 @@ claim("memory added since the first forward, as a multiple of the weights",
 
 # %% [markdown] role="concept"
 # So a run that survives its first step can still run out of memory in the second. On a
-# GPU these calls show how much memory is in use:
+# GPU, these calls show how much memory is in use:
 #
 # - `torch.cuda.memory_allocated()` counts the tensors that exist now, and
 #   `torch.cuda.max_memory_allocated()` the peak so far.
@@ -999,10 +1001,10 @@ claim("memory added since the first forward, as a multiple of the weights",
 #   appears as a band over time, together with the line of Python that created it.
 # - `torch.cuda.memory_reserved()` returns how much of the card's memory torch holds,
 #   including free blocks. `torch.cuda.empty_cache()` returns free blocks to other
-#   programs. The call frees no tensor, so it seldom helps against "out of memory".
+#   programs, but frees no tensor, so it seldom helps against "out of memory".
 #
-# You can compute the size of the training state in advance. With Adam the state takes 16
-# bytes per weight, or 8 if everything is in `bfloat16` (trap 09.9). At 16 bytes it takes
+# You can compute the size of the training state in advance. With Adam, the state takes 16
+# bytes per weight, or 8 if everything is in `bfloat16` (trap 09.9). At 16 bytes, it takes
 # 112 GB for 7 billion weights, 208 GB for 13 billion and 1,120 GB for 70 billion. For
 # inference, the weights in 16 bits are enough: 14, 26 and 140 GB for these models, plus
 # the key-value cache (stage 8).
@@ -1075,7 +1077,7 @@ claim("FLOPs of a step with checkpoints, divided by the FLOPs without",
 # need not even keep all `L` inputs. Checkpoint every $\sqrt{L}$-th block, and only about
 # $2 \sqrt{L}$ tensors are alive at a time ([Chen et al.
 # 2016](https://arxiv.org/abs/1604.06174)): 16 instead of 64 for 64 blocks. In plain
-# PyTorch the call is `torch.utils.checkpoint.checkpoint`. In Hugging Face's models, the
+# PyTorch, the call is `torch.utils.checkpoint.checkpoint`. In Hugging Face's models, the
 # method `model.gradient_checkpointing_enable()` puts this call around each block. A
 # module of your own has no such method.
 
@@ -1121,9 +1123,9 @@ said = loaded.load_state_dict(trained.state_dict())
 # %% trap="09.14" role="guess"
 guess("09.14",
       "How many of 100 new digits does the loaded classifier get right?",
-      choices=["about 96, because all keys matched, as the message says",
-               "about 75, because only the scaling is missing",
-               "about 10, because the pixels are now out of range"])
+      choices=["about 96",
+               "about 75",
+               "about 10"])
 
 # %% trap="09.14" role="look"
 share = {name: accuracy(m, 16 * x_test, y_test)
@@ -1169,7 +1171,7 @@ facts = [[name in held_at, tensor.is_meta]
 draw_grids({"": facts}, marks={"": [[not any(row)] * 2 for row in facts]},
            row_names=[*places], column_names=["saved", "moved"],
            legend="silently neither saved nor moved",
-           title="Only registered tensors go along",
+           title="Only registered tensors go along with the model",
            alt="A table of places for a tensor, and what happens to the "
                "tensor there. Parameters and buffers are saved and moved. "
                "A buffer with persistent=False is only moved. A plain "
@@ -1208,7 +1210,7 @@ heard = {kind.__name__: moves(kind()) for kind in (Scaled, Buffered)}
 print(heard)
 
 # %% trap="09.14" role="repair"
-claim("accuracy before saving, minus after loading, with buffers",
+claim("with buffers: accuracy before saving minus accuracy after loading",
       mended[0] - mended[1], expected=0)
 
 # %% [markdown] trap="09.14" role="more" topics="a different device, as bounds · buffers that are not saved · a buffer in a list"
@@ -1305,16 +1307,16 @@ def stays_behind(model: nn.Module) -> list[str]:
 # ## Profile first: who sets the pace?
 #
 # A step is slow for one of four reasons: the data arrive late, Python fills the queue too
-# slowly, too many bytes move, or there is too much arithmetic. In the first two cases the
-# GPU is idle, and a faster card changes nothing. So measure before you change anything,
-# in this order.
+# slowly, too many bytes move, or there is too much arithmetic. In the first two cases,
+# the GPU is idle, and a faster card changes nothing. So measure before you change
+# anything, in this order.
 #
 # 1. **The data.** Train on one batch again and again. If the steps get faster, the data
 #    loader is too slow. A `DataLoader`'s `num_workers` sets how many processes load data.
 #    Begin with the number of CPU cores per GPU, then halve and double `num_workers` until
-#    a step gets no faster: with too few workers the GPU waits, and with too many they
+#    a step gets no faster: with too few workers, the GPU waits, and with too many, they
 #    compete for cores and memory. `persistent_workers=True` keeps the workers alive from
-#    one epoch to the next. Without this setting the workers restart in each epoch. A
+#    one epoch to the next. Without this setting, the workers restart in each epoch. A
 #    restart takes seconds, which is a lot in a short epoch. And with `pin_memory=True`,
 #    `.to(device, non_blocking=True)` returns at once, because *pinned* memory never moves
 #    and the GPU can fetch from it without the CPU. Python queues the next work while the
@@ -1346,7 +1348,7 @@ start.zero_grad()
 # Is an operation limited by memory or by arithmetic? Divide the operation's FLOPs by the
 # bytes moved. This ratio is the operation's *arithmetic intensity*. A card also has such
 # a ratio, the *ridge*: its peak FLOPs per second divided by its bytes per second. Below
-# the ridge an operation waits for memory; above the ridge it waits for arithmetic. The
+# the ridge, an operation waits for memory; above the ridge, it waits for arithmetic. The
 # plot shows one card's two limits, a *roofline*, with an addition and three matrix
 # products in `bfloat16`:
 
@@ -1462,7 +1464,7 @@ claim("times that one step asks for a value", len(found), expected=5)
 # tensor into a `bool`. And indexing with `labelled`, as in `x[labelled]`, has to know how
 # many rows are left before it can create the result, once for `x` and once for `y`. In
 # the trace, this indexing appears as `nonzero`. The trace is from a CPU, where nothing
-# waits. On a GPU the calls are the same, and at each of the five Python waits until the
+# waits. On a GPU, the calls are the same, and at each of the five, Python waits until the
 # queue is empty.
 
 # %% trap="09.10" role="why"
@@ -1475,7 +1477,7 @@ draw_lanes({"Python": python, "GPU": gpu,
             "Python, asks nothing": [(0, len(found), "queue")],
             "its GPU": free}, marks={"wait"},
            unit="time, with a queue as long as half a run",
-           title="After each question the queue is empty and the GPU idle",
+           title="After each question, the queue is empty and the GPU idle",
            alt="Four lanes of time. In the upper two, Python queues and "
                "waits five times, and the GPU is idle while Python queues. "
                "In the lower two, Python queues everything at once, and "
@@ -1589,9 +1591,9 @@ def find_waits(events: list) -> list[str]:
 # `torch.compile` runs your Python code once, records its tensor operations as a *graph*,
 # and compiles the graph into fewer, larger kernels. `torch.compile` also adds *guards*:
 # conditions, for example on shapes and dtypes, under which the graph is valid. If a guard
-# fails, torch compiles again. Where Python needs a value, the graph *breaks* in two, and
-# Python runs in between. You can count compilations and breaks without a compiler: the
-# backend `CompileCounter` counts the graphs and runs each one as it is.
+# fails, torch compiles again. Wherever Python needs a value, the graph *breaks* in two,
+# and Python runs in between. You can count compilations and breaks without a compiler:
+# the backend `CompileCounter` counts the graphs and runs each one as it is.
 
 # %% role="concept"
 from torch._dynamo.testing import CompileCounter
@@ -1636,10 +1638,10 @@ claim("graphs for one call with an if on a number",
 
 # %% [markdown] role="concept"
 # At the second size, the compiler learns that this dimension varies, and its second graph
-# works for all other sizes from two up. With `dynamic=False` each size costs a
+# works for all other sizes from two up. With `dynamic=False`, each size costs a
 # compilation, up to a limit (`torch._dynamo.config.recompile_limit`). Beyond the limit,
 # new sizes run as plain Python. The `if` in `stops` asks the GPU for a value, as in trap
-# 09.10. By default such an `if` cuts the graph in two; with `fullgraph=True`,
+# 09.10. By default, such an `if` cuts the graph in two; with `fullgraph=True`,
 # `torch.compile` raises an error that names the line.
 #
 # The *mode* says how the compiler spends its time. `mode="reduce-overhead"` records the
@@ -1763,17 +1765,17 @@ draw_ranks({"after backward": [["g0"], ["g1"]],
             "all_reduce": [["g0 + g1"], ["g0 + g1"]],
             "divided by 2": [["mean"], ["mean"]]},
            title="Every rank ends with the mean of all gradients",
-           alt="Three tables of two ranks. After backward rank 0 holds g0 "
-           "and rank 1 g1. After all_reduce both hold the sum, and after "
-           "the division by two both hold the mean.")
+           alt="Three tables of two ranks. After backward, rank 0 holds g0 "
+           "and rank 1 g1. After all_reduce, both hold the sum, and after "
+           "the division by two, both hold the mean.")
 
 # %% [markdown] role="concept"
 # If each rank has the same number of rows, the mean of the ranks' means is the mean over
 # all rows. So one `all_reduce` and a division are enough. Every rank then makes the same
 # step from the same weights, so the models stay equal although no weight is ever sent.
-# `DistributedDataParallel`, *DDP* for short, does this during the backward pass. The
-# gradients of the last layers are ready first. So DDP packs gradients into *buckets* and
-# sends each bucket while the backward pass continues:
+# `DistributedDataParallel`, *DDP* for short, averages the gradients during the backward
+# pass. The gradients of the last layers are ready first. So DDP packs gradients into
+# *buckets* and sends each bucket while the backward pass continues:
 
 # %% role="concept"
 draw_lanes({"backward": [(0, 2, "layer 4"), (2, 4, "layer 3"),
@@ -1782,15 +1784,15 @@ draw_lanes({"backward": [(0, 2, "layer 4"), (2, 4, "layer 3"),
            unit="time, schematic",
            title="The first bucket travels while backward continues",
            alt="Two lanes of time. Backward works on layers 4, 3, 2 and 1. "
-           "After layer 3 the network sends bucket 1, during layer 2; "
+           "After layer 3, the network sends bucket 1, during layer 2; "
            "bucket 2 follows after layer 1.")
 
 # %% [markdown] role="concept"
-# **The effective batch** is the number of rows that one update averages over: rows per
+# **The effective batch** is the number of rows whose losses one update averages: rows per
 # pass x accumulated passes x ranks. With 8 rows, 4 passes and 16 ranks, the effective
 # batch is 512. Adding ranks changes the effective batch, and with it the number of steps
-# in an epoch and the best learning rate. For SGD the learning rate usually grows with the
-# batch, after a warm-up ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)); for
+# in an epoch and the best learning rate. For SGD, the learning rate usually grows with
+# the batch, after a warm-up ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)); for
 # Adam, start by scaling the rate with the square root of the batch's growth. To compare
 # two runs, keep the effective batch the same.
 
@@ -1859,7 +1861,7 @@ claim("gap between the weights of the two ranks", gap(*past), above=0.28,
 
 # %% [markdown] trap="09.11" role="why"
 # Both losses fall and both ranks classify well, but each rank has its own model.
-# `DDP(model)` puts a hook on each parameter. By themselves the hooks send nothing. Each
+# `DDP(model)` puts a hook on each parameter. By themselves, the hooks send nothing. Each
 # call to `ddp(x)`, with gradients on, *prepares the reducer* for one backward pass. After
 # such a call, DDP sends each bucket in one `all_reduce` as soon as all of the bucket's
 # gradients are ready; without the call, it sends nothing. A forward pass through
@@ -1874,9 +1876,9 @@ draw_blocks({"ddp(x)": ["ddp.forward prepares the reducer", "model.forward",
                                "no call", "the rank's own gradient"]},
             marks={"ddp.module(x)": {"nothing is prepared"}},
             title="The wrapper's forward prepares the exchange of backward",
-            alt="Two columns of blocks. Through ddp(x) the wrapper "
+            alt="Two columns of blocks. Through ddp(x), the wrapper "
             "prepares the reducer, hooks fill buckets in backward and "
-            "all_reduce makes the mean. Through ddp.module(x) nothing is "
+            "all_reduce makes the mean. Through ddp.module(x), nothing is "
             "prepared, no call is made, and the gradient stays the rank's "
             "own.")
 
@@ -2127,8 +2129,8 @@ draw_lanes({"with the flag": [(0, 3, "forward"), (3, 4.2, "walk"),
                         (7, 9.2, "send")]},
            marks={"walk", "used?"}, unit="time, schematic",
            title="The flag adds a walk and a call to every step",
-           alt="Two lanes. With the flag a step is forward, walk, "
-           "backward, send, used?; without it forward, backward, send. "
+           alt="Two lanes. With the flag, a step is forward, walk, "
+           "backward, send, used?; without it, forward, backward, send. "
            "Walk and used? are marked.")
 
 # %% [markdown] trap="09.3" role="repair"
@@ -2196,10 +2198,10 @@ claim("all_reduce calls before the errors",
 # If the ranks leave out different parameters, DDP does hang. Here rank 0 uses both heads,
 # and rank 1 only head a. Rank 0 sends its gradients and waits, while rank 1 continues to
 # the `barrier` at the end of the epoch. Neither rank raises an error until the process
-# group's timeout expires, which is half an hour with gloo and ten minutes with NCCL
-# unless you set it. An `all_reduce` under `if rank == 0:`, for example when only one rank
-# evaluates, hangs in the same way. If the run has a time limit, the last line of each
-# tape names the two calls that do not match.
+# group's timeout expires, after half an hour with gloo or ten minutes with NCCL unless
+# you set a different time. An `all_reduce` under `if rank == 0:`, for example when only
+# one rank evaluates, hangs in the same way. If the run has a time limit, the last lines
+# of the two tapes name the two calls that do not match.
 
 # %% trap="09.3" role="folklore"
 def one_without_b(x, y, seed):
@@ -2272,7 +2274,7 @@ def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
 # %% [markdown] trap="09.3" role="hint"
 # 1. `torch.autograd.grad(loss, tensors, allow_unused=True)` gives None for a tensor that the loss does not depend on, and does not change `.grad`.
 # 2. A loss whose `requires_grad` is False depends on no parameter.
-# 3. In train mode a forward pass updates the buffers of a BatchNorm, and dropout draws from the global generator. Save and restore copies, and use `torch.random.fork_rng(devices=[])`.
+# 3. In train mode, a forward pass updates the buffers of a BatchNorm, and dropout draws from the global generator. Save and restore copies, and use `torch.random.fork_rng(devices=[])`.
 
 # %% [markdown] trap="09.3" role="keep"
 # **Keep:** Set `find_unused_parameters=True` only if a step can leave a parameter without
@@ -2336,9 +2338,9 @@ claim("largest error of a rank's gradient, no_sync around backward",
 
 # %% [markdown] trap="09.6" role="why"
 # The gradient is right up to rounding, so no test of the gradient's values finds the
-# fault. Only the number of bytes sent shows the fault. `ddp(x)` outside `no_sync` has
-# prepared the reducer (trap 09.11), and the next `backward` makes the exchange, wherever
-# you call `backward`. So the forward pass belongs inside `no_sync`.
+# fault. Only the number of bytes sent shows it. `ddp(x)` outside `no_sync` has prepared
+# the reducer (trap 09.11), and the next `backward` makes the exchange, wherever you call
+# it. So the forward pass belongs inside `no_sync`.
 
 # %% trap="09.6" role="why"
 claim("exchanges with no_sync around backward", len(sent), expected=4)
@@ -2556,10 +2558,10 @@ claim("divided by the labels that count: relative error",
       below=1e-5)
 
 # %% [markdown] trap="09.2" role="more" topics="class weights · the end of the epoch · a piece without labels · BatchNorm"
-# If you pass class weights and the labels are integers, `F.cross_entropy` divides by the
-# sum of these labels' weights. For the pieces, the divisor is the sum of the weights over
-# the whole step. `reduction="sum"` returns each piece's sum without a division, so that
-# you can use one divisor for all pieces:
+# If you pass class weights and the labels are integers, `F.cross_entropy` divides the
+# loss by the sum of the labels' weights. For the pieces, the divisor is the sum of the
+# weights over the whole step. `reduction="sum"` returns each piece's sum without a
+# division, so that you can use one divisor for all pieces:
 
 # %% trap="09.2" role="more"
 rare = torch.linspace(0.2, 3, 10)                 # weights of ten classes
@@ -2601,7 +2603,8 @@ print("norm of the last step, divided by a fair step's: "
       f"{short.norm() / fair.norm():.2f}")
 
 # %% trap="09.2" role="more"
-claim("two pieces left, divided by four: norm divided by a fair step's",
+claim("two pieces left, divided by four: norm, as a fraction of the fair "
+      "norm",
       (short.norm() / fair.norm()).item(), expected=0.5, within=1e-4)
 
 # %% [markdown] trap="09.2" role="more"
@@ -2725,8 +2728,8 @@ orders = [tuple(mine) for epoch in range(10)]
 
 # %% trap="09.5" role="guess"
 guess("09.5",
-      "In how many different orders does rank 0 see its digits in these "
-      "10 epochs?", unit="orders")
+      "In how many different orders does rank 0 see its digits in the 10 "
+      "epochs?", unit="orders")
 
 # %% trap="09.5" role="look"
 print("different orders in 10 epochs:", len(set(orders)))
@@ -2759,10 +2762,10 @@ first = {name: [[digit / 1300 for digit in order[:8]] for order in seen[:6]]
          for name, seen in (("without set_epoch", orders),
                             ("with set_epoch", told))}
 draw_grids(first, rows="epoch", columns="first eight digits",
-           title="Without set_epoch each epoch repeats the first",
+           title="Without set_epoch, each epoch repeats the first",
            alt="Two grids with a row for each of six epochs. A cell's "
-               "shade is the digit's number. Without set_epoch all rows "
-               "are equal, with set_epoch they differ.")
+               "shade is the digit's number. Without set_epoch, all rows "
+               "are equal; with set_epoch, they differ.")
 
 # %% [markdown] trap="09.5" role="more" topics="the order is shuffled · digits that an evaluation counts twice"
 # The single order is at least shuffled:
@@ -2772,7 +2775,7 @@ claim("is the order just 0, 2, 4, ...",
       list(orders[0]) == sorted(orders[0]), expected=False)
 
 # %% [markdown] trap="09.5" role="more"
-# In evaluation the sampler has a second surprise. All ranks get the same number of
+# In evaluation, the sampler has a second surprise. All ranks get the same number of
 # digits, because otherwise one rank would wait in a collective for a batch that another
 # rank does not have. So if the division leaves a remainder, the sampler repeats the first
 # digits, and an accuracy over all ranks counts the repeated digits twice.
@@ -2844,7 +2847,7 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
 # %% [markdown] trap="09.5" role="hint"
 # 1. Seed a generator with `seed + epoch`, the same on every rank. The rank decides only where the slice begins.
 # 2. The next multiple of `world` is `ceil(n / world) * world`.
-# 3. With fewer examples than ranks the order has to be repeated more than once.
+# 3. With fewer examples than ranks, the order has to be repeated more than once.
 
 # %% [markdown] trap="09.5" role="keep"
 # **Keep:** Call `sampler.set_epoch(epoch)` before each epoch. If the size of an
@@ -2862,7 +2865,7 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
 # %% [markdown] role="concept"
 # ## The switches of a multi-GPU run
 #
-# Outside a notebook `torchrun` starts the ranks. The launcher sets `RANK`, `WORLD_SIZE`,
+# Outside a notebook, `torchrun` starts the ranks. It sets `RANK`, `WORLD_SIZE`,
 # `LOCAL_RANK` and the address where the ranks meet, and ends all ranks if one fails.
 # `init_process_group` reads these values. `LOCAL_RANK` is the rank's number on its own
 # machine and therefore the number of the rank's GPU:
@@ -2910,7 +2913,7 @@ claim("ranks of torchrun that hold the sum of both",
       sum("[3.0, 3.0, 3.0]" in line for line in printed), expected=2)
 
 # %% [markdown] role="concept"
-# On one machine `--standalone` finds a free port by itself. On two machines with eight
+# On one machine, `--standalone` finds a free port by itself. On two machines with eight
 # GPUs each, run the same command on both:
 #
 # ```sh
@@ -2942,10 +2945,10 @@ claim("ranks of torchrun that hold the sum of both",
 # %% [markdown] role="concept"
 # ## Shards: a model in pieces
 #
-# Under DDP each rank holds the whole model. If the model does not fit on one GPU, cut it
+# Under DDP, each rank holds the whole model. If the model does not fit on one GPU, cut it
 # into pieces. Each rank then holds only its *shard* of each parameter, gradient and
 # moment. A layer is whole only while it computes: an `all_gather` collects the layer's
-# shards, and afterwards each rank again keeps only its own shard. In the backward pass a
+# shards, and afterwards each rank again keeps only its own shard. In the backward pass, a
 # `reduce_scatter` adds up the gradients and leaves each rank the sum for its own shard
 # (`fully_shard` then divides the sum by the number of ranks to get the average):
 
@@ -2956,14 +2959,14 @@ draw_ranks({"between": own, "while it works": [["A", "B"], ["A", "B"]],
             "added up": [["gA+hA", ""], ["", "gB+hB"]]},
            title="A layer is whole only while it computes",
            alt="Four tables of two ranks and two halves of a layer. "
-           "Between the layer's turns rank 0 holds A and rank 1 B. While "
+           "Between the layer's turns, rank 0 holds A and rank 1 B. While "
            "the layer works, both hold A and B. Each rank makes gradients "
            "for both halves. After the sum, each rank keeps the sum for "
            "its own half.")
 
 # %% [markdown] role="concept"
 # With `n` ranks, each rank holds one `n`-th of the weights, gradients and moments, plus
-# one or two whole layers. This is *fully sharded data parallel*, FSDP. In this part
+# one or two whole layers. This is *fully sharded data parallel*, FSDP. In this part,
 # torch's `fully_shard` cuts the models, and the traps show what that changes: how much is
 # sent, which rank holds which tensor, over which values a norm is computed, and what a
 # file contains.
@@ -3024,7 +3027,7 @@ claim("all_gather calls of six layers", len(each["all_gather"]),
 # slowest rank.
 #
 # In a ring, an `all_reduce` consists of a `reduce_scatter` and an `all_gather` of the
-# same tensor, so it costs as much as these two calls together:
+# same tensor, so it costs as much as the two calls together:
 
 # %% trap="09.4" role="why"
 hold = [[str(r)] * 3 for r in range(3)]
@@ -3044,13 +3047,13 @@ draw_ranks(steps, arrows=arrows,
            title="A ring: two sends add up, two pass the sums on",
            alt="Three ranks in a ring with three shards each; each cell "
                "lists the ranks whose values are in the cell's sum. After "
-               "two sends each rank has one shard with the sum of all "
-               "three, and after two more sends each rank has all shards.")
+               "two sends, each rank has one shard with the sum of all "
+               "three, and after two more sends, each rank has all shards.")
 
 # %% [markdown] trap="09.4" role="repair"
 # A model that fits need not pay this price. You can keep layers whole until the backward
 # pass (`reshard_after_forward=False`), shard the net as one piece, or shard nothing at
-# all. In the plot an `all_reduce` counts once, although it sends as much as two other
+# all. In the plot, an `all_reduce` counts once, although it sends as much as two other
 # calls. So DDP and the plan that keeps layers whole send the same number of bytes, and
 # releasing the layers adds half as much again.
 
@@ -3108,7 +3111,7 @@ claim("calls of the net as one piece",
 
 # %% trap="09.4" role="folklore"
 model_bytes = 6 * sum(p.nbytes for p in nn.Linear(16, 16).parameters())
-claim("bytes gathered at once, compared with the model's",
+claim("bytes gathered at once, as a multiple of the model's bytes",
       table["as one"]["all_gather"][0] / model_bytes, expected=1)
 
 # %% trap="09.4" role="exercise" points=3 difficulty=2 minutes=15
@@ -3210,10 +3213,11 @@ for param, reduce in (("float32", "float32"), ("bfloat16", "float32")):
           f"shards in {shard_dtype}")
 
 # %% role="concept"
-claim("bytes gathered in bfloat16, compared with float32",
+claim("bytes gathered in bfloat16, as a fraction of those in float32",
       wire["bfloat16"]["all_gather"] / wire["float32"]["all_gather"],
       expected=0.5)
-claim("bytes of the gradients, added up in float32 both times",
+claim("bytes of gradients in the bfloat16 run, as a multiple of the "
+      "float32 run",
       wire["bfloat16"]["reduce_scatter"]
       / wire["float32"]["reduce_scatter"], expected=1)
 
@@ -3317,7 +3321,7 @@ for name, seen in {"shard, optimizer": early,
           f"{seen[2]} of 4 tensors")
 
 # %% trap="09.13" role="repair"
-claim("test loss, optimizer right after the shard", early[1], below=1)
+claim("test loss, optimizer made right after sharding", early[1], below=1)
 
 # %% [markdown] trap="09.13" role="more" topics="what an optimizer holds"
 # An optimizer keeps its parameters in `optimizer.param_groups`. Each group is a dict with
@@ -3382,11 +3386,11 @@ def rebuild(optimizer, names: list, model: nn.Module):
 # The gradient of a shard is a shard as well: `p.grad.to_local()` is a plain tensor with
 # this rank's part of the values.
 #
-# You clip the gradient to a norm of 0.1. You wrote the clip yourself years ago: it
-# computes the norm of all gradients and, if that norm is larger than 0.1, multiplies
-# every gradient by `0.1 / norm`. On each of two ranks, you run the clip on the tensors
-# that `to_local()` returns. In this step, the norm of the whole gradient is well above
-# 0.1.
+# You clip the gradient to a norm of 0.1. You wrote the clipping function yourself years
+# ago: it computes the norm of all gradients and, if that norm is larger than 0.1,
+# multiplies every gradient by `0.1 / norm`. On each of two ranks, you run this function
+# on the tensors that `to_local()` returns. In this step, the norm of the whole gradient
+# is well above 0.1.
 
 # %% trap="09.12" role="break"
 def norm_of(grads):
@@ -3456,7 +3460,7 @@ norm, clipped, ended = one_process(x_train, y_train, SEED)
 own = on_ranks()
 
 # %% trap="09.12" role="guess"
-guess("09.12", "What is the norm of the whole gradient after the clip?",
+guess("09.12", "What is the norm of the whole gradient after clipping?",
       choices=["exactly 0.1",
                "more than 0.1",
                "less than 0.1"])
@@ -3468,23 +3472,23 @@ plot_bars({"whole gradient": norm, "rank 0 believes": own[0][0],
           title="Both ranks clip to 0.1, and together they exceed it",
           xlabel="norm of the gradient",
           alt="Four bars. The whole gradient is the longest; each rank "
-              "computes a smaller norm, over its own part. After the clip "
+              "computes a smaller norm, over its own part. After clipping "
               "at 0.1, the whole gradient's norm is above 0.1.")
 
 # %% trap="09.12" role="look"
 measured("09.12", 1)
 
 # %% trap="09.12" role="look"
-claim("norm of the whole gradient after a clip at 0.1",
+claim("norm of the whole gradient after clipping at 0.1",
       own[0][1].norm().item(), above=0.11, below=0.1415)
 
 # %% [markdown] trap="09.12" role="why"
 # Each rank has only a part of the values, so it computes too small a norm and clips too
-# little, and each rank scales by a different factor. If all `R` ranks clip, each rank's
-# shard ends with a norm of 0.1 and the whole gradient with a norm of $0.1 \sqrt{R}$, or
-# $0.1 \sqrt{2} \approx 0.1414$ for two ranks. Nothing diverges here, but the steps are
-# too long, and their direction changes a little. With 64 ranks, the steps could be eight
-# times too long.
+# little, and each rank scales its shards by a different factor. If all `R` ranks clip,
+# each rank's shard ends with a norm of 0.1 and the whole gradient with a norm of $0.1
+# \sqrt{R}$, or $0.1 \sqrt{2} \approx 0.1414$ for two ranks. Nothing diverges here, but
+# the steps are too long, and their direction changes a little. With 64 ranks, the steps
+# could be eight times too long.
 
 # %% [markdown] trap="09.12" role="repair"
 # Norms do not add up, but their squares do. One `all_reduce` of a single value is enough:
@@ -3588,8 +3592,7 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
 # a method of its own. **Seen in the wild:** [AReaL
 # #312](https://github.com/areal-project/AReaL/issues/312): the norm was taken over local
 # shards, so clipping changed with the number of GPUs; [miles_diffusion
-# #35](https://github.com/radixark/miles_diffusion/pull/35): the clip was right, but the
-# logged norm was one shard's.
+# #35](https://github.com/radixark/miles_diffusion/pull/35): the clipping was right, but the logged norm was that of a single shard.
 
 # %% [markdown] trap="09.7" role="situation" fault="rank 0 alone saves a sharded model" symptom="FSDP2 checkpoint saved by rank 0, All keys matched successfully, the resumed model is bad"
 # ## A checkpoint as always
@@ -3654,11 +3657,11 @@ claim("fraction of values that differ from the saved "
       within=1e-3)
 
 # %% [markdown] trap="09.7" role="why"
-# After `fully_shard` the values of `state_dict()` are `DTensor`s. A `DTensor` reports the
-# shape of the whole tensor, but holds only the rows of its own rank. The file that rank 0
-# saved contains only the rows of rank 0. When rank 1 loads the file, shapes and names
-# match, so rank 0's rows replace rank 1's own rows. Only shards of different sizes would
-# raise an error.
+# After `fully_shard`, the values of `state_dict()` are `DTensor`s. A `DTensor` reports
+# the shape of the whole tensor, but holds only the rows of its own rank. The file that
+# rank 0 saved contains only the rows of rank 0. When rank 1 loads the file, shapes and
+# names match, so rank 0's rows replace rank 1's own rows. Only shards of different sizes
+# would raise an error.
 
 # %% trap="09.7" role="why"
 upper, lower = read_back[:32 * 64].view(2, 16, 64)
@@ -3961,10 +3964,9 @@ disk.cleanup()
 # model FLOPs utilization, is its FLOPs per second as a fraction of the card's peak rate.
 #
 # **Before you run anything:** How many FLOPs does a training step of this GPT need per
-# token and weight? How many times as fast as in `float32` is a matrix product in
-# `bfloat16`, and how many times as fast in `float8`? How much time does a copy cost if it
-# runs at the same time as a product? And how often do three steps wait if each asks for
-# its loss?
+# token and weight? How fast is a matrix product in `bfloat16`, and how fast in `float8`,
+# as a multiple of its speed in `float32`? How much time does a copy cost if it runs at
+# the same time as a product? And how often do three steps wait if each asks for its loss?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -4124,7 +4126,7 @@ answers
 
 # %% [markdown] role="gpu"
 # **On the recorded H100**, a matrix product in `float32` takes 15.6 times as long as in
-# `bfloat16`. In TF32 the product takes 1.9 times as long as in `bfloat16`, and in
+# `bfloat16`. In TF32, the product takes 1.9 times as long as in `bfloat16`, and in
 # `float8` 0.55 times as long. The cell that measures these times leaves TF32 switched on.
 # So in the two cells after it, the rows called float32 compute their products in TF32,
 # and the product that runs during the copies takes 2.7 ms, not 21 ms.
@@ -4133,7 +4135,7 @@ answers
 # during such a copy costs no extra time: copy and product together take as long as the
 # copy. One after the other, the two would take 1.13 times as long, because this product
 # takes an eighth of the copy's time. The compiled step reaches 47 % of the card's rate,
-# with attention's FLOPs counted as if nothing were masked. Without `torch.compile` the
+# with attention's FLOPs counted as if nothing were masked. Without `torch.compile`, the
 # same step takes an eighth more time, and with TF32 instead of `autocast` twice as long
 # as the compiled step. Three training steps wait three times if each asks for its loss,
 # and never if no step asks.
