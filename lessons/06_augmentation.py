@@ -182,11 +182,11 @@ claim("largest ratio of a test loss to the loss without a remedy, for "
           "early stopping")) / remedies["none"], below=1)
 
 # %% [markdown] role="concept"
-# (The bar for early stopping is the lowest point of the run without a remedy. That point
-# was chosen on the test digits, which is fine for an illustration but not for a reported
-# result, as trap 06.3 explains.) You can combine the remedies, but only up to a point,
-# because a network that is held back in every way fits nothing. If the network memorizes
-# no rows, a regularizer can even cost accuracy.
+# (The bar for early stopping is the lowest point of the run without a remedy. This lowest
+# point was chosen on the test digits, which is fine for an illustration but not for a
+# reported result, as trap 06.3 explains.) You can combine the remedies, but only up to a
+# point, because a network that is held back in every way fits nothing. If the network
+# memorizes no rows, a regularizer can even cost accuracy.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -425,9 +425,9 @@ show(ax.figure, "One digit three times: moved down and right by a pixel, "
 
 # %% [markdown] trap="06.1" role="repair"
 # Score on what the model will see in production, with a second pipeline that has no
-# random step. This score is also the same on every run. The plot shows thirty test losses
-# for each of three pipelines: without a shift, with a new shift for every image, and with
-# one shift for the whole batch.
+# random step. The resulting score is also the same on every run. The plot shows thirty
+# test losses for each of three pipelines: without a shift, with a new shift for every
+# image, and with one shift for the whole batch.
 
 # %% trap="06.1" role="repair"
 @torch.no_grad()
@@ -537,9 +537,9 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
 # %% [markdown] role="concept"
 # ## Two pipelines for photos, in order
 #
-# For photos, the two pipelines of trap 06.1 look like this. Both resize the photo,
-# convert bytes to floats between 0 and 1, and normalize each channel with the mean and
-# standard deviation of the training images. The mean and standard deviation here are
+# For photos, the two pipelines of trap 06.1 look like this. Both pipelines resize the
+# photo, convert bytes to floats between 0 and 1, and normalize each channel with the mean
+# and standard deviation of the training images. The mean and standard deviation here are
 # ImageNet's, which pretrained weights expect. Only the training pipeline crops and flips
 # at random. The scoring pipeline cuts out the centre. `v2.ToImage()` at the start accepts
 # arrays and PIL images.
@@ -1078,7 +1078,7 @@ plot_columns({"0": 3.0, "1": 2.0, "2": 2.5, "3: stop": 1.9, "4": 2.1},
 # `>` and `==` with NaN are all false, so the effect of a NaN loss depends on how you
 # write the comparison.
 #
-# The explorer below shows a different run. Guess how much worse the test result is with a
+# The explorer below shows another run. Guess how much worse the test result is with a
 # patience of one than with a patience of twenty. Then change the patience and
 # `min_delta`, without restoring the best weights.
 
@@ -1108,9 +1108,9 @@ claim("validation loss at the stop, divided by the last epoch's",
 # %% [markdown] trap="06.3" role="folklore"
 # **Told:** The training loss always falls, so early stopping on the training loss never
 # stops. **Measured:** That is true here if each step uses all rows and nothing in the
-# step is random. Noise in the losses makes the run stop, and dropout can also make it
-# stop. The loss of single batches of 30 jumps up and down, and with a patience of ten
-# batches, the run stops early.
+# step is random. Noise in the losses, for example from dropout, can make the run stop.
+# The loss of single batches of 30 jumps up and down, and with a patience of ten batches,
+# the run stops early.
 
 # %% trap="06.3" role="exercise" points=3 difficulty=3 minutes=15
 def stop_and_best(losses: list[float], patience: int,
@@ -2488,7 +2488,7 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
 # - [x] measures augmented images, the same images each time :: In production, the images
 #   are not augmented.
 # - [ ] is too low, so it is a safe bound :: The score can be far too low for one network
-#   and only a little too low for a different network, so the ranking can flip.
+#   and only a little too low for another, so the ranking can flip.
 
 # %% [markdown] role="quiz"
 # **2. A run with Mixup has a training loss of 0.9 and a test accuracy of 95 %. The loss is that high**
@@ -2512,7 +2512,7 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
 # **4. The validation loss falls by 0.0015 per epoch, `min_delta` is 0.01 and the patience is 5. Training stops**
 #
 # - [x] at epoch 5 :: The gain since the reference is 0.0075 after five epochs, not more than `min_delta`.
-# - [ ] never, because the loss falls :: With a patience of 7 this would be right. Here
+# - [ ] never, because the loss falls :: With a patience of 7, this would be right. Here
 #   the gain since the reference grows, but the patience runs out first.
 # - [ ] at epoch 1 :: A patience of 5 waits for five epochs without progress.
 

@@ -634,8 +634,8 @@ claim("columns that hold 95 % of the gradient after training",
 # pixels. After them, a pooling of 2 makes the field 10 pixels, and one more 3 x 3 layer
 # makes it 14, because the stride doubled the step, not the field. The walk over
 # torchvision's own layers gives `ResNet-50` a field of `427`. The source below says
-# `483`, because its blocks have their stride in a different layer. In the source, a field
-# of over `900` belongs to `ResNet-101`.
+# `483`, because its blocks have their stride in another layer. In the source, a field of
+# over `900` belongs to `ResNet-101`.
 
 # %% trap="07.2" role="folklore"
 from torchvision import models
@@ -835,12 +835,12 @@ claim("gradient left with the additions and layers against their input",
 # ## Transfer: start from layers that have learned
 #
 # You rarely have enough labelled pictures to train a deep network from random weights.
-# *Transfer learning* starts from a network that was trained on a different task. The
-# first layers of image networks respond to edges and strokes, which all pictures have.
-# The last layers respond to features of the classes that the network was trained on. So
-# you can reuse the *body*, which is all layers except the last, and replace the last
-# layer, the *head* ([Yosinski et al. 2014](https://arxiv.org/abs/1411.1792) measured
-# layer by layer how well this works).
+# *Transfer learning* starts from a network that was trained on another task. The first
+# layers of image networks respond to edges and strokes, which all pictures have. The last
+# layers respond to features of the classes that the network was trained on. So you can
+# reuse the *body*, which is all layers except the last, and replace the last layer, the
+# *head* ([Yosinski et al. 2014](https://arxiv.org/abs/1411.1792) measured layer by layer
+# how well this works).
 #
 # How much is the body worth? The answer depends on how many examples you have, and on how
 # far the new task is from the old one. Train a body on the digits 0 to 4, placed anywhere
@@ -1092,7 +1092,7 @@ claim("new digits: accuracy at a tenth minus accuracy with a frozen body",
 # model ends up worse than with small rates for the body. **Measured:** For this
 # classifier, fifty examples and Adam, the first half is true and the second is not. Among
 # the rates tried, a faster body helps the new task until training itself breaks down.
-# With other data the result may be the opposite, so measure both tasks.
+# With other data, the result may be the opposite, so measure both tasks.
 
 # %% trap="07.3" role="exercise" points=3 difficulty=2 minutes=15
 def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
@@ -1324,7 +1324,7 @@ def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
 # 1. Start with the axes: `permute` moves the channels in front of the rows, while `reshape`
 #    would mix pixels.
 # 2. Then scale: convert from uint8 before you divide.
-# 3. `mean` has C values. As a tensor of shape `(C, 1, 1)` it is broadcast along the channel axis, not along the columns.
+# 3. `mean` has C values. As a tensor of shape `(C, 1, 1)`, it is broadcast along the channel axis, not along the columns.
 
 # %% [markdown] trap="07.4" role="keep"
 # **Keep:** Weights without their preprocessing are half a model. Store the mean, the
@@ -1475,7 +1475,7 @@ def layout(shape: tuple, strides: tuple) -> str:
     # END SOLUTION
 
 # %% [markdown] trap="07.5" role="hint"
-# 1. In a dense layout the innermost axis has stride 1, and the stride of every other axis is the product of the lengths of all axes inside it.
+# 1. In a dense layout, the innermost axis has stride 1, and the stride of every other axis is the product of the lengths of all axes inside it.
 # 2. The order from the inside is W, H, C, N for the first layout, and C, W, H, N for the second.
 # 3. Skip the comparison if an axis has length 1. Test both layouts, then name the four outcomes.
 
@@ -1649,9 +1649,9 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
 # ## A frozen body on new data
 #
 # A small convolutional net gets nearly all of the digits 0 to 4 right. For the digits 5
-# to 9, which come from a different scanner, you freeze the net's body and train a new
-# head. You keep the old head. Later somebody needs the old net again. You put the old
-# head back on the body and classify the digits 0 to 4 from the old scanner.
+# to 9, which come from another scanner, you freeze the net's body and train a new head.
+# You keep the old head. Later somebody needs the old net again. You put the old head back
+# on the body and classify the digits 0 to 4 from the old scanner.
 
 # %% trap="07.7" role="break"
 def conv_body():
@@ -2502,7 +2502,7 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # %% [markdown] trap="07.11" role="hint"
 # 1. Ask the module itself: run one image through it and count the output values.
 # 2. A tensor on the device `"meta"` has a shape but no values. The weights have to be on that device as well, so move a copy of the module.
-# 3. In train mode BatchNorm needs more than one value per channel, so put the copy into eval
+# 3. In train mode, BatchNorm needs more than one value per channel, so put the copy into eval
 #    mode.
 
 # %% [markdown] trap="07.11" role="keep"
@@ -2540,9 +2540,9 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # %% [markdown] role="quiz"
 # **3. All parameters of a body have `requires_grad=False`. In an ordinary training loop**
 #
-# - [ ] the body computes the same function as before :: With BatchNorm or dropout it does not,
-#   because the mode is a separate switch.
-# - [ ] an optimizer that holds the parameters decays them :: After a `zero_grad()` their
+# - [ ] the body computes the same function as before :: With BatchNorm or dropout, it
+#   does not, because the mode is a separate switch.
+# - [ ] an optimizer that holds the parameters decays them :: After a `zero_grad()`, their
 #   gradient is `None`, and SGD, Adam and AdamW skip such tensors.
 # - [x] the body's BatchNorm statistics still move :: They are buffers, and each pass in
 #   train mode updates them.
@@ -2550,7 +2550,7 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # %% [markdown] role="quiz"
 # **4. A fine-tuned classifier is better on the new digits with one rate for body and head than with a small rate for the body. That**
 #
-# - [ ] is impossible, because a large rate destroys what was learned :: In trap 07.3 a
+# - [ ] is impossible, because a large rate destroys what was learned :: In trap 07.3, a
 #   large rate destroyed the old task but was best on the new task.
 # - [x] is possible, but says nothing about the old digits :: The new loss does not
 #   measure the old task; measure it separately.
@@ -2715,8 +2715,8 @@ answers
 #
 # Both formats need the same FLOPs and bytes, but cuDNN may have to reorder channels-first
 # tensors for the tensor cores, which takes time. `cudnn.benchmark` chooses by measured
-# time, so a second run may choose a different algorithm. In that case, the last bits of
-# the results may differ.
+# time, so a second run may choose another algorithm. In that case, the last bits of the
+# results may differ.
 #
 # **On the recorded H100**, the convolution in 16 bits with channels last takes an eighth
 # of its time in 32 bits with channels first; the datasheet's rates promise a fifteenth.

@@ -442,7 +442,7 @@ def train(model, draw, steps, lr=1e-2):
 #
 # You test your model on text whose best possible loss you know: each token is the roll of
 # a fair 16-sided die. Spreading the probability evenly costs $\ln 16 \approx 2.77$ nats
-# per token. You train on rows of 8 tokens, and after 200 steps the loss is about `0.36`.
+# per token. You train on rows of 8 tokens, and after 200 steps, the loss is about `0.36`.
 #
 # Then you use the model. You give it the first tokens of a new row and score its
 # prediction for the token that follows. You repeat this with 1 to 8 tokens given, and
@@ -1685,7 +1685,7 @@ claim("bytes moved as a multiple of the table's bytes", share, expected=1)
 # %% [markdown] trap="08.5" role="why"
 # Memory is not read one value at a time. The 32 threads of a *warp* issue their loads
 # together, and memory answers in whole *sectors* of 32 bytes. A record of eight floats
-# fills one sector, so each thread touches a different sector. Side by side, 32 masses
+# fills one sector, so each thread touches a sector of its own. Side by side, 32 masses
 # fill four sectors. If the first mass is not at the start of a sector, they touch five
 # sectors.
 
@@ -2971,7 +2971,7 @@ claim("accuracy one by one minus accuracy in batches of 32",
 
 # %% [markdown] trap="08.11" role="why"
 # Torch's encoder layers expect `(T, N, d)`, with the tokens first. They accept `(N, T,
-# d)` without an error, because without a mask no shape tells the two layouts apart. So
+# d)` without an error, because without a mask, no shape tells the two layouts apart. So
 # attention runs along the wrong axis. Row 3 of a digit never meets row 4 of the same
 # digit; it looks at row 3 of all other digits in the batch.
 
@@ -3003,8 +3003,9 @@ claim("batch_first: lowest accuracy at any of three batch sizes",
 # %% [markdown] trap="08.11" role="repair"
 # You can find this fault without labels and without training: change the other rows and
 # check whether the output for row 0 moves. The two tests you would think of first cannot
-# detect it. Permute the batch, and the outputs are permuted along with it. Fill the batch
-# with copies of one row, and attention averages identical values, which changes nothing.
+# detect this fault. Permute the batch, and the outputs are permuted along with it. Fill
+# the batch with copies of one row, and attention averages identical values, which changes
+# nothing.
 
 # %% trap="08.11" role="repair"
 def first_row(batch, model=reader):
@@ -3078,7 +3079,7 @@ def batch_dependence(model: nn.Module, x: torch.Tensor,
 
 # %% [markdown] trap="08.11" role="hint"
 # 1. Call the model twice, once with `x` and once with `torch.cat([x[:1], others])`. Only output 0 counts.
-# 2. In train mode dropout looks like a dependence, and BatchNorm updates its buffers, so call `model.eval()` first.
+# 2. In train mode, dropout looks like a dependence, and BatchNorm updates its buffers, so call `model.eval()` first.
 # 3. A model's parts can be in different modes. Save `(module, module.training)` for all of `model.modules()` and restore them one by one.
 
 # %% [markdown] trap="08.11" role="keep"
@@ -3729,8 +3730,8 @@ claim("fraction of blocks computed, by flex attention minus by hand",
       kept - by_hand, expected=0, within=1e-4)
 
 # %% [markdown] role="concept"
-# Flex attention also runs uncompiled, here on a shorter row. Without a compiler it
-# computes all scores, as its warning says. So on a CPU you can test whether the mask
+# Flex attention also runs uncompiled, here on a shorter row. Without a compiler, it
+# computes all scores, as its warning says. So on a CPU, you can test whether the mask
 # function says what you mean, but not how much the window saves.
 
 # %% role="concept"
@@ -3873,10 +3874,10 @@ claim("flex attention and SDPA with the window's mask: largest gap",
 # %% [markdown] role="gpu"
 # ## On a GPU: what the counts promise
 #
-# On a GPU you can check three counts of this stage against a clock: attention written out
-# compared with flash, strided reads, and a chain of small steps. This stage's kernel, so
-# far only interpreted, runs as machine code there, and its result is again compared with
-# float64.
+# On a GPU, you can check three counts of this stage against a clock: attention written
+# out compared with flash, strided reads, and a chain of small steps. This stage's kernel,
+# so far only interpreted, runs as machine code there, and its result is again compared
+# with float64.
 #
 # **Before you run anything:** Take 8,192 tokens and 16 heads of 128 values. How many GiB
 # do the scores take in 16 bits? What is the ratio of the bytes moved at stride 8 to the

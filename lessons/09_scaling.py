@@ -572,9 +572,9 @@ draw_line({"bfloat16": [(1 + k * gap_at_1, f"{1 + k * gap_at_1:.4f}")
 
 # %% [markdown] trap="09.8" role="repair"
 # An upward step is lost when it is smaller than half the gap to the next number. At a
-# weight of 1, half the gap is a 256th of the weight; just below 2, only half as much.
-# So keep a copy of the weight in `float32`, called the *master*. The optimizer updates
-# the master, and after each step the weight is set to the rounded master. In the master,
+# weight of 1, half the gap is a 256th of the weight; just below 2, only half as much. So
+# keep a copy of the weight in `float32`, called the *master*. The optimizer updates the
+# master, and after each step, the weight is set to the rounded master. In the master,
 # steps that are too small on their own add up.
 
 # %% trap="09.8" role="repair"
@@ -714,7 +714,7 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
     # END SOLUTION
 
 # %% [markdown] trap="09.8" role="hint"
-# 1. Before the first step `state` is empty: make a float32 copy of each weight and float32 zeros of its shape, and keep both there.
+# 1. Before the first step, `state` is empty: make a float32 copy of each weight and float32 zeros of its shape, and keep both there.
 # 2. Take the step on the copy, and never read the bfloat16 weight again.
 # 3. Write the copy into the weight with `copy_`, which rounds and keeps the weight's own memory.
 
@@ -805,7 +805,7 @@ claim("bytes per weight in bfloat16 with masters",
 # 4 + 8 = 16 bytes, as many as 4 + 4 + 8 in `float32`. Under `autocast`, weights,
 # gradients and moments stay in `float32`, so the total does not change. Only a layout
 # with everything in `bfloat16` takes half as much, but it loses small steps. Mixed
-# precision can halve the activations, but with a small batch it keeps more bytes, not
+# precision can halve the activations, but with a small batch, it keeps more bytes, not
 # fewer (*More* counts them).
 
 # %% [markdown] trap="09.9" role="repair"
@@ -865,7 +865,7 @@ claim("GB on each of eight GPUs, masters and moments split",
 # %% [markdown] trap="09.9" role="more"
 # Mixed precision can halve the *activations*, which autograd keeps for the backward pass:
 # the inputs of matrix products and of other operations that accept 16-bit inputs. On a
-# GPU, `autocast` computes softmax and LayerNorm in `float32`; on a CPU it computes them
+# GPU, `autocast` computes softmax and LayerNorm in `float32`; on a CPU, it computes them
 # in 16 bits. Activations grow with the batch. The weights' 16-bit copies, which
 # `autocast` makes and keeps for the backward pass, do not grow. So with a small batch,
 # mixed precision keeps more bytes, not fewer:
@@ -1088,8 +1088,8 @@ claim("FLOPs of a step with checkpoints, divided by the FLOPs without",
 # mean and the standard deviation of each pixel, learns them from the training data, and
 # scales its own input. The classifier gets nearly all new digits right.
 #
-# You save its `state_dict`, build the classifier again in a different program, and load
-# the file. `load_state_dict` says `All keys matched successfully`.
+# You save its `state_dict`, build the classifier again in another program, and load the
+# file. `load_state_dict` says `All keys matched successfully`.
 
 # %% trap="09.14" role="break"
 class Scaled(nn.Module):
@@ -1180,8 +1180,8 @@ draw_grids({"": facts}, marks={"": [[not any(row)] * 2 for row in facts]},
 
 # %% [markdown] trap="09.14" role="repair"
 # `register_buffer` fixes saving, loading and moving at once. The version without buffers
-# raises an error in its first forward pass on a different device. You need no GPU to see
-# this error. The device `"meta"`, on which tensors have shapes but no values, is enough.
+# raises an error in its first forward pass on another device. You need no GPU to see this
+# error. The device `"meta"`, on which tensors have shapes but no values, is enough.
 
 # %% trap="09.14" role="repair"
 class Buffered(nn.Module):
@@ -1286,7 +1286,7 @@ def stays_behind(model: nn.Module) -> list[str]:
     # END SOLUTION
 
 # %% [markdown] trap="09.14" role="hint"
-# 1. `vars(module)` has a module's own attributes. Among them are the dictionaries `_parameters`, `_buffers` and `_modules`; the tensors in these dictionaries move.
+# 1. `vars(module)` has a module's own attributes. They include the dictionaries `_parameters`, `_buffers` and `_modules`; the tensors in these dictionaries move.
 # 2. Walk through lists, tuples and dicts recursively, and pass the path along.
 # 3. A parameter that is also in a list moves, so skip every tensor that is one of `model.parameters()`, by identity. A buffer in a list does not move.
 
@@ -1393,7 +1393,7 @@ claim("FLOP per byte in a product of 4,096 rows, as a multiple of the "
 # convolutions of fixed sizes, `torch.backends.cudnn.benchmark = True` tries several
 # algorithms at the start and keeps the fastest. If the sizes vary, cuDNN tries the
 # algorithms again for every new size, which can cost more than it gains. cuDNN may also
-# choose a different algorithm in the next run, so leave the flag off if a run has to be
+# choose another algorithm in the next run, so leave the flag off if a run has to be
 # repeatable (stage 12).
 
 # %% [markdown] trap="09.10" role="situation" fault="each step asks the GPU for numbers and waits" symptom="GPU utilization low, loss.item() every step, hidden cudaStreamSynchronize, implicit bool of a tensor"
@@ -1572,17 +1572,17 @@ def find_waits(events: list) -> list[str]:
 
 # %% [markdown] trap="09.10" role="keep"
 # **Keep:** Every time Python asks the GPU for a value, it waits for the queue to drain:
-# `item()`, `tolist()`, `print`, `if` on a tensor, indexing with a boolean mask. Keep sums
-# on the device and read them now and then. **In your own code:** Look for `aten::item`,
-# `aten::is_nonzero`, `aten::nonzero` and copies to the CPU (such as `tolist()`) in a
-# trace of one step; on a GPU, `torch.cuda.set_sync_debug_mode("warn")` names the lines.
-# **Seen in the wild:**
+# `item()`, `tolist()`, `print`, `if` on a tensor, indexing with a boolean mask. Keep sums on
+# the device and read them now and then. **In your own code:** Look for `aten::item`,
+# `aten::is_nonzero`, `aten::nonzero` and copies to the CPU (such as `tolist()`) in a trace of
+# one step; on a GPU, `torch.cuda.set_sync_debug_mode("warn")` reports the lines. **Seen in
+# the wild:**
 # [`meta-pytorch/torchtune#522`](https://github.com/meta-pytorch/torchtune/pull/522):
-# `loss.item()` in each step waited `40` to `50` ms and is now called only when the loss
-# is logged;
+# `loss.item()` in each step waited `40` to `50` ms and is now called only when the loss is
+# logged;
 # [`openvdb/fvdb-reality-capture#308`](https://github.com/openvdb/fvdb-reality-capture/pull/308):
-# a debug message that contains `{loss.item()}` waits even if nothing is logged.
-# **Source:** PyTorch documentation, [CUDA semantics, "Asynchronous
+# a debug message that contains `{loss.item()}` waits even if nothing is logged. **Source:**
+# PyTorch documentation, [CUDA semantics, "Asynchronous
 # execution"](https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution).
 
 # %% [markdown] role="concept"
@@ -1642,7 +1642,7 @@ claim("graphs for one call with an if on a number",
 # compilation, up to a limit (`torch._dynamo.config.recompile_limit`). Beyond the limit,
 # new sizes run as plain Python. The `if` in `stops` asks the GPU for a value, as in trap
 # 09.10. By default, such an `if` cuts the graph in two; with `fullgraph=True`,
-# `torch.compile` raises an error that names the line.
+# `torch.compile` raises an error that points to the line.
 #
 # The *mode* says how the compiler spends its time. `mode="reduce-overhead"` records the
 # kernels once and replays them as a CUDA graph, which helps small batches, where Python
@@ -1738,9 +1738,9 @@ warnings.filterwarnings("ignore", "torch.distributed is disabled")
 # %% [markdown] role="concept"
 # ## What data parallelism adds up
 #
-# With two GPUs you want to train on twice as many rows in the same time. Every rank holds
-# the whole model and takes different rows. A rank's gradient is then the mean over the
-# rank's own rows only. How do the ranks get the gradient of *all* rows?
+# With two GPUs, you want to train on twice as many rows in the same time. Every rank
+# holds the whole model and takes different rows. A rank's gradient is then the mean over
+# the rank's own rows only. How do the ranks get the gradient of *all* rows?
 
 # %% role="concept"
 def its_gradient(x, y):
@@ -1885,7 +1885,7 @@ draw_blocks({"ddp(x)": ["ddp.forward prepares the reducer", "model.forward",
 # %% [markdown] trap="09.11" role="repair"
 # Usually only rank 0's model is saved, so half of the data and half of the GPUs' work
 # were wasted. Send every forward pass that leads to the loss through the wrapper. If the
-# loss needs a different method, let the model's `forward` call it.
+# loss needs another method, let the model's `forward` call it.
 
 # %% trap="09.11" role="repair" compare=false
 through, _ = both_ranks(wrapped=100)
@@ -1968,7 +1968,7 @@ claim("three rows and one: error with the sum of losses divided by the sum "
 
 # %% [markdown] trap="09.11" role="more"
 # Two ranks with half of the rows each must compute the same result as one process with
-# all rows. The command `dlsys same` runs both versions and names the first tensor that
+# all rows. The command `dlsys same` runs both versions and reports the first tensor that
 # differs. Here, the forward pass of a training script bypasses the wrapper:
 #
 # ```sh
@@ -2288,7 +2288,7 @@ def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
 # ## Four small batches, one update
 #
 # A batch does not fit in memory, so you add up the gradients of four small batches before
-# each update. Under DDP the ranks exchange gradients in `backward`, and `ddp.no_sync()`
+# each update. Under DDP, the ranks exchange gradients in `backward`, and `ddp.no_sync()`
 # switches the exchange off. So you put `with ddp.no_sync():` around the first three calls
 # to `backward` and leave the fourth call as it is.
 
@@ -3105,9 +3105,9 @@ claim("calls of the net as one piece",
 # %% [markdown] trap="09.4" role="folklore"
 # **Told:** Wrapping the whole model once is enough to shard it. **Measured:** If the net
 # is one piece, all six layers are gathered in a single call, so in the forward pass each
-# rank holds all weights. This takes few calls. But only the moments stay sharded during
-# the whole step, because each rank holds all gradients at the end of the backward pass,
-# until the single `reduce_scatter`.
+# rank holds all weights. One piece takes few calls. But only the moments stay sharded
+# during the whole step, because each rank holds all gradients at the end of the backward
+# pass, until the single `reduce_scatter`.
 
 # %% trap="09.4" role="folklore"
 model_bytes = 6 * sum(p.nbytes for p in nn.Linear(16, 16).parameters())
@@ -3882,9 +3882,9 @@ disk.cleanup()
 # **2. In `float16`, `clip_grad_norm_` is called between `backward` and `scaler.step`, without
 # `unscale_`. With SGD**
 #
-# - [x] the steps become far too short :: The clip cuts a scaled gradient to 1, and then the scale is divided out.
-# - [ ] nothing changes, because the scaler divides again :: The scaler divides what the
-#   clip has left, so the norm is 1 / 65,536.
+# - [x] the steps become far too short :: Clipping cuts a scaled gradient to 1, and then the scale is divided out.
+# - [ ] nothing changes, because the scaler divides again :: The scaler divides the
+#   clipped gradient, so the norm is 1 / 65,536.
 # - [ ] gradients overflow :: Overflows are found and skipped either way.
 
 # %% [markdown] role="quiz"
@@ -3916,8 +3916,8 @@ disk.cleanup()
 # - [x] has the value from `__init__` :: This tensor is neither a parameter nor a buffer,
 #   so it is neither saved nor reported as missing.
 # - [ ] has the value from the file :: The file does not contain this tensor.
-# - [ ] raises an error at the first call :: This may happen once the model has moved to a
-#   different device.
+# - [ ] raises an error at the first call :: This may happen once the model has moved to
+#   another device.
 
 # %% [markdown] role="quiz"
 # **7. Two ranks train with DDP. The tape of a step has no `all_reduce`, but the losses fall.
@@ -3934,10 +3934,10 @@ disk.cleanup()
 # - [ ] rank 0 gets the sum over itself :: A collective has to be made by all ranks of its group.
 # - [ ] an error on rank 1, which was not asked :: Rank 1 does not know of the call; it
 #   goes on to its own next call.
-# - [x] rank 0 waits for a call of rank 1, which makes a different call later :: If that is a barrier, both wait until a timeout ends them. If it is an `all_reduce` of the same size, the two calls pair up, and both results are wrong.
+# - [x] rank 0 waits for a call of rank 1, which makes another call later :: If that is a barrier, both wait until a timeout ends them. If it is an `all_reduce` of the same size, the two calls pair up, and both results are wrong.
 
 # %% [markdown] role="quiz"
-# **9. Each of four ranks clips its own shard to a norm of 1, and before the clip every
+# **9. Each of four ranks clips its own shard to a norm of 1, and before clipping, every
 # norm was larger than 1. The norm of the whole gradient is then**
 #
 # - [ ] 1 :: For this, the ranks would have to clip by the whole gradient's norm, from

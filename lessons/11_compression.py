@@ -2452,8 +2452,8 @@ claim("fraction of the quiet inputs that become zero along the sum",
 # Blocks along the tokens are fine for numbers that are only *stored*, such as the keys of
 # trap 13.7, which are converted to a wider type before the multiplication. And some sums
 # do run along the tokens: over the keys in the product of attention weights and values,
-# and over the batch in a weight's gradient. So training rounds a tensor twice, once along
-# each axis, unless its blocks are squares, which work for both sums.
+# and over the batch in a weight's gradient. Training therefore rounds a tensor twice,
+# once along each axis, unless its blocks are squares, which work for both sums.
 #
 # Which power of two becomes the scale is also a choice. The cell below uses blocks of
 # MXFP8, whose largest level is 448. The specification uses only the largest number's
@@ -3460,8 +3460,8 @@ for rows in (1, 256):
 
 # %% [markdown] role="quiz"
 # **7. You export a model with one row as the example and declare the first size as
-# dynamic. With a different model, the same call produced a file for any number of rows.
-# This time**
+# dynamic. With another model, the same call produced a file for any number of rows. This
+# time**
 #
 # - [ ] the file again accepts any number, because the call is the same :: Whether a size
 #   of 1 stays dynamic depends on whether the model checks it.
