@@ -591,7 +591,7 @@ from dlsys_helpers.explorers.receptive_field import receptive_field
 receptive_field
 
 # %% [markdown] trap="07.2" role="more" topics="layers that average · what counts inside the field · strides, and ResNet-50"
-# The walk computes the field only for nets of windowed layers. A layer that averages over
+# `walk` computes the field only for nets of windowed layers. A layer that averages over
 # the map (a BatchNorm in train mode, a GroupNorm, a global pooling) lets every pixel in.
 #
 # The field says which pixels *can* matter, not which ones do. Where windows overlap, a
@@ -632,10 +632,10 @@ claim("columns that hold 95 % of the gradient after training",
 # **Told:** A layer with stride 2 doubles the receptive field, and the field of
 # `ResNet-50` is over `900` pixels. **Measured:** Four 3 x 3 layers have a field of 9
 # pixels. After them, a pooling of 2 makes the field 10 pixels, and one more 3 x 3 layer
-# makes it 14, because the stride doubled the step, not the field. The walk over
-# torchvision's own layers gives `ResNet-50` a field of `427`. The source below says
-# `483`, because its blocks have their stride in another layer. In the source, a field of
-# over `900` belongs to `ResNet-101`.
+# makes it 14, because the stride doubled the step, not the field. By `walk`,
+# torchvision's own `ResNet-50` has a field of `427`. The source below says `483`, because
+# its blocks have their stride in another layer. In the source, a field of over `900`
+# belongs to `ResNet-101`.
 
 # %% trap="07.2" role="folklore"
 from torchvision import models
@@ -738,9 +738,9 @@ except RuntimeError as error:
     print(error)
 
 # %% [markdown] role="concept"
-# The shortcut of such a block therefore gets its own layers, the *projection*: a 1 x 1
-# convolution with the same stride, and a norm. In all other blocks, the shortcut passes
-# the input on unchanged.
+# The shortcut of a block that changes the shape therefore gets its own layers, the
+# *projection*: a 1 x 1 convolution with the same stride, and a norm. In all other blocks,
+# the shortcut passes the input on unchanged.
 
 # %% role="concept"
 down.around = nn.Sequential(nn.Conv2d(8, 16, 1, stride=2, bias=False),
@@ -826,10 +826,10 @@ claim("gradient left with the additions and layers against their input",
 # %% [markdown] role="concept"
 # So the addition keeps a block *near a copy* when its layers are small, as with
 # torchvision's `zero_init_residual`. Starting near a copy is a good default, but no
-# guarantee for trained nets, because the third stack also adds but still loses its
-# gradient. He et al. do not blame vanishing gradients for the poor results of their deep
-# nets without additions, because these nets had BatchNorm and healthy gradient norms. The
-# authors attribute the failure to difficult optimization. Source: [He et al.
+# guarantee for trained nets, because the third stack also has the additions but still
+# loses its gradient. He et al. do not blame vanishing gradients for the poor results of
+# their deep nets without additions, because these nets had BatchNorm and healthy gradient
+# norms. The authors attribute the failure to difficult optimization. Source: [He et al.
 # 2015](https://arxiv.org/abs/1512.03385), figure 1 and section 4.1.
 #
 # ## Transfer: start from layers that have learned
@@ -906,9 +906,9 @@ claim("near task, 100 of each: accuracy from a random start minus frozen",
       gained["near", 100][1] - gained["near", 100][0], above=0.05)
 
 # %% [markdown] role="concept"
-# This body knows only five shapes, so it is of little help. A body trained on a million
-# photos knows far more, but how to use it still depends on the number of examples and on
-# the distance between the tasks. These are the usual starting points:
+# The body above knows only five shapes, so it is of little help. A body trained on a
+# million photos knows far more, but how to use it still depends on the number of examples
+# and on the distance between the tasks. These are the usual starting points:
 #
 # | | near the old task | far from it |
 # |---|---|---|
@@ -1221,9 +1221,9 @@ plot_columns({way: spread(x) for way, x in ways.items()}, form=".1f",
 
 # %% [markdown] trap="07.4" role="repair"
 # So the recipe has to travel with the weights. torchvision stores a recipe with each set
-# of weights: `ResNet50_Weights.IMAGENET1K_V2.transforms()` returns the recipe of this
-# set. Use that recipe instead of numbers from a tutorial. With your own weights, put the
-# recipe into the model, where `state_dict()` saves it:
+# of weights: `ResNet50_Weights.IMAGENET1K_V2.transforms()` returns one. Use it instead of
+# numbers from a tutorial. With your own weights, put the recipe into the model, where
+# `state_dict()` saves it:
 
 # %% trap="07.4" role="repair"
 class Scaled(nn.Module):
@@ -1794,7 +1794,7 @@ def freeze(body: nn.Module) -> None:
 # %% [markdown] trap="07.7" role="hint"
 # 1. There are two switches, one on the tensors and one on the modules. Every `model.train()` flips the second switch again.
 # 2. `model.train()` calls `train` on each part of the model. What if the body's `train` did nothing?
-# 3. A method is an attribute, so you can replace it with your own function on this one object. The function takes `mode` and returns the module.
+# 3. A method is an attribute, so you can replace it with your own function on this one object. Your function takes `mode` and returns the module.
 
 # %% [markdown] trap="07.7" role="keep"
 # **Keep:** Freezing a body takes two things: no gradients, and an eval mode that survives
@@ -1802,7 +1802,7 @@ def freeze(body: nn.Module) -> None:
 # code:** Before and after an epoch, compare parameters, buffers and the outputs for one
 # fixed batch. **Source:** [Keras, Transfer learning and
 # fine-tuning](https://keras.io/guides/transfer_learning/), section on the
-# BatchNormalization layer: in Keras freezing includes inference mode, and in PyTorch it
+# BatchNormalization layer: in Keras, freezing includes inference mode, and in PyTorch, it
 # does not. **Seen in the wild:**
 # [pgniewko/gt-pyg#112](https://github.com/pgniewko/gt-pyg/issues/112): the project's
 # `freeze()` set eval mode, and the next `model.train()` undid it.
@@ -2721,10 +2721,11 @@ answers
 # **On the recorded H100**, the convolution in 16 bits with channels last takes an eighth
 # of its time in 32 bits with channels first; the datasheet's rates promise a fifteenth.
 # The 32-bit convolution is faster than its FLOPs allow: by our count it runs at 67.8
-# TFLOP/s, on a card with a peak rate of 67. So cuDNN must multiply less often than the
-# formula, as Winograd's algorithm does for 3x3 windows. The record does not say which
-# algorithm cuDNN used. In 16 bits, channels last saves two fifths of the time, although
-# FLOPs and bytes are equal. `cudnn.benchmark` changes nothing for this one shape.
+# TFLOP/s, on a card with a peak rate of 67 TFLOP/s. So cuDNN must multiply less often
+# than the formula, as Winograd's algorithm does for 3x3 windows. The record does not say
+# which algorithm cuDNN used. In 16 bits, channels last saves two fifths of the time,
+# although FLOPs and bytes are equal. `cudnn.benchmark` changes nothing for this one
+# shape.
 #
 # In 16 bits with channels last, this layer runs at half the card's rate; the layer's
 # input takes 6 MB and may stay in the card's cache from call to call. ResNet-50 runs at

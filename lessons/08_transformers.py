@@ -46,11 +46,10 @@ begin(SEED, THREADS, DEVICE)
 # near or far, and the text decides on which. A convolution always looks at the same
 # neighbours. *Attention* lets each token choose where to look.
 #
-# Each token has three vectors: a *query* (what the token looks for), a *key* (by what
-# other tokens find it) and a *value* (what it passes on). The example below has four
-# tokens with hand-made vectors. The first component of a key or a value stands for
-# "noun", the second for "verb". "it" looks for nouns, "cat" for verbs, and "the" for
-# nothing.
+# Each token has three vectors: a *query* (what the token looks for), a *key* (what other
+# tokens find it by) and a *value* (what it passes on). The example below has four tokens
+# with hand-made vectors. The first component of a key or a value stands for "noun", the
+# second for "verb". "it" looks for nouns, "cat" for verbs, and "the" for nothing.
 
 # %% role="concept"
 words = ["the", "cat", "ran", "it"]
@@ -504,7 +503,7 @@ plot_columns(
 # position `t + 1`. That token is in the same row, and attention may look everywhere. Only
 # the last position has nothing to copy, so the model has a loss only there.
 #
-# At inference, the row ends at position `t`. Every position that predicts is then the
+# At inference, the row ends at position `t`. The predicting position is then always the
 # last position, and the token that the model has learned to copy is missing. The model
 # does worse than a uniform guess, which is at least never confidently wrong.
 
@@ -543,8 +542,8 @@ claim("causal: loss for the token after a prefix, in nats", prefix_c.mean(),
       expected=math.log(16), within=0.1)
 
 # %% [markdown] trap="08.1" role="repair"
-# You do not need dice to find such a leak. Change the last token of a row, and check that
-# the logits at all earlier positions do not move.
+# To find a leak, you do not need dice. Change the last token of a row, and check that the
+# logits at all earlier positions do not move.
 
 # %% trap="08.1" role="repair"
 @torch.no_grad()
@@ -952,8 +951,8 @@ claim("SDPA and MHA, each with its own mask: largest gap",
       (masked - by_sdpa).abs().max(), below=1e-5)
 
 # %% [markdown] trap="08.2" role="repair"
-# SDPA accepts three wrong masks without an error. If you pass it an identity
-# matrix as values, the result is the attention weights themselves:
+# SDPA accepts three wrong masks without an error. To see the attention weights under each
+# of them, pass an identity matrix as values:
 
 # %% trap="08.2" role="repair"
 def weights_of(mask):
@@ -1187,9 +1186,9 @@ claim("loss of the masked model after the text minus loss of the causal "
 # tokens, never on a shorter row.
 
 # %% [markdown] trap="08.3" role="repair"
-# The two models answered different questions. To compare them, ask both the same
-# question: what is the next token, given the tokens before it? The causal model was
-# trained on that question and reaches the lowest possible loss.
+# The two models answer different questions. To compare them, ask both the same question:
+# what is the next token, given the tokens before it? The causal model was trained on that
+# question and reaches the lowest possible loss.
 
 # %% trap="08.3" role="repair"
 print(f"entropy {entropy:.2f} nats, causal model {causal:.2f}")
@@ -1263,7 +1262,7 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 # %% [markdown] trap="08.3" role="hint"
 # 1. The model looks at every position, so the row must not contain anything that the model must not see. Make one call for each t, with `ids[:, :t]` and one mask.
 # 2. The logits at position t belong to the token at position t. Nothing is shifted.
-# 3. `F.cross_entropy(logits, ids[:, t], reduction="none")` returns one value per row; stack these along axis 1.
+# 3. `F.cross_entropy(logits, ids[:, t], reduction="none")` returns one value per row; stack the results along axis 1.
 
 # %% [markdown] trap="08.3" role="keep"
 # **Keep:** Compare losses only between models that answer the same question. A masked
@@ -1302,7 +1301,8 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 #
 # The two halves of T5 meet in *cross-attention*: the queries come from the answer, and
 # the keys and values from the text. The rest of a block is similar in all three models.
-# BERT's norms come after the sums, GPT-2's norms at the start of each branch (stage 5).
+# BERT's norms come after the sums, and GPT-2's norms at the start of each branch (stage
+# 5).
 
 # %% role="concept"
 cross = nn.MultiheadAttention(32, 4, batch_first=True)
@@ -1317,7 +1317,7 @@ claim("cross-attention: keys that each answer token looks at",
 # %% [markdown] trap="08.4" role="situation" core=true fault="attention writes all its scores to memory" symptom="attention runs out of memory for long sequences, n x n matrix, what does flash attention leave out"
 # ## No score travels
 #
-# A GPU computes on data in small memories on its chip. Other data has to come from a
+# A GPU computes on data in small memories on its chip. All other data has to come from a
 # large memory. On an A100:
 #
 # | | size | bytes per second |
@@ -1574,11 +1574,11 @@ claim("4,096 tokens, 16 bits, 128 queries a block: bytes moved by the "
 # %% [markdown] trap="08.4" role="folklore"
 # **Told:** Flash attention makes the traffic linear in the number of tokens. **Counted**
 # for blocks of 128 queries and heads of 64 values, without the L2 cache: the memory *in
-# use* is linear, but the bytes *moved* are not. The paper proves this: flash attention
-# moves on the order of $N^2 d^2 / M$ values if the chip has room for $M$ values, and the
-# formula moves on the order of $N d + N^2$. At 1,024 tokens, including the backward pass,
-# the authors measured `4.4` GB of traffic on an A100, compared with `40.3` GB for the
-# formula, nine times as much.
+# use* is linear, but the bytes *moved* are not. The paper by Dao et al. proves this:
+# flash attention moves on the order of $N^2 d^2 / M$ values if the chip has room for $M$
+# values, and the formula moves on the order of $N d + N^2$. At 1,024 tokens, including
+# the backward pass, the authors measured `4.4` GB of traffic on an A100, compared with
+# `40.3` GB for the formula, nine times as much.
 
 # %% trap="08.4" role="exercise" points=5 difficulty=4 minutes=30
 def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
@@ -1630,20 +1630,20 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
 # **Keep:** With a running maximum, a running sum and one correction factor, you can
 # compute a softmax tile by tile. Memory then grows linearly with the sequence, but
 # arithmetic and traffic grow quadratically. **In your own code:** Look for a tensor of
-# shape `(..., N, N)`. Call `scaled_dot_product_attention` instead, and measure, because
-# on a CPU, dropout or a mask with gradients makes it write out the matrix. **Source:**
-# [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867), algorithm 3, for the
-# online softmax; [Dao et al. 2022](https://arxiv.org/abs/2205.14135), section 2.1 for the
-# A100's memories, section 3.2, theorem 2 and figure 2 (left) for the traffic, algorithm 1
-# for loops that hold the keys instead; [Dao 2023](https://arxiv.org/abs/2307.08691),
-# sections 3.1 and 3.2, for the loop order used here, the tiles skipped under a causal
-# mask and the five products; [Shah et al. 2024](https://arxiv.org/abs/2407.08608), table
-# 3, for the rounding error in 16 bits, measured against float64: 1.9e-4, compared with
-# 3.2e-4 for the formula. **Seen in the wild:** [tracel-ai/cubecl
-# 1070](https://github.com/tracel-ai/cubecl/pull/1070): rows without a key were NaN in the
-# reference but finite in the kernel, and the test let that pass. [pytorch/pytorch
-# 101967](https://github.com/pytorch/pytorch/issues/101967): a NaN at a masked position
-# reached the result.
+# shape `(..., N, N)`. Call `scaled_dot_product_attention` instead, and measure the
+# memory, because on a CPU, dropout or a mask with gradients makes it write out the
+# matrix. **Source:** [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867),
+# algorithm 3, for the online softmax; [Dao et al.
+# 2022](https://arxiv.org/abs/2205.14135), section 2.1 for the A100's memories, section
+# 3.2, theorem 2 and figure 2 (left) for the traffic, algorithm 1 for loops that hold the
+# keys instead; [Dao 2023](https://arxiv.org/abs/2307.08691), sections 3.1 and 3.2, for
+# the loop order used here, the tiles skipped under a causal mask and the five products;
+# [Shah et al. 2024](https://arxiv.org/abs/2407.08608), table 3, for the rounding error in
+# 16 bits, measured against float64: 1.9e-4, compared with 3.2e-4 for the formula. **Seen
+# in the wild:** [tracel-ai/cubecl 1070](https://github.com/tracel-ai/cubecl/pull/1070):
+# rows without a key were NaN in the reference but finite in the kernel, and the test let
+# that pass. [pytorch/pytorch 101967](https://github.com/pytorch/pytorch/issues/101967): a
+# NaN at a masked position reached the result.
 
 # %% [markdown] trap="08.5" role="situation" symptom="GPU kernel reads an eighth of the data and is as slow as reading all, uncoalesced memory access, array of structs" fault="uncoalesced reads of one field of every record"
 # ## One field of every record
@@ -1743,7 +1743,7 @@ warp_addresses
 # %% [markdown] trap="08.5" role="more" topics="order, starts and strides · down a column · caches"
 # The **order** of the threads within a warp costs nothing. At stride 1, a start that is
 # one value off costs one more sector. For values of 4 bytes, the number of sectors stops
-# growing at stride 8, because from there on each thread has its own sector.
+# growing at stride 8, because from there on, each thread has its own sector.
 
 # %% trap="08.5" role="more"
 claim("sectors at stride 8 as a multiple of stride 1",
@@ -1916,7 +1916,7 @@ claim("turns are gcd(step, 32) for steps of 1 to 199", agree,
 # %% [markdown] trap="08.6" role="more" topics="other widths · one word for all · wider reads, and what turns cost"
 # The next cell counts the turns for **other widths** and for **one word for all**
 # threads. If all threads read the same word, the bank returns it once, to all threads.
-# Only reads of *different* words in one bank wait for each other.
+# Only reads of *different* words in the same bank wait for each other.
 
 # %% trap="08.6" role="more"
 claim("turns for a column, 32 wide", found[32][1], expected=32)
@@ -1979,7 +1979,7 @@ def conflict_degree(addresses: list) -> int:
 #
 # Most values take a short path of 10 instructions. One in twenty, at random, is an
 # outlier and takes a long path of 100 instructions. "Rare enough," says the review. "On
-# average it adds 5 of the 100 instructions."
+# average, it adds 5 of the 100 instructions."
 #
 # The 32 threads of a warp issue their instructions together. If the threads of a warp
 # disagree, the warp executes both paths, and the threads that are not on the current path
@@ -2482,10 +2482,10 @@ claim("difference between two calls in eval mode, as a fraction of the "
 
 # %% [markdown] trap="08.9" role="why"
 # SDPA is a function, so it has no mode and does what `dropout_p` says (stage 5). The
-# review comment is right. Nor is a dropout rate of a tenth small. If the values scatter
-# around zero, each dropped or enlarged weight changes the sum in proportion, and the
-# outputs of two calls differ by about $\sqrt{2p}$ of their size. If attention is spread
-# over many keys whose values have much in common, the difference is smaller.
+# review comment is right. And a dropout rate of a tenth is not small. If the values
+# scatter around zero, each dropped or enlarged weight changes the sum in proportion, and
+# the outputs of two calls differ by about $\sqrt{2p}$ of their size. If attention is
+# spread over many keys whose values have much in common, the difference is smaller.
 
 # %% trap="08.9" role="why"
 scored = [torch.linspace(-1, 1, 96).sin().view(1, 1, 12, 8)] * 2
@@ -2901,8 +2901,8 @@ draw_boxes(
 # ## Eight rows of a digit
 #
 # You treat a digit as eight tokens, one for each row of eight pixels, and run two of
-# torch's encoder layers on them. The model trains in seconds and gets about nine out of
-# ten test digits right, in batches of 32. Nothing in it normalizes over the batch,
+# torch's encoder layers on them. The model trains in seconds and, in batches of 32, gets
+# about nine out of ten test digits right. Nothing in it normalizes over the batch,
 # dropout is off, and you call `eval()`.
 #
 # Then a user sends one digit at a time.
@@ -3172,20 +3172,20 @@ measured("08.12", 2)
 claim("loss in the server, in nats", loss_in["server"], above=2.2)
 
 # %% [markdown] trap="08.12" role="look"
-# The trainer's model has more parameters than the server's. The difference is exactly one
-# table:
+# The trainer's model has more parameters than the server's model. The difference is
+# exactly one table:
 
 # %% trap="08.12" role="look"
 claim("parameters in the trainer minus parameters in the server",
       size["trainer"] - size["server"], expected=16 * 32)
 
 # %% [markdown] trap="08.12" role="why"
-# A parameter cannot leave the meta device. So `to_empty` replaces it by a new one, in one
-# module after the other, and the embedding and the head now have a table *each*: they have
-# come untied. The trainer's model trains both tables, and works. The server's model has only
-# one. `load_state_dict` copies `token.weight` into it, and then `head.weight` into the same
-# memory, which overwrites the embedding. Every key has matched, but the server looks up its
-# tokens in the head's table.
+# A parameter cannot leave the meta device. So `to_empty` replaces each parameter by a new
+# one, in one module after the other, and the embedding and the head now have a table *each*:
+# they have come untied. The trainer's model trains both tables, and works. The server's model
+# has only one table. `load_state_dict` copies `token.weight` into it, and then `head.weight`
+# into the same memory, which overwrites the embedding. Every key has matched, but the server
+# looks up its tokens in the head's table.
 
 # %% trap="08.12" role="why"
 def shown(table):
@@ -3315,7 +3315,7 @@ def load_tied(model: nn.Module, state: dict) -> None:
 # 75](https://github.com/facebookresearch/lingua/pull/75): FSDP "was silently giving different
 # weight for the embedding and output linear", and loading without FSDP tied them again.
 # [pytorch/pytorch 188346](https://github.com/pytorch/pytorch/issues/188346): `assign=True`
-# unties.
+# unties the weights.
 
 # %% [markdown] role="concept"
 # ## Further: positions beyond the trained length
@@ -3608,7 +3608,7 @@ claim("guards overwritten with a mask", broken[True], expected=0)
 # Guards detect a write, but only as far as they reach. A read beyond the end leaves no
 # trace in the guards. The second fault, a race, needs programs that run at the same time.
 # Write a program as a generator that pauses between its load and its store, and let
-# random numbers decide which program continues. Here eight programs count values into
+# random numbers decide which program continues. Here, eight programs count values into
 # four bins that they share:
 
 # %% role="concept"
