@@ -207,7 +207,7 @@ claim("16-bit rate divided by the float32 rate, lowest of four datasheets",
 # ## A scaler out of habit
 #
 # Last year you trained in `float16`, with a `GradScaler` in the loop. This year you train
-# in `bfloat16` and keep the loop. Your own comment above the scaler says: "In bfloat16
+# in `bfloat16` and keep the loop. Your own comment above the scaler says: "In bfloat16,
 # the scaler is not needed, but it does no harm."
 #
 # The loop clips the gradient norm to 1, as many training loops do. You train a digit
@@ -810,9 +810,9 @@ claim("bytes per weight in bfloat16 with masters",
 
 # %% [markdown] trap="09.9" role="repair"
 # Split what does not fit: with several GPUs, each can keep only a part of the moments and
-# masters, then of the gradients, then of the weights. DeepSpeed calls these *ZeRO* stages
-# 1, 2 and 3. FSDP corresponds to ZeRO stage 3, and DDP splits nothing. The plot shows how
-# much memory each of eight cards needs, with masters:
+# masters, then of the gradients, then of the weights. DeepSpeed calls these three splits
+# *ZeRO* stages 1, 2 and 3. FSDP corresponds to ZeRO stage 3, and DDP splits nothing. The
+# plot shows how much memory each of eight cards needs, with masters:
 
 # %% trap="09.9" role="repair"
 def on_each(weights, gradients, state, gpus=8, billions=7):
@@ -1293,7 +1293,7 @@ def stays_behind(model: nn.Module) -> list[str]:
 # %% [markdown] trap="09.14" role="keep"
 # **Keep:** Make every tensor that belongs to the model a parameter or a buffer. **In your
 # own code:** Move a copy to `"meta"` with `copy.deepcopy(model).to("meta")` and run one
-# forward pass there. Even without a GPU, this finds the tensors that stayed behind,
+# forward pass there. Even without a GPU, this pass finds the tensors that stayed behind,
 # except scalar tensors (with no dimensions). **Seen in the wild:**
 # [`meta-pytorch/botorch#1035`](https://github.com/meta-pytorch/botorch/pull/1035): tensor
 # attributes of the input transforms were not moved;
@@ -1484,10 +1484,10 @@ draw_lanes({"Python": python, "GPU": gpu,
                "the GPU runs without a pause and ends earlier.")
 
 # %% [markdown] trap="09.10" role="repair"
-# Most of these values are not needed at once. Put the mask into the labels: a label of
-# -100 leaves its row out of the loss. Keep the sums as tensors, and let the log and the
-# checks read them once every fifty steps. The price is that you notice a NaN up to fifty
-# steps late, when the weights are already NaN. So keep a checkpoint.
+# Most of the requested values are not needed at once. Put the mask into the labels: a
+# label of -100 leaves its row out of the loss. Keep the sums as tensors, and let the log
+# and the checks read them once every fifty steps. The price is that you notice a NaN up
+# to fifty steps late, when the weights are already NaN. So keep a checkpoint.
 
 # %% trap="09.10" role="repair"
 def quiet_step(model, opt, x, y, log):
@@ -1571,7 +1571,7 @@ def find_waits(events: list) -> list[str]:
 #    apart.
 
 # %% [markdown] trap="09.10" role="keep"
-# **Keep:** Every time Python asks the GPU for a value, it waits for the queue to drain:
+# **Keep:** Every request for a value from the GPU makes Python wait for the queue to drain:
 # `item()`, `tolist()`, `print`, `if` on a tensor, indexing with a boolean mask. Keep sums on
 # the device and read them now and then. **In your own code:** Look for `aten::item`,
 # `aten::is_nonzero`, `aten::nonzero` and copies to the CPU (such as `tolist()`) in a trace of
@@ -1883,8 +1883,8 @@ draw_blocks({"ddp(x)": ["ddp.forward prepares the reducer", "model.forward",
             "own.")
 
 # %% [markdown] trap="09.11" role="repair"
-# Usually only rank 0's model is saved, so half of the data and half of the GPUs' work
-# were wasted. Send every forward pass that leads to the loss through the wrapper. If the
+# Usually, only rank 0's model is saved, so half of the data and half of the GPUs' work
+# are wasted. Send every forward pass that leads to the loss through the wrapper. If the
 # loss needs another method, let the model's `forward` call it.
 
 # %% trap="09.11" role="repair" compare=false
@@ -1929,7 +1929,7 @@ claim("all_reduce calls in 100 steps past the wrapper", past_calls,
 
 # %% [markdown] trap="09.11" role="more"
 # DDP divides the sum over the ranks by the number of ranks. The result is the mean over
-# all rows only if each rank has the same number of rows. Here rank 0 has three rows and
+# all rows only if each rank has the same number of rows. Here, rank 0 has three rows and
 # rank 1 has one row:
 
 # %% trap="09.11" role="more"
@@ -2051,7 +2051,7 @@ def average_grads(losses_of, params: list, batch, all_sum) -> float:
 # A net has one body and two heads. In an early version of the training script, each batch
 # used one head, and DDP stopped with a long error that named
 # `find_unused_parameters=True`. Somebody set the flag, the error went away, and the flag
-# has been in every script since. Today each batch uses both heads.
+# has been in every script since. Today, each batch uses both heads.
 
 # %% trap="09.3" role="break"
 def two_heads(seed):
@@ -2195,13 +2195,13 @@ claim("all_reduce calls before the errors",
       sum(len(calls) for _, calls in ways), expected=0)
 
 # %% [markdown] trap="09.3" role="folklore"
-# If the ranks leave out different parameters, DDP does hang. Here rank 0 uses both heads,
-# and rank 1 only head a. Rank 0 sends its gradients and waits, while rank 1 continues to
-# the `barrier` at the end of the epoch. Neither rank raises an error until the process
-# group's timeout expires, after half an hour with gloo or ten minutes with NCCL unless
-# you set a different time. An `all_reduce` under `if rank == 0:`, for example when only
-# one rank evaluates, hangs in the same way. If the run has a time limit, the last lines
-# of the two tapes name the two calls that do not match.
+# If the ranks leave out different parameters, DDP does hang. Here, rank 0 uses both
+# heads, and rank 1 only head a. Rank 0 sends its gradients and waits, while rank 1
+# continues to the `barrier` at the end of the epoch. Neither rank raises an error until
+# the process group's timeout expires, after half an hour with gloo or ten minutes with
+# NCCL unless you set a different time. An `all_reduce` under `if rank == 0:`, for example
+# when only one rank evaluates, hangs in the same way. If the run has a time limit, the
+# last lines of the two tapes name the two calls that do not match.
 
 # %% trap="09.3" role="folklore"
 def one_without_b(x, y, seed):
@@ -3104,7 +3104,7 @@ claim("calls of the net as one piece",
 
 # %% [markdown] trap="09.4" role="folklore"
 # **Told:** Wrapping the whole model once is enough to shard it. **Measured:** If the net
-# is one piece, all six layers are gathered in a single call, so in the forward pass each
+# is one piece, all six layers are gathered in a single call, so in the forward pass, each
 # rank holds all weights. One piece takes few calls. But only the moments stay sharded
 # during the whole step, because each rank holds all gradients at the end of the backward
 # pass, until the single `reduce_scatter`.
@@ -3164,8 +3164,8 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
 # ## Four ways to shard, and the bits on the wire
 #
 # How much of a model should you shard? The more you shard, the less memory each card
-# needs, and the more data has to be sent. In the table, what an `all_gather` of the whole
-# model sends counts as 1, so an `all_reduce` counts as 2:
+# needs, and the more data has to be sent. In the table, the bytes that an `all_gather` of
+# the whole model sends count as 1, so an `all_reduce` counts as 2:
 #
 # | strategy | each of `n` ranks keeps whole | sent per step | in torch |
 # |---|---|---|---|
@@ -3229,7 +3229,7 @@ claim("bytes of gradients in the bfloat16 run, as a multiple of the "
 # %% [markdown] trap="09.13" role="situation" fault="the optimizer is made before fully_shard" symptom="FSDP2 loss does not change at all, optimizer created before fully_shard"
 # ## One line for shards
 #
-# A script for one GPU makes the model, then the optimizer, then trains. You add the line
+# A script for one GPU makes the model, makes the optimizer, and trains. You add the line
 # `fully_shard(net)`, which cuts the model into shards. The function changes the model in
 # place and returns it. You put the line where the comment says "distributed", right
 # before the loop.
@@ -3305,12 +3305,12 @@ draw_tree({"net": "after fully_shard", "optimizer": "made before it",
               "None; no arrow leads from it to the shards.")
 
 # %% [markdown] trap="09.13" role="repair"
-# The order that works is model, shard, optimizer. A forward pass between sharding the
-# model and making the optimizer is a second way to lose parameters without an error.
-# During the forward pass, the model holds whole tensors. The outermost module keeps its
-# own tensors until a backward pass ends, so an optimizer made before then holds whole
-# tensors. Here all four tensors belong to the outermost module. Layers that are sharded by
-# themselves get their shards back after their own forward pass.
+# The order that works is model, shard, optimizer. A forward pass between sharding the model
+# and making the optimizer is a second way to lose parameters without an error. During the
+# forward pass, the model holds whole tensors. The outermost module keeps its own tensors
+# until a backward pass ends, so an optimizer made before then holds whole tensors. Here, all
+# four tensors belong to the outermost module. Layers that are sharded by themselves get their
+# shards back after their own forward pass.
 
 # %% trap="09.13" role="repair"
 early = ordered("shard, optimizer")
@@ -3371,7 +3371,7 @@ def rebuild(optimizer, names: list, model: nn.Module):
 # %% [markdown] trap="09.13" role="keep"
 # **Keep:** Make the optimizer after everything that puts new parameters into the model,
 # as `fully_shard` does, and before any forward pass. **In your own code:** Right before
-# the loop, by identity, count the optimizer's tensors that are also the model's.
+# the loop, by identity, count the optimizer's tensors that also belong to the model.
 # **Source:**
 # [torch.distributed.fsdp.fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
 # **Seen in the wild:** [pytorch
@@ -3528,8 +3528,8 @@ claim("relative error of the weights after 30 steps with summed squares",
 # all gradients come from `fully_shard` and are sharded over the same ranks, the function
 # clips as it does in a single process, because these gradients are `DTensor`s, which know
 # that they are parts of a larger tensor. The advice comes from the older FSDP class,
-# which has its own method for clipping. Torch's clip also *returns* a `DTensor`, so call
-# `.full_tensor()` on the result before you log it.
+# which has its own method for clipping. Torch's function also *returns* a `DTensor`, so
+# call `.full_tensor()` on the result before you log it.
 
 # %% trap="09.12" role="folklore"
 def torch_clip(x, y, seed):
@@ -3829,7 +3829,7 @@ def reshard(shards: list, world: int) -> list[dict]:
 # ## Further: the same step in JAX
 #
 # JAX runs one program for all devices and has no wrapper that you could bypass. Each
-# array knows how it is distributed: here the batch is split over eight devices, and each
+# array knows how it is distributed: here, the batch is split over eight devices, and each
 # device has all the weights. JAX reads this distribution and inserts the all-reduce
 # itself. A flag makes one CPU appear as eight devices. The flag has to be set before JAX
 # starts, so the script runs in its own process.
@@ -3904,7 +3904,7 @@ disk.cleanup()
 
 # %% [markdown] role="quiz"
 # **5. Each of eight GPUs holds all weights and gradients in 16 bits, and an eighth of the
-# masters and moments. For 7 billion weights that is**
+# masters and moments. For 7 billion weights, that is**
 #
 # - [ ] 14 GB each :: This would be right if weights and gradients were split as well.
 # - [x] 38.5 GB each :: 28 GB are whole, 84 GB are split by eight.
@@ -4127,16 +4127,16 @@ answers
 # %% [markdown] role="gpu"
 # **On the recorded H100**, a matrix product in `float32` takes 15.6 times as long as in
 # `bfloat16`. In TF32, the product takes 1.9 times as long as in `bfloat16`, and in
-# `float8` 0.55 times as long. The cell that measures these times leaves TF32 switched on.
-# So in the two cells after it, the rows called float32 compute their products in TF32,
-# and the product that runs during the copies takes 2.7 ms, not 21 ms.
+# `float8`, 0.55 times as long. The cell that measures these times leaves TF32 switched
+# on. So in the two cells after it, the rows called float32 compute their products in
+# TF32, and the product that runs during the copies takes 2.7 ms, not 21 ms.
 #
 # Copies from pinned memory are six times as fast as ordinary copies. A product that runs
 # during such a copy costs no extra time: copy and product together take as long as the
 # copy. One after the other, the two would take 1.13 times as long, because this product
 # takes an eighth of the copy's time. The compiled step reaches 47 % of the card's rate,
 # with attention's FLOPs counted as if nothing were masked. Without `torch.compile`, the
-# same step takes an eighth more time, and with TF32 instead of `autocast` twice as long
+# same step takes an eighth more time, and with TF32 instead of `autocast`, twice as long
 # as the compiled step. Three training steps wait three times if each asks for its loss,
 # and never if no step asks.
 #
