@@ -81,14 +81,14 @@ claim("training minus test accuracy with 1,280 training digits",
 
 # %% [markdown] role="concept"
 # So the first remedy is more data. The other remedies are for cases in which you cannot
-# get more data.
+# get any.
 #
 # ## Two learning curves: training loss and validation loss
 #
 # Before you choose a remedy, find out whether overfitting is your problem. Plot the loss
 # on the training rows and on held-out *validation* rows over the steps of training, and
-# plot the accuracy next to the two losses. A pattern can have several causes, and the
-# table's last column says how to tell them apart.
+# plot the accuracy next to the two losses. A pattern of the two curves can have several
+# causes, and the table's last column says how to tell them apart.
 #
 # | training loss | validation loss | what it may be | what to do next |
 # |---|---|---|---|
@@ -517,7 +517,7 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="06.1" role="hint"
-# 1. `evaluate` is one line without anything random. Fixing a seed inside it does not help, because `evaluate` would still augment.
+# 1. `evaluate` is one line without anything random. Fixing a seed inside it does not help, because `evaluate` would still augment the images.
 # 2. A random transform draws once per call. Call it for each image of the batch, then use `torch.stack`.
 # 3. Pad with zeros before the normalization, so that the zeros look like the background.
 
@@ -571,11 +571,12 @@ claim("largest difference between two calls of the scoring pipeline",
 claim("largest value after normalization", seen.abs().max(), below=2.7)
 
 # %% [markdown] role="concept"
-# The order of these steps matters. Crop and flip while the images are still bytes, which
-# take a quarter of the space of floats. Then convert the images to floats, and normalize
-# last. A transform that fills a hole with zeros, such as `v2.RandomErasing`, usually
-# comes after the normalization, where 0 is the average colour. With pretrained weights,
-# get the sizes, mean and standard deviation from the weights themselves (trap 07.4).
+# The order of the steps in a pipeline matters. Crop and flip while the images are still
+# bytes, which take a quarter of the space of floats. Then convert the images to floats,
+# and normalize last. A transform that fills a hole with zeros, such as
+# `v2.RandomErasing`, usually comes after the normalization, where 0 is the average
+# colour. With pretrained weights, get the sizes, mean and standard deviation from the
+# weights themselves (trap 07.4).
 
 # %% [markdown] role="concept"
 # ## Mixup: what alpha chooses, and why it helps
@@ -847,7 +848,7 @@ claim("loss with labels that add up to 2, divided by the right loss",
 # **Measured:** With logits (N, K), float labels (N, K) are right, and integer labels (N,
 # K) raise an error. The silent mistake is the `argmax`, which people often add to get rid
 # of that error. The `argmax` hides from the network how much of each image is in the
-# blend. **Also told:** If Mixup works, the training loss is lower. Here the run with the
+# blend. **Also told:** If Mixup works, the training loss is lower. Here, the run with the
 # mistake has the lower training loss. With soft labels, the loss has a floor, because the
 # label of a blend of two classes has an entropy that no network can remove. (In one pair
 # out of ten, both images have the same class, so the label has no entropy.)
@@ -1089,7 +1090,7 @@ early_stopping
 
 # %% [markdown] trap="06.3" role="more" topics="the wrong labels are learned by heart · the losses at the stop"
 # After 200 epochs, the network returns the wrong labels it was trained on. (The
-# validation labels are clean, so at first the validation loss may be below the training
+# validation labels are clean, so at first, the validation loss may be below the training
 # loss.)
 
 # %% trap="06.3" role="more"
@@ -1107,10 +1108,10 @@ claim("validation loss at the stop, divided by the last epoch's",
 
 # %% [markdown] trap="06.3" role="folklore"
 # **Told:** The training loss always falls, so early stopping on the training loss never
-# stops. **Measured:** That is true here if each step uses all rows and nothing in the
-# step is random. Noise in the losses, for example from dropout, can make the run stop.
-# The loss of single batches of 30 jumps up and down, and with a patience of ten batches,
-# the run stops early.
+# stops the run. **Measured:** That is true here if each step uses all rows and nothing in
+# the step is random. Noise in the losses, for example from dropout, can make the run
+# stop. The loss of single batches of 30 jumps up and down, and with a patience of ten
+# batches, the run stops early.
 
 # %% trap="06.3" role="exercise" points=3 difficulty=3 minutes=15
 def stop_and_best(losses: list[float], patience: int,
@@ -1912,12 +1913,12 @@ claim("accuracy on test rows with labels from a die, originals "
 # one patient, frames of one film and pages by one author are groups as well.
 
 # %% [markdown] trap="06.7" role="more" topics="how often a row has no twin · louder noise · the scores in numbers"
-# A test row has no twin in training if the four other copies are also test rows. The
-# probability that all four are is 0.3 to the fourth, less than one in a hundred. With
-# louder noise, the twin is harder to find: with three times the noise, the network gets
-# far fewer of the random labels right. `by_groups` draws for each original separately, so
-# the size of the test set varies. Splitting a shuffled list of originals would make the
-# size constant.
+# A test row has no twin in training if the four other copies are also test rows. This
+# happens with a probability of 0.3 to the fourth, less than one in a hundred. With louder
+# noise, the twin is harder to find: with three times the noise, the network gets far
+# fewer of the random labels right. `by_groups` draws for each original separately, so the
+# size of the test set varies. Splitting a shuffled list of originals would make the size
+# constant.
 
 # %% trap="06.7" role="more"
 with torch.random.fork_rng(devices=[]):
@@ -2084,9 +2085,9 @@ claim("mean probability minus base rate, only sampler, log k subtracted",
       once - base, expected=0, within=0.02)
 
 # %% [markdown] trap="06.8" role="more" topics="alarms, recall and AUC of the four ways · how near the sum comes to 2 log k"
-# After these 400 steps, each remedy has added a little less than $\log k$. (In a model
-# that cannot fit the data, weights also turn the decision boundary, which changes the AUC
-# as well.)
+# After the 400 steps, each remedy has added a little less than $\log k$. (In a model that
+# cannot fit the data, weights also turn the decision boundary, which changes the AUC as
+# well.)
 
 # %% trap="06.8" role="more" tags=["plumbing"]
 def auc(z):
@@ -2230,10 +2231,10 @@ claim("mean probability on stroke pixels whose mirror pixel is background",
       found[one_sided].mean(), expected=0.5, within=0.08)
 
 # %% [markdown] trap="06.9" role="why"
-# The two calls to `half_mirrored` draw separately. In half of the pairs, only the image
-# or only the mask is mirrored. So for any image, the target is the right mask half of the
-# time and the mirrored mask the other half. The best prediction is the average of the two
-# masks, and the network learns this average.
+# The two calls to `half_mirrored` draw separate random numbers. In half of the pairs,
+# only the image or only the mask is mirrored. So for any image, the target is the right
+# mask half of the time and the mirrored mask the other half. The best prediction is the
+# average of the two masks, and the network learns this average.
 
 # %% trap="06.9" role="why"
 one = one_sided.flatten(1).sum(1).argmax()
@@ -2354,9 +2355,9 @@ def augmented_pairs(images: torch.Tensor, masks: torch.Tensor, shift: int,
 # %% [markdown] trap="06.9" role="keep"
 # **Keep:** Augment an image and everything that refers to its pixels (a mask, boxes,
 # keypoints, a second view) with the same random draw. **In your own code:** Draw ten
-# augmented images with their masks on top, and look. Or pass the mask as the image, too:
-# the two results have to be equal. **Source:** [torchvision, "Getting started with
-# transforms
+# augmented images with their masks on top, and look at them. Or pass the mask as the
+# image, too: the two results have to be equal. **Source:** [torchvision, "Getting started
+# with transforms
 # v2"](https://docs.pytorch.org/vision/stable/auto_examples/transforms/plot_transforms_getting_started.html).
 # **Seen in the wild:** In [albumentations-team/albumentations
 # 1196](https://github.com/albumentations-team/albumentations/issues/1196), an image and
@@ -2512,7 +2513,7 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
 # **4. The validation loss falls by 0.0015 per epoch, `min_delta` is 0.01 and the patience is 5. Training stops**
 #
 # - [x] at epoch 5 :: The gain since the reference is 0.0075 after five epochs, not more than `min_delta`.
-# - [ ] never, because the loss falls :: With a patience of 7, this would be right. Here
+# - [ ] never, because the loss falls :: With a patience of 7, this would be right. Here,
 #   the gain since the reference grows, but the patience runs out first.
 # - [ ] at epoch 1 :: A patience of 5 waits for five epochs without progress.
 

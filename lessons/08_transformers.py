@@ -1328,7 +1328,7 @@ claim("cross-attention: keys that each answer token looks at",
 # `written_out` writes the scores to memory, reads them for the softmax, writes the
 # weights, and reads them for the last product. `tiled` keeps a block of 128 queries on
 # the chip while keys and values pass by in tiles. Scores and weights never leave the chip
-# (*flash attention*). The pull request says: "No score travels. At 4,096 tokens of 64
+# (*flash attention*). A pull request says: "No score travels. At 4,096 tokens of 64
 # values each, traffic falls by a factor of dozens."
 
 # %% trap="08.4" role="break"
@@ -1978,7 +1978,7 @@ def conflict_degree(addresses: list) -> int:
 # ## A branch for one thread in twenty
 #
 # Most values take a short path of 10 instructions. One in twenty, at random, is an
-# outlier and takes a long path of 100 instructions. "Rare enough," says the review. "On
+# outlier and takes a long path of 100 instructions. "Rare enough," says a review. "On
 # average, it adds 5 of the 100 instructions."
 #
 # The 32 threads of a warp issue their instructions together. If the threads of a warp

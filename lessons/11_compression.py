@@ -94,7 +94,7 @@ draw_line({"weights": [(v, f"{v:g}") for v in w.tolist()],
 
 # %% [markdown] role="concept"
 # A grid that extends from the lowest to the highest weight is *affine*. A *symmetric*
-# grid extends equally far on both sides of 0. Here the codes of a symmetric grid have a
+# grid extends equally far on both sides of 0. Here, the codes of a symmetric grid have a
 # sign, and the zero is 0, so you do not have to store the zero (some libraries add the
 # same constant to codes and zero):
 #
@@ -472,12 +472,12 @@ claim("relative error of the product, static, 40 dark digits",
       product_error["static, dark digits"], above=0.15)
 
 # %% [markdown] role="concept"
-# Both methods work. Dynamic quantization needs no data. Static quantization does not have
-# to search for the largest input, but it fails silently when the calibration data differ
-# from the real inputs, because inputs beyond the last level are *clipped* to that level.
-# `torchao`, a library that quantizes torch models, has a recipe for each method, and the
-# section *Weights alone, or the inputs as well* near the end runs both recipes on a whole
-# model.
+# Dynamic and static quantization both work. Dynamic quantization needs no data. Static
+# quantization does not have to search for the largest input, but it fails silently when
+# the calibration data differ from the real inputs, because inputs beyond the last level
+# are *clipped* to that level. `torchao`, a library that quantizes torch models, has a
+# recipe for each method, and the section *Weights alone, or the inputs as well* near the
+# end runs both recipes on a whole model.
 #
 # ## Training with the rounding: quantization-aware
 #
@@ -518,10 +518,10 @@ claim("smallest slope with the straight-through estimator", w.grad.min(),
 # ## Which weights can go
 #
 # *Pruning* removes weights. The usual assumption is that small weights matter least, so
-# *magnitude pruning* sets the smallest weights to 0. How much this saves depends on the
-# pattern of the zeros. The zeros can be anywhere, they can be two out of every four
-# neighbours (the pattern *2:4*, which some GPUs can multiply faster), or they can fill
-# whole rows (*structured pruning*).
+# *magnitude pruning* sets the smallest weights to 0. How much memory and time this saves
+# depends on the pattern of the zeros. The zeros can be anywhere, they can be two out of
+# every four neighbours (the pattern *2:4*, which some GPUs can multiply faster), or they
+# can fill whole rows (*structured pruning*).
 
 # %% role="concept"
 w = torch.randn(8, 8, generator=torch.Generator().manual_seed(SEED))
@@ -562,7 +562,7 @@ claim("largest gap between the masked and the smaller pair of layers",
 
 # %% [markdown] role="concept"
 # (These layers have no bias. If yours have one, remove the unit's bias as well.) The
-# section *Three patterns of zeros* prunes a whole model in each of these ways and
+# section *Three patterns of zeros* prunes a whole model in each of the three patterns and
 # retrains it.
 
 # %% [markdown] trap="11.2" role="situation" core=true fault="prune.remove drops the mask: pruned weights come back" symptom="sparsity is gone after fine-tuning a pruned model: prune.remove, zeros come back"
@@ -750,10 +750,10 @@ claim("fraction of zeros with masked gradients, one step of a new Muon",
       zeros(whole_step), below=0.5)
 
 # %% [markdown] trap="11.2" role="folklore"
-# **Told:** You can remove half to four fifths of the weights for less than 2 points of
-# accuracy. **Measured:** In this classifier, without retraining, removing half of the
-# weights costs little accuracy and removing four fifths costs a lot; retraining with
-# masks recovers most of the accuracy. And zeros alone save neither memory nor time,
+# **Told:** You can remove half to four fifths of the weights for less than 2 percentage
+# points of accuracy. **Measured:** In this classifier, without retraining, removing half
+# of the weights costs little accuracy and removing four fifths costs a lot; retraining
+# with masks recovers most of the accuracy. And zeros alone save neither memory nor time,
 # because the dense tensor has as many bytes and needs as many products as before. (A file
 # with zeros compresses better, but the tensors in memory stay as large.) Removing whole
 # rows shrinks a layer; single zeros need a special format and a special kernel.
@@ -1282,8 +1282,8 @@ claim("largest gap between the two ways to write the update",
 
 # %% [markdown] role="concept"
 # This is all that *GPTQ* does: it rounds one column, moves the columns that are still
-# free by the solution of such a system, and continues with the next column. *AWQ*, near
-# the end of the lesson, changes the scale of a column instead.
+# free by the solution of this system, and continues with the next column. *AWQ*, near the
+# end of the lesson, changes the scale of a column instead.
 
 # %% [markdown] trap="11.4" role="situation" core=true fault="GPTQ without act-order: costly columns get no help" symptom="GPTQ: which columns first; rounding error of the weights grows while the model gets better"
 # ## Rounding one column after the other
@@ -1385,9 +1385,9 @@ claim("weight error: largest first, divided by rounding to nearest",
       off["largest first"][0] / off["to nearest"][0], above=1.1)
 
 # %% [markdown] trap="11.4" role="repair"
-# So round the columns of the largest inputs first, and judge the result by the output.
-# GPTQ needs some rows of data for calibration. Here, 40 digits are enough, because they
-# resemble the test digits. Calibration with noise fails silently:
+# So round the columns of the largest inputs first, and judge the result by the output
+# error. GPTQ needs some rows of data for calibration. Here, 40 digits are enough, because
+# they resemble the test digits. Calibration with noise fails silently:
 
 # %% trap="11.4" role="repair"
 alone, alone_new = torch.randn(2, 1000, 64, dtype=torch.float64)
@@ -1413,9 +1413,9 @@ claim("output error: largest first, divided by smallest first",
 # order does not matter, because all remaining columns change at once.
 
 # %% [markdown] trap="11.4" role="more" topics="independent inputs"
-# One column can help another only if their inputs rise and fall together. The control has
-# independent inputs of the same size with mean zero, so one column can hardly compensate
-# for another:
+# One column can help another only if their inputs rise and fall together. The control
+# below has independent inputs of the same size with mean zero, so one column can hardly
+# compensate for another:
 
 # %% trap="11.4" role="more"
 apart = by_columns(w, alone, large)
@@ -1514,8 +1514,8 @@ def drop_inputs(w: torch.Tensor, x: torch.Tensor, drop: list
 # You quantize a larger classifier with the library `torchao`: each weight of a linear
 # layer gets 8 bits, and the biases stay unchanged. Your report has to state the size. You
 # use a popular line of code: for each parameter, it multiplies the number of entries by
-# the bytes per entry, and then it adds up the products. The ticket says: "One byte
-# instead of four, so expect about a quarter."
+# the bytes per entry, and then it adds up the products. A ticket says: "One byte instead
+# of four, so expect about a quarter."
 
 # %% trap="11.5" role="break" tags=["plumbing"]
 with contextlib.redirect_stderr(io.StringIO()):   # a note of its own
@@ -1605,8 +1605,8 @@ claim("length of a file of a view of ten rows, divided by the rows' bytes",
       saved({"t": table[:10]}) / table[:10].nbytes, above=500)
 
 # %% [markdown] trap="11.5" role="more" topics="a copy of the rows · what 8 bits cost"
-# A copy of the ten rows has its own storage. The claims also show that 8 bits cost little
-# accuracy:
+# A copy of the ten rows has its own storage. The claims below also show that 8 bits cost
+# little accuracy:
 
 # %% trap="11.5" role="more"
 claim("length of the copy's file, divided by length of the view's file",
@@ -1768,8 +1768,8 @@ draw_blocks({"model": ["x", "mean > 0.5 ?", ("1 - x", "x as it is"),
                 "goes straight to the net.")
 
 # %% [markdown] trap="11.6" role="why"
-# A test with normally distributed random numbers does not find this fault. Their mean is
-# near 0, so every batch takes the same path as the example:
+# A test with normally distributed random numbers does not find the missing branch. Their
+# mean is near 0, so every batch takes the same path as the example:
 
 # %% trap="11.6" role="why" compare=false
 noise = [torch.randn(n, 64) for n in (1, 7, 100, 1000)]
@@ -2559,7 +2559,7 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
 # stays in float32.
 #
 # With 16 digits per step, the classifier learns. Then you use 256 digits per step, with
-# Adam as before. With float32 gradients, this run ends at a loss of about 0.1.
+# Adam as before. With float32 gradients, the same run ends at a loss of about 0.1.
 
 # %% trap="11.9" role="break"
 def nvfp4(x, axis):
@@ -3013,8 +3013,8 @@ claim("weight error in NVFP4, divided by weight error in int4, groups of "
 # %% [markdown] role="concept"
 # ### A model that learns with the rounding
 #
-# Here the straight-through estimator trains a whole model. The first classifier from trap
-# 11.1, with a grid for each row, is trained for another 200 steps, either before the
+# Here, the straight-through estimator trains a whole model. The first classifier from
+# trap 11.1, with a grid for each row, is trained for another 200 steps, either before the
 # rounding or with the rounding in the forward pass. (The estimator is from [Bengio et al.
 # 2013](https://arxiv.org/abs/1308.3432).)
 
@@ -3076,8 +3076,8 @@ claim("accuracy at 2 bits, straight through minus the rounding's slope",
 # rounding's true slope, because this slope is zero except at each row's largest weight,
 # on which the scale depends. At 3 bits, there is little accuracy to recover. In torchao,
 # [`QATConfig`](https://docs.pytorch.org/ao/stable/generated/torchao.quantization.qat.QATConfig.html)
-# does this, with `step="prepare"` before the training and `step="convert"` after the
-# training.
+# trains in this way, with `step="prepare"` before the training and `step="convert"` after
+# the training.
 
 # %% role="concept"
 claim("accuracy recovered by the straight-through estimator at 3 bits",
@@ -3195,7 +3195,7 @@ claim("loss with 4 bits where they do not help minus where they help",
 # %% [markdown] role="concept"
 # ### Three patterns of zeros
 #
-# Here a whole net loses half of its weights in one of three patterns: the smallest
+# Here, a whole net loses half of its weights in one of three patterns: the smallest
 # weights *anywhere*, the two smallest out of *every four* neighbours in a row (2:4), or
 # the *units* with the smallest norms, as whole rows. The last layer stays unpruned. Then
 # each net is retrained for 100 steps with its masks, as in trap 11.2.
@@ -3294,7 +3294,7 @@ claim("length of the file with positions, divided by the dense net's",
       size["with places"] / size["dense"], above=1.2)
 
 # %% [markdown] role="concept"
-# Half of the weights are gone, and yet the file has grown, because by default torch
+# Half of the weights are gone, and yet the file has grown, because by default, torch
 # stores a column index of 8 bytes with each 4-byte weight. The pattern 2:4 needs less
 # space, because a position among four takes only two bits; torch's [sparse
 # tensors](https://docs.pytorch.org/docs/stable/sparse.html) support this pattern on GPUs.
@@ -3419,7 +3419,7 @@ for rows in (1, 256):
 #   the output, not the weights. In trap 11.4, the better output had the worse weights.
 # - [ ] either, because both errors measure the same :: The two errors agree only if the
 #   inputs have the same size, are independent and have mean zero.
-# - [x] B, and check the accuracy as well :: The next layer receives the output, and in the end the accuracy decides.
+# - [x] B, and check the accuracy as well :: The next layer receives the output, and in the end, the accuracy decides.
 
 # %% [markdown] role="quiz"
 # **3. You mask the gradients of pruned weights and use an SGD optimizer with momentum
@@ -3667,7 +3667,7 @@ answers_here
 # not. For many rows, the products determine the time. Weights that are converted back to
 # 16 bits save no multiplications, and the 4-bit kernel, which is fastest for one row, is
 # by far the slowest for 4,096 rows. Products of 8-bit integers should take half the
-# 16-bit time. Here PyTorch's own call achieves less than half of this saving, and the
+# 16-bit time. Here, PyTorch's own call achieves less than half of this saving, and the
 # call for 8-bit floats achieves nearly all of it. torchao's tables differ as well: in the
 # table of 2024, on an A100, 8-bit weights take 0.62 of the 16-bit time; in the table of
 # 2026, where an H100 serves 32 prompts at once, they take 1.5 times as long. So measure
