@@ -459,7 +459,7 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 # photo."
 #
 # You measure each pixel's *influence* on the middle unit: how fast the unit's value
-# changes with the value of the pixel.
+# changes with the pixel value.
 
 # %% trap="07.2" role="break"
 def five_convs(dilations=(1, 1, 1, 1, 1), channels=8):
@@ -537,8 +537,8 @@ claim("change of the unit's value after a pixel six away rose by 100", gap,
 # %% [markdown] trap="07.2" role="why"
 # Each 3 x 3 layer adds one pixel at either end, so a unit after five layers reads a
 # square 1 + 5 x 2 pixels wide. This square is the unit's *receptive field*. Training does
-# not widen the field, because the derivative with respect to a pixel outside the field is
-# zero, whatever the weights are.
+# not widen the field, because the derivative with respect to a pixel outside it is zero,
+# whatever the weights are.
 #
 # Two things widen the field without adding a weight. A dilation spreads the window
 # itself. A stride makes all later layers *step* further in pixels. So from layer to
@@ -582,8 +582,8 @@ draw_grids({"plain": spans((1,) * 5), "dilated": spans(spread)},
                "dilation.")
 
 # %% [markdown] trap="07.2" role="repair"
-# In the explorer, set five layers, then a stride or a dilation of 2. Before each change,
-# guess the field, and whether the measured footprint will fill it.
+# In the explorer, set five layers, then a stride or a dilation of 2. Guess the field
+# first, and whether the measured footprint fills it.
 
 # %% role="explore" explorer="receptive_field"
 from dlsys_helpers.explorers.receptive_field import receptive_field
@@ -694,11 +694,11 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 # %% [markdown] trap="07.2" role="keep"
 # **Keep:** In a net of windowed layers, a unit reads a square of pixels, its receptive
 # field, and nothing outside can change the unit. Before you train, compute the field's
-# width, 1 plus the sum over the layers of `dilation * (kernel - 1)` times all earlier
-# strides. **In your own code:** For several random inputs, call `backward()` from one
-# position of the last map, summed over all channels, and see where the input's gradient
-# is not zero. **Source:** [Araujo, Norris & Sim 2019, "Computing Receptive Fields of
-# Convolutional Neural Networks"](https://distill.pub/2019/computing-receptive-fields/).
+# width, 1 plus the sum of `dilation * (kernel - 1)` times all earlier strides. **In your
+# own code:** For several random inputs, call `backward()` from one position of the last
+# map, summed over all channels, and see where the input's gradient is not zero.
+# **Source:** [Araujo, Norris & Sim 2019, "Computing Receptive Fields of Convolutional
+# Neural Networks"](https://distill.pub/2019/computing-receptive-fields/).
 
 # %% [markdown] role="concept"
 # ## A residual block adds to its input
@@ -1003,7 +1003,7 @@ guess("07.3", "Which plan ends with the best accuracy on the new digits?",
       choices=["the frozen body",
                "the body at a hundredth of the head's rate",
                "the body at the head's rate",
-               "none: all are within three percentage points"])
+               "none: all within three percentage points"])
 
 # %% trap="07.3" role="look"
 plans = {"frozen": 0.0, "a hundredth": 1e-4, "a tenth": 1e-3,
@@ -1030,7 +1030,7 @@ claim("new digits: accuracy at one rate minus accuracy with a frozen body",
 
 # %% [markdown] trap="07.3" role="look"
 # On the new digits, the fast body does best, which contradicts the guide. The lower four
-# bars show what the fast body costs:
+# bars show the cost:
 
 # %% trap="07.3" role="look"
 claim("old digits: accuracy lost at one rate",

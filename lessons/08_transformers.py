@@ -1317,7 +1317,7 @@ claim("cross-attention: keys that each answer token looks at",
 # %% [markdown] trap="08.4" role="situation" core=true fault="attention writes all its scores to memory" symptom="attention runs out of memory for long sequences, n x n matrix, what does flash attention leave out"
 # ## No score travels
 #
-# A GPU computes on data in small memories on its chip. All other data has to come from a
+# A GPU computes on data in small memories on its chip. Other data has to come from a
 # large memory. On an A100:
 #
 # | | size | bytes per second |
@@ -1426,7 +1426,7 @@ plot_bars(
 
 # %% [markdown] trap="08.4" role="why"
 # Without a mask, each query block reads all keys and values. With twice the tokens, twice
-# as many blocks each read twice as much, so traffic grows fourfold. Tiling saves only a
+# as many blocks each read twice as much, so traffic grows fourfold. Tiling saves a
 # constant factor, because every fetched tile serves 128 queries.
 
 # %% trap="08.4" role="why"
@@ -1499,8 +1499,8 @@ claim("torch's, bytes in use: 2,048 tokens as a multiple of 1,024",
       kept["torch's"][-1] / kept["torch's"][-2], expected=2, within=0.1)
 
 # %% [markdown] trap="08.4" role="repair"
-# In the explorer, drag in the next tile, and older terms shrink by the factor `fix`. Then
-# switch off a correction. Rows with the largest score in the first tile hide the mistake.
+# Drag in the next tile, and older terms shrink by `fix`. Then switch off a correction.
+# Rows with the largest score in the first tile hide the mistake.
 
 # %% role="explore" explorer="online_softmax"
 from dlsys_helpers.explorers.online_softmax import online_softmax
@@ -1629,21 +1629,21 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
 # %% [markdown] trap="08.4" role="keep"
 # **Keep:** With a running maximum, a running sum and one correction factor, you can
 # compute a softmax tile by tile. Memory then grows linearly with the sequence, but
-# arithmetic and traffic grow quadratically. **In your own code:** Look for a tensor of
-# shape `(..., N, N)`. Call `scaled_dot_product_attention` instead, and measure the
-# memory, because on a CPU, dropout or a mask with gradients makes it write out the
-# matrix. **Source:** [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867),
-# algorithm 3, for the online softmax; [Dao et al.
-# 2022](https://arxiv.org/abs/2205.14135), section 2.1 for the A100's memories, section
-# 3.2, theorem 2 and figure 2 (left) for the traffic, algorithm 1 for loops that hold the
-# keys instead; [Dao 2023](https://arxiv.org/abs/2307.08691), sections 3.1 and 3.2, for
-# the loop order used here, the tiles skipped under a causal mask and the five products;
-# [Shah et al. 2024](https://arxiv.org/abs/2407.08608), table 3, for the rounding error in
-# 16 bits, measured against float64: 1.9e-4, compared with 3.2e-4 for the formula. **Seen
-# in the wild:** [tracel-ai/cubecl 1070](https://github.com/tracel-ai/cubecl/pull/1070):
-# rows without a key were NaN in the reference but finite in the kernel, and the test let
-# that pass. [pytorch/pytorch 101967](https://github.com/pytorch/pytorch/issues/101967): a
-# NaN at a masked position reached the result.
+# arithmetic and traffic quadratically. **In your own code:** Look for a tensor of shape
+# `(..., N, N)`. Call `scaled_dot_product_attention` instead, and measure the memory,
+# because on a CPU, dropout or a mask with gradients makes it write out the matrix.
+# **Source:** [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867), algorithm 3,
+# for the online softmax; [Dao et al. 2022](https://arxiv.org/abs/2205.14135), section 2.1
+# for the A100's memories, section 3.2, theorem 2 and figure 2 (left) for the traffic,
+# algorithm 1 for loops that hold the keys instead; [Dao
+# 2023](https://arxiv.org/abs/2307.08691), sections 3.1 and 3.2, for the loop order used
+# here, the tiles skipped under a causal mask and the five products; [Shah et al.
+# 2024](https://arxiv.org/abs/2407.08608), table 3, for the rounding error in 16 bits,
+# measured against float64: 1.9e-4, compared with 3.2e-4 for the formula. **Seen in the
+# wild:** [tracel-ai/cubecl 1070](https://github.com/tracel-ai/cubecl/pull/1070): rows
+# without a key were NaN in the reference but finite in the kernel, and the test let that
+# pass. [pytorch/pytorch 101967](https://github.com/pytorch/pytorch/issues/101967): a NaN
+# at a masked position reached the result.
 
 # %% [markdown] trap="08.5" role="situation" symptom="GPU kernel reads an eighth of the data and is as slow as reading all, uncoalesced memory access, array of structs" fault="uncoalesced reads of one field of every record"
 # ## One field of every record
@@ -3305,9 +3305,8 @@ def load_tied(model: nn.Module, state: dict) -> None:
 # **Keep:** Tied weights are one parameter in two modules. A call that gives each module new
 # parameters, such as `to_empty` from the meta device or `load_state_dict(assign=True)`,
 # unties them. Tie them again right after such a call, before you make the optimizer. **In
-# your own code:** Assert `model.head.weight is model.token.weight` after such a call, and
-# compare the number of parameters with the number that you expect. **Source:** [torch's
-# documentation of
+# your own code:** Assert `model.head.weight is model.token.weight` afterwards, and compare
+# the number of parameters with the expected number. **Source:** [torch's documentation of
 # load_state_dict](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.load_state_dict),
 # on `assign`. **Seen in the wild:** [Modalities/modalities
 # 357](https://github.com/Modalities/modalities/issues/357): on the meta device, the tied

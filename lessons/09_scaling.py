@@ -810,9 +810,9 @@ claim("bytes per weight in bfloat16 with masters",
 
 # %% [markdown] trap="09.9" role="repair"
 # Split what does not fit: with several GPUs, each can keep only a part of the moments and
-# masters, then of the gradients, then of the weights. DeepSpeed calls these three splits
-# *ZeRO* stages 1, 2 and 3. FSDP corresponds to ZeRO stage 3, and DDP splits nothing. The
-# plot shows how much memory each of eight cards needs, with masters:
+# masters, then of the gradients, then of the weights. DeepSpeed calls these steps *ZeRO*
+# stages 1, 2 and 3. FSDP corresponds to ZeRO stage 3, and DDP splits nothing. The plot
+# shows how much memory each of eight cards needs, with masters:
 
 # %% trap="09.9" role="repair"
 def on_each(weights, gradients, state, gpus=8, billions=7):
@@ -841,8 +841,8 @@ claim("GB on each of eight GPUs, everything split",
 
 # %% [markdown] trap="09.9" role="repair"
 # How many 80 GB cards do seventy billion weights need if everything is split, and how
-# many if each card keeps all weights? Guess, then set these values in the explorer; the
-# line below its panels gives the answer.
+# many if each card keeps all weights? Guess, then set the explorer; the line below its
+# panels gives the answer.
 
 # %% role="explore" explorer="train_bytes"
 from dlsys_helpers.explorers.train_bytes import train_bytes

@@ -1331,8 +1331,8 @@ found["to nearest"] = symmetric(w, 3)
 
 # %% trap="11.4" role="guess" quoted="right"
 guess("11.4",
-      "Is the output error with the largest inputs first smaller or larger "
-      "than with the smallest inputs first?",
+      "Is the output error smaller or larger with the largest inputs first "
+      "than with the smallest first?",
       choices=["equal within 10 %",
                "over 10 % smaller",
                "over 10 % larger"])
@@ -1364,7 +1364,7 @@ claim("output error: largest first, divided by rounding to nearest",
 # %% [markdown] trap="11.4" role="why"
 # Only columns that are *not yet rounded* can compensate for an error. For the first
 # column, all other columns can compensate. For the last column, none can, and its error
-# stays. So round the costly columns first, while other columns can still compensate.
+# stays. So round the costly columns first, while others can still compensate.
 # Implementations call this order *act-order*.
 
 # %% trap="11.4" role="why"
