@@ -504,7 +504,7 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
     back to H by W pixels. At each call, train draws a crop position for
     each image, without a seed, and every position is equally likely.
 
-    Example: with pad 0 both functions return the same values.
+    Example: with pad 0, both functions return the same values.
     """
     # BEGIN SOLUTION
     scale = v2.Normalize([mean], [std])

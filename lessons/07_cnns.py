@@ -668,8 +668,8 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 
     Args:
         layers: a list of (kernel, stride, padding, dilation), in order from
-            the input; without layers the unit is the pixel itself. The list
-            is unchanged.
+            the input; without layers, the unit is the pixel itself. The
+            list is unchanged.
         unit: the unit's index in the last map.
 
     The input is as wide as it needs to be, and pixels are counted from 0.
@@ -1610,8 +1610,8 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
             without layers;
         0 for every other name, including "embedding.w" and "layers.norm.w".
 
-    Names come in any order. The last layer has 1 step even if no name has
-    0. names is unchanged.
+    Names come in any order. The last layer has 1 step even if no name has 0
+    steps. names is unchanged.
 
     Example: ["embed.w", "layers.0.w", "head.w"] with base 1 and decay 0.5
     get 0.25, 0.5 and 1.

@@ -687,7 +687,7 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
                 momentum: float) -> None:
     """Take one step of SGD with momentum on bfloat16 weights, in place.
 
-    After each step a weight is the bfloat16 value nearest to the result of
+    After each step, a weight is the bfloat16 value nearest to the result of
     the same steps in float32: v = momentum * v + grad, with v = 0 at first,
     and w = w - lr * v.
 
@@ -3555,7 +3555,7 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
     If the norm of the whole gradient, all shards of all ranks, is above
     max_norm > 0, clip it to max_norm, up to a relative error of 1e-4;
     otherwise change no shard. The sum of all squares fits into float32.
-    Return the norm before the clip.
+    Return the norm before clipping.
 
     Args:
         shards: this rank's parts of the gradients, float32, of any shape;
