@@ -372,7 +372,7 @@ shared = {name: accuracy(m, drawn(test_views, all_rows, True), y_test)
 
 # %% trap="06.1" role="guess"
 guess("06.1",
-      "In this comparison, what accuracy does the network trained without "
+      "Scored with shifts, what accuracy does the network trained without "
       "shifts reach?", unit="%")
 
 # %% trap="06.1" role="look"
@@ -1103,7 +1103,7 @@ claim("fraction of the wrong labels that the network returns", given_back,
 claim("validation loss of the last epoch, divided by the lowest loss",
       val[-1] / lowest,
       above=1.2)
-claim("validation loss at the stop, divided by the last epoch's",
+claim("validation loss at the stop, divided by the loss of the last epoch",
       val[by_val] / val[-1], below=0.95)
 
 # %% [markdown] trap="06.3" role="folklore"
@@ -2390,12 +2390,12 @@ for leak, (of_few, of_many) in added.items():
     print(f"{leak:28}{of_few:8.0f}{of_many:12.0f}")
 
 # %% role="concept"
-claim("points by which the score is too high, target in a column, 300 "
-      "patients",
+claim("target in a column, 300 patients: percentage points by which the "
+      "score is too high",
       added["target in a column"][1], above=30)
 by_heart = added["columns chosen on all rows"]
-claim("points too high, columns chosen on all rows, 300 patients divided "
-      "by 40",
+claim("columns chosen on all rows: excess of the score, 300 patients "
+      "divided by 40 patients",
       by_heart[1] / by_heart[0], below=0.5)
 
 # %% role="concept"

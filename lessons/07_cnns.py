@@ -323,7 +323,7 @@ flat = stack([32] * 8, [1] * 8)
 flat_weights, flat_kept = megabytes(flat, picture)
 
 # %% trap="07.1" role="guess"
-guess("07.1", "How many MB does autograd keep for this one image?",
+guess("07.1", "How many MB does autograd keep for the one image?",
       unit="MB")
 
 # %% trap="07.1" role="look"
@@ -354,7 +354,7 @@ print(f"weights {flat_weights:.2f} -> {weights:.2f} MB")
 print(f"kept    {flat_kept:.1f} -> {kept:.1f} MB")
 
 # %% trap="07.1" role="repair"
-claim("bytes kept with halved maps, as a fraction of the bytes without",
+claim("bytes kept: halved maps, as a fraction of full maps",
       kept / flat_kept,
       below=0.5)
 
@@ -384,7 +384,7 @@ draw_boxes({"one size": {"weights": flat_weights, "maps": maps(flat)},
 
 # %% trap="07.1" role="more"
 claim("MB of weights", flat_weights, expected=0.26, within=0.001)
-claim("weights with halved maps, as a multiple of the weights without",
+claim("weights: halved maps, as a multiple of full maps",
       weights / flat_weights, above=15)
 
 # %% [markdown] trap="07.1" role="folklore"
@@ -792,7 +792,8 @@ for name, skip in (("residual", True), ("plain", False)):
 # %% role="concept"
 claim("parameters of the block, ours minus torchvision's", ours - theirs,
       expected=0)
-claim("twelve blocks, 60 steps: accuracy with the addition minus without",
+claim("twelve blocks, 60 steps: accuracy with the addition minus without "
+      "it",
       deep_score["residual"] - deep_score["plain"], above=0.05)
 
 # %% [markdown] role="concept"
@@ -902,7 +903,7 @@ plot_bars({f"{where}, {n} each: {how}": scores[k]
 claim("frozen body, 100 of each: accuracy on the near minus on the far "
       "task",
       gained["near", 100][0] - gained["far", 100][0], above=0.02)
-claim("near task, 100 of each: accuracy from a random start minus frozen",
+claim("near task, 100 of each: accuracy, random start minus frozen body",
       gained["near", 100][1] - gained["near", 100][0], above=0.05)
 
 # %% [markdown] role="concept"
@@ -1059,7 +1060,8 @@ plot_lines(range(1, 101),
 # the head's rate keeps most of both accuracies:
 
 # %% trap="07.3" role="repair"
-claim("old digits at a tenth of the rate", old["a tenth"], above=0.85)
+claim("old digits: accuracy at a tenth of the head's "
+      "rate", old["a tenth"], above=0.85)
 
 # %% [markdown] trap="07.3" role="repair"
 # In the explorer, try other rates, optimizers, steps or widths. First guess: at the
@@ -2025,8 +2027,8 @@ share = {way: accuracy(proper, turn(files_test), y_test)
 consistent = accuracy(scrambled, ways_in["reshape"](files_test), y_test)
 
 # %% trap="07.9" role="guess"
-guess("07.9", "What accuracy does the net reach that was trained and is "
-              "served with `reshape`?",
+guess("07.9", "Trained and served with `reshape`, what accuracy does the "
+              "net reach on the test digits?",
       choices=["about 10 %, which is guessing",
                "30 % to 90 %",
                "more than 95 %"])

@@ -250,10 +250,10 @@ _, patterns = layers[8](*[torch.randn(5, 1, 64)] * 3,
                         average_attn_weights=False)
 
 # %% role="concept"
-claim("parameters with 8 heads minus parameters with one",
+claim("parameters with 8 heads minus parameters with one head",
       count[8] - count[1], expected=0)
 claim("attention weights with 8 heads, as a multiple of the weights with "
-      "one",
+      "one head",
       patterns.numel() / one_pattern.numel(), expected=8)
 claim("GB of scores in one layer: 32 heads, 4,096 tokens, 16 bits",
       32 * 4096**2 * 2 / 1e9, expected=1.07, within=0.01)
@@ -2138,8 +2138,8 @@ def predicted(numbers, launches, tensors):
 
 # %% trap="08.8" role="guess"
 guess("08.8",
-      "By what factor is the fused kernel faster than the chain of nine "
-      "kernels?", unit="times")
+      "How fast is the fused kernel, as a multiple of the speed of the "
+      "chain of nine kernels?", unit="times")
 
 # %% trap="08.8" role="look"
 x = torch.empty(4096, device="meta", dtype=torch.float16)

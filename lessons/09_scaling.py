@@ -665,13 +665,13 @@ plot_bars({f"{recipe}{', master' * kept}": loss
               "hardly does.")
 
 # %% trap="09.8" role="more"
-claim("SGD at 0.02: loss without a master, divided by the loss with one",
+claim("SGD at 0.02: loss without a master, divided by loss with a master",
       half_losses["SGD, 0.02", False] / half_losses["SGD, 0.02", True],
       above=1.08)
-claim("Adam at 1e-3: loss without a master, divided by the loss with one",
+claim("Adam at 1e-3: loss without a master, divided by loss with a master",
       half_losses["Adam, 1e-3", False] / half_losses["Adam, 1e-3", True],
       above=1.05)
-claim("SGD at 0.2: loss without a master, divided by the loss with one",
+claim("SGD at 0.2: loss without a master, divided by loss with a master",
       half_losses["SGD, 0.2", False] / half_losses["SGD, 0.2", True],
       below=1.15)
 
@@ -886,10 +886,12 @@ for rows, (full, mixed) in kept_mb.items():
     print(f"{rows:4} rows: {full:5.2f} MB in float32, {mixed:5.2f} mixed")
 
 # %% trap="09.9" role="more"
-claim("64 rows: bytes in mixed precision, as a multiple of float32",
+claim("64 rows: bytes in mixed precision, as a multiple of bytes in "
+      "float32",
       kept_mb[64][1] / kept_mb[64][0],
       above=1.2)
-claim("2,048 rows: bytes in mixed precision, as a multiple of float32",
+claim("2,048 rows: bytes in mixed precision, as a multiple of bytes in "
+      "float32",
       kept_mb[2048][1] / kept_mb[2048][0], below=0.6)
 
 # %% trap="09.9" role="exercise" points=2 difficulty=2 minutes=10
@@ -981,7 +983,8 @@ draw_boxes(card_at, unit="MB",
                "activations.")
 
 # %% role="concept"
-claim("memory added since the first forward, as a multiple of the weights",
+claim("memory added since the first forward pass, as a multiple of the "
+      "weights",
       (sum(card_at["second forward"].values())
        - sum(card_at["after forward"].values())) / state, expected=2,
       within=1e-6)
@@ -3516,7 +3519,7 @@ claim("norm of the whole gradient, squares summed over the ranks",
 # %% trap="09.12" role="more"
 claim("the larger of the two ranks' norms, divided by the true norm",
       max(own[0][0], own[1][0]) / norm, below=0.95)
-claim("error of the weights after 30 steps, compared with a single process",
+claim("relative error of the weights after 30 steps with each rank's norm",
       gap(own[0][2], ended), above=0.02)
 claim("relative error of the gradient with summed squares",
       gap(shared[0][1], clipped), below=1e-4)
@@ -3545,7 +3548,7 @@ returned, clipped_norm = ranks.run(torch_clip, x_train, y_train, SEED,
 print(f"returned {returned:.3f}, after the clip {clipped_norm:.4f}")
 
 # %% trap="09.12" role="folklore"
-claim("norm after torch's own clip on DTensors", clipped_norm,
+claim("norm after torch's own clipping of DTensors", clipped_norm,
       expected=0.1, within=1e-4)
 
 # %% trap="09.12" role="exercise" points=3 difficulty=2 minutes=15

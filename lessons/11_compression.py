@@ -907,7 +907,7 @@ guess("11.3",
       choices=["at `100`",
                "at `4`",
                "at `1`",
-               "at none: all four are within half a point of each other"])
+               "at none: all four are within half a percentage point"])
 
 # %% trap="11.3" role="look"
 plot_columns({T: 1 - reads[T] for T in (1, 4, 20, 100)}, form=".3f",
@@ -1632,7 +1632,7 @@ print("counted", counted(packed), "  file", packed_file)
 
 # %% trap="11.5" role="folklore"
 claim("bytes counted in the packed model", counted(packed), expected=0)
-claim("length of its file, divided by length of the float32 model's file",
+claim("length of the packed model's file, divided by the float32 model's",
       packed_file / files[0],
       above=0.24, below=0.28)
 
@@ -2925,7 +2925,7 @@ claim("accuracy, static, calibrated in the dark",
 
 # %% role="concept"
 code = kinds["weights, 4 bits"][2].weight
-claim("length of the file: with 4 bits, divided by with 8 bits",
+claim("length of the file with 4 bits, divided by the length with 8 bits",
       bytes_of["weights, 4 bits"] / bytes_of["weights, 8 bits"],
       above=1.05)
 claim("bytes of one 4-bit code", code.qdata.element_size(), expected=1)
@@ -3346,7 +3346,7 @@ print({name: f"{n / numbers:.2f}" for name, n in lengths.items()})
 # %% role="concept"
 claim("length of torch.export's file, divided by the bytes of weights",
       lengths["torch.export"] / numbers, below=1.1)
-claim("length with a view of all test digits as the example, divided by "
+claim("length with a view of the test digits as the example, divided by "
       "the bytes of weights",
       lengths["its example a view"] / numbers, above=1.3)
 claim("largest gap of the large classifier's ONNX file",
@@ -3576,7 +3576,7 @@ launches = cost(lambda: chain(row)).orders
 print(f"launches of a chain of eight small layers: {launches}")
 
 # %% role="gpu"
-claim("bytes read with int4, divided by 16 bits",
+claim("bytes read with int4, divided by bytes read with 16 bits",
       read["int4"] / read["16 bits"],
       expected=0.25)
 claim("FLOPs per byte with one row", per_byte(1), expected=1)
