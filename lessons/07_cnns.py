@@ -171,7 +171,7 @@ claim("accuracy with convolutions minus accuracy with linear layers",
 # image (the *padding*), and `D` the distance between the window's neighbouring weights
 # (the *dilation*).
 #
-# The number of positions is an integer, so the fraction is rounded down:
+# The number of positions is an integer, so the formula rounds the fraction down:
 #
 # $$H_{out} = \left\lfloor \frac{H + 2P - D(K-1) - 1}{S} \right\rfloor + 1$$
 #
@@ -201,7 +201,7 @@ claim("positions of a 3x3 window with stride 2 on 224 pixels, not 111.5",
 # %% [markdown] role="concept"
 # If the division leaves a remainder, no window reads the last rows and columns. As long
 # as the remainder is no larger than the padding, these unread rows and columns hold only
-# zeros. If the remainder is larger, those rows and columns also hold pixels.
+# zeros. If the remainder is larger, they also hold pixels.
 
 # %% role="concept"
 begins = 2 * torch.arange(places(8, 3, 2, 1))[:, None]        # (4, 1)
@@ -323,7 +323,7 @@ flat = stack([32] * 8, [1] * 8)
 flat_weights, flat_kept = megabytes(flat, picture)
 
 # %% trap="07.1" role="guess"
-guess("07.1", "How many MB does autograd keep for this one image?",
+guess("07.1", "How many MB does autograd keep for the one image?",
       unit="MB")
 
 # %% trap="07.1" role="look"
@@ -339,8 +339,8 @@ claim("MB that autograd keeps for one image", flat_kept, above=16, below=18)
 # %% [markdown] trap="07.1" role="why"
 # All positions share a convolution's weights. But the output of a convolution, the *map*,
 # has a separate value of 4 bytes for each channel, row and column of each image in the
-# batch. Nothing in this net ever shrinks a map. So all eight maps have the full size, and
-# for a batch of 64 autograd keeps 64 times as much.
+# batch. Nothing in this net ever shrinks a map, so all eight maps have the full size. For
+# a batch of 64, autograd keeps 64 times as much.
 #
 # The usual plan halves the rows and columns several times along the net and doubles the
 # channels each time. The next map then has a quarter of the positions and twice the
@@ -354,7 +354,7 @@ print(f"weights {flat_weights:.2f} -> {weights:.2f} MB")
 print(f"kept    {flat_kept:.1f} -> {kept:.1f} MB")
 
 # %% trap="07.1" role="repair"
-claim("bytes kept, as a fraction of the bytes kept before",
+claim("bytes kept: halved maps, as a fraction of full maps",
       kept / flat_kept,
       below=0.5)
 
@@ -384,14 +384,14 @@ draw_boxes({"one size": {"weights": flat_weights, "maps": maps(flat)},
 
 # %% trap="07.1" role="more"
 claim("MB of weights", flat_weights, expected=0.26, within=0.001)
-claim("weights, as a multiple of the weights before",
+claim("weights: halved maps, as a multiple of full maps",
       weights / flat_weights, above=15)
 
 # %% [markdown] trap="07.1" role="folklore"
 # **Told:** A first layer (the *stem*) and a pooling layer, both with stride 2, and three
 # more halvings shrink an image eightfold, from `224` to `28`. **Measured:** Five halvings
-# are a factor of 32, and the last map of a ResNet has 7 x 7 positions. A single map of
-# 256 channels at full size would take 51.4 MB.
+# divide each side by 32, and the last map of a ResNet has 7 x 7 positions. A single map
+# of 256 channels at full size would take 51.4 MB.
 
 # %% trap="07.1" role="folklore"
 from torchvision.models import resnet18
@@ -452,14 +452,14 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 # %% [markdown] trap="07.2" role="situation" core=true fault="the receptive field is too small" symptom="CNN ignores context: receptive field too small, prediction does not react to distant pixels"
 # ## Scratches on metal
 #
-# A net looks for scratches in photos of metal with 81 x 81 pixels. Five convolutions with
+# A net looks for scratches on metal in photos of 81 x 81 pixels. Five convolutions with
 # same padding keep the photo's size, and each of the 81 x 81 units of the last map says
 # whether its pixel belongs to a scratch. The model card says: "The net is five layers
 # deep and was trained on whole photos, so every unit judges its pixel by the whole
 # photo."
 #
 # You measure each pixel's *influence* on the middle unit: how fast the unit's value
-# changes with the pixel.
+# changes with the pixel value.
 
 # %% trap="07.2" role="break"
 def five_convs(dilations=(1, 1, 1, 1, 1), channels=8):
@@ -531,13 +531,13 @@ with torch.no_grad():
     gap = (body(photo) - body(scratched))[0, :, 40, 40].abs().max()
 
 # %% trap="07.2" role="look"
-claim("change of the unit after a change of 100 six pixels away", gap,
+claim("change of the unit's value after a pixel six away rose by 100", gap,
       expected=0)
 
 # %% [markdown] trap="07.2" role="why"
 # Each 3 x 3 layer adds one pixel at either end, so a unit after five layers reads a
 # square 1 + 5 x 2 pixels wide. This square is the unit's *receptive field*. Training does
-# not widen the field, because the derivative with respect to a pixel outside is zero,
+# not widen the field, because the derivative with respect to a pixel outside it is zero,
 # whatever the weights are.
 #
 # Two things widen the field without adding a weight. A dilation spreads the window
@@ -561,7 +561,7 @@ print("dilated, computed:", walk([(3, 1, d) for d in spread])[0])
 print("dilated, measured:", seen, "  weights:", *count)
 
 # %% trap="07.2" role="repair"
-claim("pixels that a unit of the dilated net reads, measured",
+claim("width of the dilated net's field, in pixels, measured",
       seen, expected=33)
 
 # %% trap="07.2" role="repair"
@@ -582,8 +582,8 @@ draw_grids({"plain": spans((1,) * 5), "dilated": spans(spread)},
                "dilation.")
 
 # %% [markdown] trap="07.2" role="repair"
-# Set five layers in the explorer, then a stride or a dilation of 2. First guess the
-# field, and whether the measured footprint fills the field.
+# In the explorer, set five layers, then a stride or a dilation of 2. Guess the field
+# first, and whether the measured footprint fills it.
 
 # %% role="explore" explorer="receptive_field"
 from dlsys_helpers.explorers.receptive_field import receptive_field
@@ -591,10 +591,10 @@ from dlsys_helpers.explorers.receptive_field import receptive_field
 receptive_field
 
 # %% [markdown] trap="07.2" role="more" topics="layers that average · what counts inside the field · strides, and ResNet-50"
-# All of this holds only for nets of windowed layers. A layer that averages over
+# `walk` computes the field only for nets of windowed layers. A layer that averages over
 # the map (a BatchNorm in train mode, a GroupNorm, a global pooling) lets every pixel in.
 #
-# The field says which pixels *can* matter, not which pixels do. Where windows overlap, a
+# The field says which pixels *can* matter, not which ones do. Where windows overlap, a
 # pixel in the middle reaches the unit on many paths, a pixel at the edge on fewer, and a
 # pixel in a corner on a single one. The next cell takes a net of ten 3 x 3 convolutions
 # with tanh and measures how many middle columns hold 95 % of the gradient, before and
@@ -632,10 +632,10 @@ claim("columns that hold 95 % of the gradient after training",
 # **Told:** A layer with stride 2 doubles the receptive field, and the field of
 # `ResNet-50` is over `900` pixels. **Measured:** Four 3 x 3 layers have a field of 9
 # pixels. After them, a pooling of 2 makes the field 10 pixels, and one more 3 x 3 layer
-# makes it 14, because the stride doubled the step, not the field. The walk over
-# torchvision's own layers gives `ResNet-50` a field of `427`. The source below says
-# `483`, because its blocks have their stride in a different layer. In the source, a field
-# of over `900` belongs to `ResNet-101`.
+# makes it 14, because the stride doubled the step, not the field. By `walk`,
+# torchvision's own `ResNet-50` has a field of `427`. The source below says `483`, because
+# its blocks have their stride in another layer. In the source, a field of over `900`
+# belongs to `ResNet-101`.
 
 # %% trap="07.2" role="folklore"
 from torchvision import models
@@ -668,8 +668,8 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 
     Args:
         layers: a list of (kernel, stride, padding, dilation), in order from
-            the input; without layers the unit is the pixel itself. The list
-            is unchanged.
+            the input; without layers, the unit is the pixel itself. The
+            list is unchanged.
         unit: the unit's index in the last map.
 
     The input is as wide as it needs to be, and pixels are counted from 0.
@@ -694,7 +694,7 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 # %% [markdown] trap="07.2" role="keep"
 # **Keep:** In a net of windowed layers, a unit reads a square of pixels, its receptive
 # field, and nothing outside can change the unit. Before you train, compute the field's
-# width, 1 plus the sum of `dilation * (kernel - 1)` times the strides so far. **In your
+# width, 1 plus the sum of `dilation * (kernel - 1)` times all earlier strides. **In your
 # own code:** For several random inputs, call `backward()` from one position of the last
 # map, summed over all channels, and see where the input's gradient is not zero.
 # **Source:** [Araujo, Norris & Sim 2019, "Computing Receptive Fields of Convolutional
@@ -704,10 +704,10 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 # ## A residual block adds to its input
 #
 # A deeper network should be at least as good as a shallow one, because the extra layers
-# could simply copy their input. Plain layers do not learn to copy. In 2015 a net of 56
+# could simply copy their input. Plain layers do not learn to copy. In 2015, a net of 56
 # plain layers had a higher error *in training* than a net of 20 such layers. A **residual
-# block** does not have to learn to copy. The block computes a change and *adds* this
-# change to its input: $y = x + F(x)$. If $F$ is zero, the block copies its input.
+# block** does not have to learn to copy. It computes a change and *adds* this change to
+# its input: $y = x + F(x)$. If $F$ is zero, the block copies its input.
 
 # %% role="concept"
 class BasicBlock(nn.Module):
@@ -738,9 +738,9 @@ except RuntimeError as error:
     print(error)
 
 # %% [markdown] role="concept"
-# So in such a block the shortcut gets its own layers, the *projection*: a 1 x 1
-# convolution with the same stride, and a norm. In all other blocks the shortcut passes
-# the input on unchanged.
+# The shortcut of a block that changes the shape therefore gets its own layers, the
+# *projection*: a 1 x 1 convolution with the same stride, and a norm. In all other blocks,
+# the shortcut passes the input on unchanged.
 
 # %% role="concept"
 down.around = nn.Sequential(nn.Conv2d(8, 16, 1, stride=2, bias=False),
@@ -792,7 +792,8 @@ for name, skip in (("residual", True), ("plain", False)):
 # %% role="concept"
 claim("parameters of the block, ours minus torchvision's", ours - theirs,
       expected=0)
-claim("twelve blocks, 60 steps: accuracy with the addition minus without",
+claim("twelve blocks, 60 steps: accuracy with the addition minus without "
+      "it",
       deep_score["residual"] - deep_score["plain"], above=0.05)
 
 # %% [markdown] role="concept"
@@ -826,19 +827,19 @@ claim("gradient left with the additions and layers against their input",
 # %% [markdown] role="concept"
 # So the addition keeps a block *near a copy* when its layers are small, as with
 # torchvision's `zero_init_residual`. Starting near a copy is a good default, but no
-# guarantee for trained nets, because the third stack also adds but still loses its
-# gradient. He et al. do not blame vanishing gradients for the poor results of their deep
-# nets without additions, because these nets had BatchNorm and healthy gradient norms. The
-# authors attribute the failure to difficult optimization. Source: [He et al.
+# guarantee for trained nets, because the third stack also has the additions but still
+# loses its gradient. He et al. do not blame vanishing gradients for the poor results of
+# their deep nets without additions, because these nets had BatchNorm and healthy gradient
+# norms. The authors attribute the failure to difficult optimization. Source: [He et al.
 # 2015](https://arxiv.org/abs/1512.03385), figure 1 and section 4.1.
 #
 # ## Transfer: start from layers that have learned
 #
 # You rarely have enough labelled pictures to train a deep network from random weights.
-# *Transfer learning* starts from a network that was trained on a different task. The
-# first layers of image networks respond to edges and strokes, which all pictures have.
-# The last layers respond to features of the classes that the network was trained on. So
-# you can reuse all layers except the last, the *body*, and replace the last layer, the
+# *Transfer learning* starts from a network that was trained on another task. The first
+# layers of image networks respond to edges and strokes, which all pictures have. The last
+# layers respond to features of the classes that the network was trained on. So you can
+# reuse the *body*, which is all layers except the last, and replace the last layer, the
 # *head* ([Yosinski et al. 2014](https://arxiv.org/abs/1411.1792) measured layer by layer
 # how well this works).
 #
@@ -891,31 +892,31 @@ plot_bars({f"{where}, {n} each: {how}": scores[k]
            for (where, n), scores in gained.items()
            for k, how in enumerate(("frozen", "random start"))},
           xlabel="accuracy on the new digits",
-          title="On a far task or with much data, freezing costs",
+          title="On a far task or with much data, freezing costs accuracy",
           alt="Eight bars: near and far task, 5 and 100 examples of each "
               "class, each with the frozen body and from a random start. "
               "The frozen body does better on the near task than on the "
-              "far task. With 100 examples the random start is clearly "
+              "far task. With 100 examples, the random start is clearly "
               "better on both tasks.")
 
 # %% role="concept"
-claim("frozen body, 100 of each: accuracy on the near task minus on the "
-      "far",
+claim("frozen body, 100 of each: accuracy on the near minus on the far "
+      "task",
       gained["near", 100][0] - gained["far", 100][0], above=0.02)
-claim("near, 100 of each: random start minus frozen body",
+claim("near task, 100 of each: accuracy, random start minus frozen body",
       gained["near", 100][1] - gained["near", 100][0], above=0.05)
 
 # %% [markdown] role="concept"
-# This body knows only five shapes, so it is of little help. A body trained on a million
-# photos knows far more, but how to use it still depends on the number of examples and on
-# the distance between the tasks. These are the usual starting points:
+# The body above knows only five shapes, so it is of little help. A body trained on a
+# million photos knows far more, but how to use it still depends on the number of examples
+# and on the distance between the tasks. These are the usual starting points:
 #
 # | | near the old task | far from it |
 # |---|---|---|
 # | few examples | freeze the body, train a head (*feature extraction*) | keep the early layers, retrain the later ones |
 # | many examples | train everything (*fine-tuning*), the body at a smaller rate | train everything, perhaps from random weights |
 #
-# The table is not a law, as trap 07.3 will show. Between freezing and fine-tuning there
+# The table is not a law, as trap 07.3 will show. Between freezing and fine-tuning, there
 # is *gradual unfreezing*: train only the head, then also the layer below it, and so on
 # downwards. When the early layers start to train, the head no longer sends them random
 # gradients.
@@ -947,10 +948,10 @@ claim("layers that train in the first epoch", sum(trains[0]), expected=1)
 # ## Ten examples of each new digit
 #
 # A classifier for the digits 0 to 4 is nearly always right. You have ten examples of each
-# digit from 5 to 9. You replace the head, give it a rate of 0.01, and try three plans
-# with 100 steps of Adam. The body is frozen, trains at a hundredth of the head's rate, or
-# trains at the same rate. Afterwards you put the old head back and also test the old
-# digits.
+# digit from 5 to 9. You replace the head, give it a learning rate of 0.01, and try three
+# plans, each with 100 steps of Adam: the body is frozen, trains at a hundredth of the
+# head's rate, or trains at the same rate. Afterwards you put the old head back and also
+# test the old digits.
 #
 # A fine-tuning guide says: "A body that learns as fast as its head forgets what it knew
 # and also does worst on the new task."
@@ -1001,9 +1002,9 @@ def tune(body_rate, head_rate=1e-2):
 # %% trap="07.3" role="guess" quoted="wrong"
 guess("07.3", "Which plan ends with the best accuracy on the new digits?",
       choices=["the frozen body",
-               "the body at a hundredth of the rate",
-               "the body at the same rate",
-               "none, because all are within three points"])
+               "the body at a hundredth of the head's rate",
+               "the body at the head's rate",
+               "none: all within three percentage points"])
 
 # %% trap="07.3" role="look"
 plans = {"frozen": 0.0, "a hundredth": 1e-4, "a tenth": 1e-3,
@@ -1029,8 +1030,8 @@ claim("new digits: accuracy at one rate minus accuracy with a frozen body",
       new["one rate"] - new["frozen"], above=0.08)
 
 # %% [markdown] trap="07.3" role="look"
-# On the new digits the fast body does best, which contradicts the guide. The lower four
-# bars show what the fast body costs:
+# On the new digits, the fast body does best, which contradicts the guide. The lower four
+# bars show the cost:
 
 # %% trap="07.3" role="look"
 claim("old digits: accuracy lost at one rate",
@@ -1059,7 +1060,8 @@ plot_lines(range(1, 101),
 # the head's rate keeps most of both accuracies:
 
 # %% trap="07.3" role="repair"
-claim("old digits at a tenth of the rate", old["a tenth"], above=0.85)
+claim("old digits: accuracy at a tenth of the head's "
+      "rate", old["a tenth"], above=0.85)
 
 # %% [markdown] trap="07.3" role="repair"
 # In the explorer, try other rates, optimizers, steps or widths. First guess: at the
@@ -1071,8 +1073,8 @@ from dlsys_helpers.explorers.forgetting import forgetting
 forgetting
 
 # %% [markdown] trap="07.3" role="more" topics="a rate that is too high for both · the other gaps"
-# A rate can also be too high for both tasks. If head and body train at thirty times the
-# rate, the classifier is worse on both tasks:
+# A rate can also be too high for both tasks. If head and body both train at 0.3, the
+# classifier is worse on both tasks than at 0.01:
 
 # %% trap="07.3" role="more"
 hot_new, hot_old = tune(0.3, 0.3)[-1]
@@ -1092,7 +1094,7 @@ claim("new digits: accuracy at a tenth minus accuracy with a frozen body",
 # model ends up worse than with small rates for the body. **Measured:** For this
 # classifier, fifty examples and Adam, the first half is true and the second is not. Among
 # the rates tried, a faster body helps the new task until training itself breaks down.
-# With other data the result may be the opposite, so measure both tasks.
+# With other data, the result may be the opposite, so measure both tasks.
 
 # %% trap="07.3" role="exercise" points=3 difficulty=2 minutes=15
 def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
@@ -1133,13 +1135,13 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 # 3. Compare by identity (`is`, or a set of tensors), because two different tensors can have equal values.
 
 # %% [markdown] trap="07.3" role="keep"
-# **Keep:** Measure forgetting on the old task, which the new task's loss does not show.
-# Without BatchNorm (trap 07.7), a smaller rate for the body keeps more of the old task.
-# The effect of a smaller rate on the new task depends on the data. **In your own code:**
-# Compare the optimizer's tensors with the model's trainable tensors. A first layer is
-# easily missed. **Source:** [Howard & Ruder 2018, "Universal Language Model Fine-tuning
-# for Text Classification"](https://arxiv.org/abs/1801.06146), section 3.2 on one rate for
-# each layer and section 3.3 on gradual unfreezing.
+# **Keep:** Measure forgetting on the old task, because the new task's loss does not show
+# it. Without BatchNorm (trap 07.7), a smaller rate for the body keeps more of the old
+# task. The effect of a smaller rate on the new task depends on the data. **In your own
+# code:** Compare the optimizer's tensors with the model's trainable tensors. A first
+# layer is easily missed. **Source:** [Howard & Ruder 2018, "Universal Language Model
+# Fine-tuning for Text Classification"](https://arxiv.org/abs/1801.06146), section 3.2 on
+# one rate for each layer and section 3.3 on gradual unfreezing.
 
 # %% [markdown] trap="07.4" role="situation" fault="preprocessing in use differs from training" symptom="pretrained model predicts badly: wrong mean and std, preprocessing differs from training"
 # ## Three ways to serve a model
@@ -1175,7 +1177,7 @@ ways = {"as trained": normalise(x_test), "forgotten": x_test,
 
 # %% trap="07.4" role="guess"
 guess("07.4", "Which team gets the fewest digits right?",
-      choices=["no team, because none of them loses much",
+      choices=["none: no team loses much accuracy",
                "the third, which normalizes twice",
                "the second, which swaps the two numbers",
                "the first, which forgets to normalize"])
@@ -1198,10 +1200,10 @@ plot_columns(read, xlabel="how it is served", form=".2f",
 claim("accuracy without normalizing", read["forgotten"], below=0.85)
 
 # %% [markdown] trap="07.4" role="why"
-# In eval mode BatchNorm normalizes with the mean and variance that it *stored* in
+# In eval mode, BatchNorm normalizes with the mean and variance that it *stored* in
 # training (trap 05.1). BatchNorm does not adapt to the images that you serve. So images
-# on a different scale leave the norm on a different scale, for which the layers after the
-# norm were not trained.
+# on a new scale leave the norm on a new scale, for which the layers after the norm were
+# not trained.
 
 # %% trap="07.4" role="why"
 layer, norm = served[0], served[1]
@@ -1221,9 +1223,9 @@ plot_columns({way: spread(x) for way, x in ways.items()}, form=".1f",
 
 # %% [markdown] trap="07.4" role="repair"
 # So the recipe has to travel with the weights. torchvision stores a recipe with each set
-# of weights: `ResNet50_Weights.IMAGENET1K_V2.transforms()` returns this set's recipe, so
-# use it instead of numbers from a tutorial. With your own weights, put the recipe into
-# the model, where `state_dict()` saves it:
+# of weights: `ResNet50_Weights.IMAGENET1K_V2.transforms()` returns one. Use it instead of
+# numbers from a tutorial. With your own weights, put the recipe into the model, where
+# `state_dict()` saves it:
 
 # %% trap="07.4" role="repair"
 class Scaled(nn.Module):
@@ -1245,11 +1247,12 @@ claim("accuracy with the recipe inside minus accuracy as trained",
       shares - read["as trained"], expected=0)
 
 # %% [markdown] trap="07.4" role="more" topics="without BatchNorm · the numbers that were mixed up · torchvision's recipes"
-# On these digits BatchNorm even makes a forgotten recipe more harmful. Without BatchNorm,
-# a forgotten recipe hurts the same model far less, because a plain ReLU net passes a
-# scale factor on to the logits (except for the biases), and the largest logit mostly
-# stays the largest. The missing shift hurts both nets. In the plain net the missing shift
-# does nearly all of the damage, whereas with BatchNorm the missing scale does more.
+# On these digits, BatchNorm even makes a forgotten recipe more harmful. Without
+# BatchNorm, a forgotten recipe hurts the same model far less, because a plain ReLU net
+# passes a scale factor on to the logits (except for the biases), and the largest logit
+# mostly stays the largest. The missing shift hurts both nets. In the plain net, it does
+# nearly all of the damage, whereas with BatchNorm, the missing scale does more damage
+# than the missing shift.
 
 # %% trap="07.4" role="more"
 plain = reader_with(nn.Identity)
@@ -1260,7 +1263,7 @@ print(f"mean {mean:.2f}, standard deviation {std:.2f}")
 plot_bars({**{f"{way}, BatchNorm": share for way, share in read.items()},
            **{f"{way}, none": share for way, share in bare.items()}},
           xlabel="accuracy on the test digits",
-          title="Without BatchNorm a forgotten recipe costs less",
+          title="Without BatchNorm, a forgotten recipe costs less",
           alt="Eight bars. Of the four with BatchNorm, forgotten is the "
               "lowest; without BatchNorm, forgotten is higher.")
 
@@ -1279,7 +1282,7 @@ claim("swapped numbers: accuracy with BatchNorm",
 # deviation of these digits happen to be close to each other. So a test on a single data
 # set may miss such a mistake.
 #
-# In torchvision you can read the recipe for each set of weights without a download:
+# In torchvision, you can read the recipe for each set of weights without a download:
 
 # %% trap="07.4" role="more"
 from torchvision.models import ResNet50_Weights
@@ -1323,7 +1326,7 @@ def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
 # 1. Start with the axes: `permute` moves the channels in front of the rows, while `reshape`
 #    would mix pixels.
 # 2. Then scale: convert from uint8 before you divide.
-# 3. `mean` has C values. As a tensor of shape `(C, 1, 1)` it is broadcast along the channel axis, not along the columns.
+# 3. `mean` has C values. As a tensor of shape `(C, 1, 1)`, it is broadcast along the channel axis, not along the columns.
 
 # %% [markdown] trap="07.4" role="keep"
 # **Keep:** Weights without their preprocessing are half a model. Store the mean, the
@@ -1388,7 +1391,7 @@ draw_grids({"twelve values in memory": torch.stack(
                "in the first row and side by side in the second.")
 
 # %% trap="07.5" role="look"
-claim("stride of the channels, as after torch's own call",
+claim("stride of the channel axis, by hand and after torch's own call",
       max(back.stride(1), official.stride(1)), expected=1)
 
 # %% [markdown] trap="07.5" role="why"
@@ -1398,7 +1401,7 @@ claim("stride of the channels, as after torch's own call",
 # `permute` alone changes the shape but moves nothing in memory. `.contiguous()` moved the
 # values.
 #
-# torch has one call for this conversion, which works on a batch or on a model. Some
+# torch has one call for the whole conversion, which works on a batch or on a model. Some
 # layers pass the format on, but others do not, so check the outputs layer by layer.
 
 # %% trap="07.5" role="repair"
@@ -1414,21 +1417,23 @@ draw_grids({"channels last in memory": torch.tensor(
                 [plain, data, model_only])},
            row_names=["neither moved", "the batch", "the model"],
            column_names=["conv 1", "ReLU", "conv 2"],
-           title="Converting either one converts the whole chain",
+           title="Converting the batch or the model converts the whole "
+                 "chain",
            alt="A grid of three rows and three layers. The row neither "
                "moved is empty. The rows for the batch and for the model "
                "are filled.")
 
 # %% trap="07.5" role="repair"
-claim("layers whose output has channels last, only the model converted",
+claim("layers whose output has channels last, with only the model "
+      "converted",
       sum(model_only), expected=3)
 
 # %% [markdown] trap="07.5" role="more" topics="exceptions · what it is worth · the other counts"
 # There are two exceptions: a convolution with circular padding does not pass the format
 # on, and `view` refuses to join axes that are no longer side by side. With one channel,
 # or 1 x 1 pixels, both orders are the same in memory. How much time channels last saves
-# depends on the layer and the machine. This is true on a CPU as well. The GPU section
-# measures this saving for tensor cores and 16 bits.
+# depends on the layer and the machine, on a CPU as well. The GPU section measures the
+# saving for tensor cores and 16 bits.
 
 # %% trap="07.5" role="more"
 claim("entries of batch and back that differ", (batch != back).sum(),
@@ -1472,7 +1477,7 @@ def layout(shape: tuple, strides: tuple) -> str:
     # END SOLUTION
 
 # %% [markdown] trap="07.5" role="hint"
-# 1. In a dense layout the innermost axis has stride 1, and the stride of every other axis is the product of the lengths of all axes inside it.
+# 1. In a dense layout, the innermost axis has stride 1, and the stride of every other axis is the product of the lengths of all axes inside it.
 # 2. The order from the inside is W, H, C, N for the first layout, and C, W, H, N for the second.
 # 3. Skip the comparison if an axis has length 1. Test both layouts, then name the four outcomes.
 
@@ -1527,7 +1532,8 @@ shown = {"embed": "embed.weight",
             for k in (0, 3, 6, 9, 11)}, "head": "head.weight"}
 plot_bars({place: rates[name] for place, name in shown.items()}, log=True,
           xlabel="factor of the base rate",
-          title="The helper gives the head three million times the rate",
+          title="The helper gives the head three million times the base "
+                "rate",
           alt="Bars on a log scale rise in even steps, from below 1 for "
               "the embedding to three million for the head.")
 
@@ -1575,7 +1581,7 @@ rates = {name: 0.9 ** (13 - depth_of(name)) for name in names}
 # %% trap="07.6" role="repair"
 plot_columns({place: rates[name] for place, name in shown.items()},
              xlabel="part of the model", ylabel="factor of the base rate",
-             form=".2f", title="By depth the head has the base rate",
+             form=".2f", title="By depth, the head has the base rate",
              alt="Seven columns that climb from a quarter for the "
                  "embedding to one for the head.")
 
@@ -1585,7 +1591,7 @@ claim("by depth: the head's rate, as a multiple of the base rate",
 
 # %% [markdown] trap="07.6" role="more" topics="how many are above the base rate · the two ends by depth"
 # With the helper, all except four tensors have a rate above the base rate. With rates by
-# depth, no tensor has.
+# depth, no tensor does.
 
 # %% trap="07.6" role="more"
 claim("helper: tensors whose rate is not above the base rate",
@@ -1606,8 +1612,8 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
             without layers;
         0 for every other name, including "embedding.w" and "layers.norm.w".
 
-    Names come in any order. The last layer has 1 step even if no name has
-    0. names is unchanged.
+    Names come in any order. The last layer has 1 step even if no name has 0
+    steps. names is unchanged.
 
     Example: ["embed.w", "layers.0.w", "head.w"] with base 1 and decay 0.5
     get 0.25, 0.5 and 1.
@@ -1645,9 +1651,9 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
 # ## A frozen body on new data
 #
 # A small convolutional net gets nearly all of the digits 0 to 4 right. For the digits 5
-# to 9, which come from a different scanner, you freeze the net's body and train a new
-# head. You keep the old head. Later somebody needs the old net again. You put the old
-# head back on the body and classify the digits 0 to 4 from the old scanner.
+# to 9, which come from another scanner, you freeze the net's body and train a new head.
+# You keep the old head. Later somebody needs the old net again. You put the old head back
+# on the body and classify the digits 0 to 4 from the old scanner.
 
 # %% trap="07.7" role="break"
 def conv_body():
@@ -1675,8 +1681,8 @@ losses = fit(model, brighter, labels, steps=100, lr=1e-2)
 
 # %% trap="07.7" role="guess"
 guess("07.7",
-      "What accuracy do this body and the old head reach together on the "
-      "digits 0 to 4?",
+      "After the training, what accuracy do the frozen body and the old "
+      "head reach together on the digits 0 to 4?",
       choices=["more than 90 %",
                "less than 70 %",
                "between 70 and 90 %"])
@@ -1746,7 +1752,7 @@ plot_bars({"before training": score_before,
            "train mode": old_score(frozen), "eval() once": once,
            "eval() after each train()": always},
           xlabel="accuracy on the old digits",
-          title="Only eval() after each train() holds the body",
+          title="Only eval() after each train() keeps the body unchanged",
           alt="Four bars. The accuracy is the same before training and "
               "with eval after each train. In train mode, and with eval "
               "called once, it is lower.")
@@ -1756,9 +1762,8 @@ claim("accuracy lost on the old digits with eval() after each train()",
       score_before - always, expected=0)
 
 # %% [markdown] trap="07.7" role="more" topics="what moved and what did not · eval() once"
-# A test that compares only the body's weights would pass. Such a test does not look at
-# the buffers, that is, the mean, the variance and the batch count of each of the two
-# norms.
+# A test that compares only the body's weights would pass. It does not look at the
+# buffers, that is, the mean, the variance and the batch count of each norm.
 
 # %% trap="07.7" role="more"
 weights = [name for name, _ in frozen.named_parameters()]
@@ -1791,7 +1796,7 @@ def freeze(body: nn.Module) -> None:
 # %% [markdown] trap="07.7" role="hint"
 # 1. There are two switches, one on the tensors and one on the modules. Every `model.train()` flips the second switch again.
 # 2. `model.train()` calls `train` on each part of the model. What if the body's `train` did nothing?
-# 3. A method is an attribute, so you can replace it with your own function on this one object. The function takes `mode` and returns the module.
+# 3. A method is an attribute, so you can replace it with your own function on this one object. Your function takes `mode` and returns the module.
 
 # %% [markdown] trap="07.7" role="keep"
 # **Keep:** Freezing a body takes two things: no gradients, and an eval mode that survives
@@ -1799,10 +1804,10 @@ def freeze(body: nn.Module) -> None:
 # code:** Before and after an epoch, compare parameters, buffers and the outputs for one
 # fixed batch. **Source:** [Keras, Transfer learning and
 # fine-tuning](https://keras.io/guides/transfer_learning/), section on the
-# BatchNormalization layer: in Keras freezing includes inference mode, and in PyTorch it
+# BatchNormalization layer: in Keras, freezing includes inference mode, and in PyTorch, it
 # does not. **Seen in the wild:**
 # [pgniewko/gt-pyg#112](https://github.com/pgniewko/gt-pyg/issues/112): the project's
-# `freeze()` set eval mode, and the next `model.train()` undid this.
+# `freeze()` set eval mode, and the next `model.train()` undid it.
 # [lightly-ai/lightly#1438](https://github.com/lightly-ai/lightly/issues/1438): the
 # statistics of frozen backbones kept moving, and the maintainers leave it to each method
 # to prevent this.
@@ -1877,8 +1882,8 @@ claim("accuracy lost in loading, both objects from one seed",
 # %% [markdown] trap="07.8" role="why"
 # A module registers the parameters and modules that are assigned to it, but does not look
 # inside a Python list. So `parameters()`, `state_dict()`, `train()` and `to(device)` miss
-# the blocks. The blocks keep their random initial weights, and the stem and the head
-# learn to work with them, so the accuracy looks good. The new object has *different*
+# the blocks. The blocks keep their random initial weights. The stem and the head learn to
+# work with those weights, so the accuracy looks good. The new object has *different*
 # random blocks, unless both objects start from the same seed.
 
 # %% trap="07.8" role="why"
@@ -1919,8 +1924,8 @@ claim("accuracy before saving minus accuracy after loading",
 
 # %% [markdown] trap="07.8" role="more" topics="tests that catch the list, and one that does not · the counts"
 # Would a test have caught the list? A test that counts parameters would. So would a test
-# that saves and loads, provided that the second object starts from a different state of
-# the random number generator, as you saw.
+# that saves the model and loads it, provided that the second object starts from a
+# different state of the random number generator, as you saw.
 
 # %% trap="07.8" role="more"
 claim("accuracy before saving", scores[0], above=0.7)
@@ -2022,7 +2027,8 @@ share = {way: accuracy(proper, turn(files_test), y_test)
 consistent = accuracy(scrambled, ways_in["reshape"](files_test), y_test)
 
 # %% trap="07.9" role="guess"
-guess("07.9", "What accuracy does the second net reach on the test digits?",
+guess("07.9", "Trained and served with `reshape`, what accuracy does the "
+              "net reach on the test digits?",
       choices=["about 10 %, which is guessing",
                "30 % to 90 %",
                "more than 95 %"])
@@ -2039,12 +2045,12 @@ claim("reshape in training and serving: accuracy", consistent, above=0.3,
       below=0.9)
 
 # %% [markdown] trap="07.9" role="look"
-# The second net learns on scrambled pictures and does far better than guessing, though
-# worse than the first net. Nothing in the second net's loss reveals the mistake. The
-# mistake only shows when the first net gets a picture in the scrambled order:
+# The net trained on scrambled pictures does far better than guessing, though worse than
+# the net trained with `permute`. Nothing in its loss reveals the mistake. The mistake
+# only shows when the net trained with `permute` gets scrambled pictures:
 
 # %% trap="07.9" role="look"
-claim("accuracy of the net trained with permute when served by reshape",
+claim("accuracy of the net trained with permute when served with reshape",
       share["reshape"],
       below=0.3)
 
@@ -2060,9 +2066,10 @@ plot_columns({"permute, both": share["permute"],
                  "serving is near the line.")
 
 # %% [markdown] trap="07.9" role="why"
-# `reshape` leaves the values in the same order in memory and only cuts the row in
-# different places. So the first "channel" holds the top third of the picture, with each
-# pixel's colours side by side as if they were pixels. `permute` moves the channel axis.
+# `reshape` leaves the values in the same order in memory and only cuts this row of values
+# in different places. So the first "channel" holds the top third of the picture, with
+# each pixel's colours side by side as if they were pixels. `permute` moves the channel
+# axis.
 
 # %% trap="07.9" role="why"
 k = files_test[:, :4].std((1, 2)).sum(1).argmax()    # most ink on top
@@ -2089,15 +2096,15 @@ claim("second value of channel 0 by permute, which is from pixel 1",
       tiny.permute(0, 3, 1, 2)[0, 0, 0, 1], expected=3)
 
 # %% [markdown] trap="07.9" role="repair"
-# Served with `permute`, as in training, the first net does well:
+# The net trained with `permute` does well if it is also served with `permute`:
 
 # %% trap="07.9" role="repair"
 claim("accuracy when served as trained", share["permute"], above=0.6)
 
 # %% [markdown] trap="07.9" role="more" topics="what the scrambling cost · the other number"
-# The first claim below shows how much accuracy the second net lost. If the first net
-# happens to train badly, it may be no better than the second net. In a test with fifty
-# seeds this happened once, by 0.6 percentage points.
+# The first claim below shows how much accuracy the scrambling cost. If the net with
+# `permute` happens to train badly, it may be no better than the net with `reshape`. In a
+# test with fifty seeds, it was worse once, by 0.6 percentage points.
 
 # %% trap="07.9" role="more"
 claim("accuracy lost by scrambling",
@@ -2106,10 +2113,10 @@ claim("second value of channel 0 by reshape, which is from pixel 0",
       tiny.reshape(1, 3, 2, 2)[0, 0, 0, 1], expected=1)
 
 # %% [markdown] trap="07.9" role="folklore"
-# **Told:** With a wrong order of axes a net can only guess. **Measured:** That is true if
-# training and serving use different orders of axes. If training and serving make the same
-# mistake, this net mostly loses some accuracy on the moving digits, but stays far above
-# guessing. How much accuracy the net loses depends on the seed.
+# **Told:** With its axes in the wrong order, a net can only guess. **Measured:** That is
+# true if training and serving use different orders. If both make the same mistake, this
+# net mostly loses some accuracy on the moving digits, but stays far above guessing. How
+# much accuracy it loses depends on the seed.
 
 # %% trap="07.9" role="exercise" points=2 difficulty=1 minutes=5
 def to_nchw(a: torch.Tensor) -> torch.Tensor:
@@ -2279,7 +2286,7 @@ claim("tensors that move in the broken order", len(still), expected=0)
 # thread](https://github.com/facebookresearch/moco/issues/14) says that SGD does not move
 # frozen tensors. **Measured:** Frozen tensors do not move while their gradient is `None`,
 # because SGD with momentum, Adam and AdamW skip such tensors. After
-# `requires_grad_(False)` and today's `zero_grad()` the gradient is `None`. If the
+# `requires_grad_(False)` and today's `zero_grad()`, the gradient is `None`. If the
 # gradient holds *zeros*, as after a mask, all three optimizers move the tensor. SGD and
 # Adam add the decay to the gradient and step with the sum; AdamW multiplies the tensor by
 # `1 - lr * weight_decay` at each step.
@@ -2348,9 +2355,9 @@ def audit(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
 
 # %% [markdown] trap="07.10" role="keep"
 # **Keep:** An optimizer knows tensors, not models. Replace layers first, freeze second,
-# and create the optimizer last; then list the tensors that one step moves. **In your own
-# code:** After any change to the model, compare the model's trainable tensors with the
-# tensors in `param_groups`, by identity. **Source:** PyTorch documentation,
+# and create the optimizer last; then list the tensors that a single step moves. **In your
+# own code:** After any change to the model, compare the model's trainable tensors with
+# the tensors in `param_groups`, by identity. **Source:** PyTorch documentation,
 # [torch.optim](https://docs.pytorch.org/docs/stable/optim.html), "Constructing it".
 # **Seen in the wild:**
 # [microsoft/nni#4521](https://github.com/microsoft/nni/issues/4521): pruning replaced the
@@ -2387,7 +2394,7 @@ large = F.interpolate(images_test, scale_factor=2)    # (497, 1, 16, 16)
 
 # %% trap="07.11" role="guess" quoted="right"
 guess("07.11", "How many predictions does the net return?",
-      choices=["none, because an error stops it",
+      choices=["none: it raises an error",
                "497",
                "1,988",
                "7,952"])
@@ -2497,7 +2504,7 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # %% [markdown] trap="07.11" role="hint"
 # 1. Ask the module itself: run one image through it and count the output values.
 # 2. A tensor on the device `"meta"` has a shape but no values. The weights have to be on that device as well, so move a copy of the module.
-# 3. In train mode BatchNorm needs more than one value per channel, so put the copy into eval
+# 3. In train mode, BatchNorm needs more than one value per channel, so put the copy into eval
 #    mode.
 
 # %% [markdown] trap="07.11" role="keep"
@@ -2535,9 +2542,9 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # %% [markdown] role="quiz"
 # **3. All parameters of a body have `requires_grad=False`. In an ordinary training loop**
 #
-# - [ ] the body computes the same function as before :: With BatchNorm or dropout it does not,
-#   because the mode is a separate switch.
-# - [ ] an optimizer that holds the parameters decays them :: After a `zero_grad()` their
+# - [ ] the body computes the same function as before :: With BatchNorm or dropout, it
+#   does not, because the mode is a separate switch.
+# - [ ] an optimizer that holds the parameters decays them :: After a `zero_grad()`, their
 #   gradient is `None`, and SGD, Adam and AdamW skip such tensors.
 # - [x] the body's BatchNorm statistics still move :: They are buffers, and each pass in
 #   train mode updates them.
@@ -2545,7 +2552,7 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # %% [markdown] role="quiz"
 # **4. A fine-tuned classifier is better on the new digits with one rate for body and head than with a small rate for the body. That**
 #
-# - [ ] is impossible, because a large rate destroys what was learned :: In trap 07.3 a
+# - [ ] is impossible, because a large rate destroys what was learned :: In trap 07.3, a
 #   large rate destroyed the old task but was best on the new task.
 # - [x] is possible, but says nothing about the old digits :: The new loss does not
 #   measure the old task; measure it separately.
@@ -2584,8 +2591,8 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 #
 # **Before you run anything:** The settings change the rounding and the order of values
 # and operations, not the formula. "32 bits" means full precision here: TF32, torch's
-# default for convolutions, is off. How many times as fast as a convolution in 32 bits
-# with channels first is the same convolution in 16 bits with channels last?
+# default for convolutions, is off. How fast is a convolution in 16 bits with channels
+# last, as a multiple of its speed in 32 bits with channels first?
 #
 # You can count the work without a GPU, on meta tensors: the FLOPs of ResNet-50 for one
 # image, and the FLOPs of one middle layer. A multiplication and an addition count as two
@@ -2704,22 +2711,23 @@ answers
 # below it. BatchNorm, ReLU and the additions have few FLOPs but move many bytes, so
 # memory limits them, as in stage 1's roofline. NVIDIA published 2,470 images per second
 # for an A100, with float16 where autocast allows it. This rate is a fifth of the A100's
-# limit. For a V100 NVIDIA published 1,200 images per second, 3.3 times the V100's rate in
-# 32 bits. On a device that it does not name, PyTorch's tutorial shows 773 images per
-# second with channels first and 1,012 with channels last.
+# limit. For a V100, NVIDIA published 1,200 images per second, 3.3 times its rate in 32
+# bits. On a device that it does not name, PyTorch's tutorial shows 773 images per second
+# with channels first and 1,012 with channels last.
 #
 # Both formats need the same FLOPs and bytes, but cuDNN may have to reorder channels-first
 # tensors for the tensor cores, which takes time. `cudnn.benchmark` chooses by measured
-# time, so a second run may choose a different algorithm. In that case the last bits of
-# the results may differ.
+# time, so a second run may choose another algorithm. In that case, the last bits of the
+# results may differ.
 #
 # **On the recorded H100**, the convolution in 16 bits with channels last takes an eighth
-# of the time in 32 bits with channels first; the datasheet's rates promise a fifteenth.
+# of its time in 32 bits with channels first; the datasheet's rates promise a fifteenth.
 # The 32-bit convolution is faster than its FLOPs allow: by our count it runs at 67.8
-# TFLOP/s, on a card with a peak rate of 67. So cuDNN must multiply less often than the
-# formula, as Winograd's algorithm does for 3x3 windows. The record does not say which
-# algorithm cuDNN used. In 16 bits, channels last saves two fifths of the time, although
-# FLOPs and bytes are equal. `cudnn.benchmark` changes nothing for this one shape.
+# TFLOP/s, on a card with a peak rate of 67 TFLOP/s. So cuDNN must multiply less often
+# than the formula, as Winograd's algorithm does for 3x3 windows. The record does not say
+# which algorithm cuDNN used. In 16 bits, channels last saves two fifths of the time,
+# although FLOPs and bytes are equal. `cudnn.benchmark` changes nothing for this one
+# shape.
 #
 # In 16 bits with channels last, this layer runs at half the card's rate; the layer's
 # input takes 6 MB and may stay in the card's cache from call to call. ResNet-50 runs at
@@ -2755,7 +2763,7 @@ answers
 # - Measure forgetting on the old task. A small rate for the body keeps the old task, but
 #   does not always give the best accuracy on the new task.
 # - Preprocessing belongs with the weights. BatchNorm's stored statistics do not replace
-#   preprocessing.
+#   it.
 # - The memory format is a matter of strides. `permute` moves axes, whereas `reshape`
 #   cuts the memory differently.
 # - A layer's rate follows from its depth in the model, and the head has the base rate.

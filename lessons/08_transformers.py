@@ -42,15 +42,14 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## Attention is an average that chooses its weights
 #
-# In "the cat ran, and then it hid", what is *it*? A token's meaning depends on other
-# tokens, near or far, and the text decides which tokens. A convolution always looks at the
-# same neighbours. *Attention* lets each token choose where to look.
+# In "the cat ran, and then it hid", what is *it*? A token's meaning depends on other tokens,
+# near or far, and the text decides on which. A convolution always looks at the same
+# neighbours. *Attention* lets each token choose where to look.
 #
-# Each token has three vectors: a *query* (what the token looks for), a *key* (by what
-# other tokens find it) and a *value* (what it passes on). The example below has four
-# tokens with hand-made vectors. The first component of a key or a value stands for
-# "noun", the second for "verb". "it" looks for nouns, "cat" for verbs, and "the" for
-# nothing.
+# Each token has three vectors: a *query* (what the token looks for), a *key* (what other
+# tokens find it by) and a *value* (what it passes on). The example below has four tokens
+# with hand-made vectors. The first component of a key or a value stands for "noun", the
+# second for "verb". "it" looks for nouns, "cat" for verbs, and "the" for nothing.
 
 # %% role="concept"
 words = ["the", "cat", "ran", "it"]
@@ -83,8 +82,8 @@ claim("weight of each token for 'the', which looks for nothing",
       weights[0].max(), expected=0.25, within=1e-6)
 
 # %% [markdown] role="concept"
-# Those three lines of code are the whole formula. `D` is the dimension of a query or key
-# vector, here 2, and a sequence of `T` tokens has `T` times `T` scores:
+# The three numbered lines of code above are the whole formula. `D` is the dimension of a
+# query or key vector, here 2, and a sequence of `T` tokens has `T` times `T` scores:
 #
 # $$\mathrm{attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{D}}\right) V$$
 #
@@ -152,10 +151,10 @@ softmax_scale
 #
 # One set of weights gives each token one average. But a token may need two things at
 # once, such as the token before it and the first token of the row. If each of these two
-# tokens gets half of the weight, the result is the mean of two values, and the mean no
-# longer shows what came from which token. *Heads* are several attention operations that
-# run side by side. Each head has its own queries, keys and values, and the results of the
-# heads are kept apart:
+# tokens gets half of the weight, the result is the mean of two values, which no longer
+# shows what came from which token. *Heads* are several attention operations that run side
+# by side. Each head has its own queries, keys and values, and the results of the heads
+# are kept apart:
 
 # %% role="concept"
 look_back = torch.eye(5).roll(1, 0)              # row t looks at t - 1
@@ -178,27 +177,30 @@ draw_grids(
     captions={"head 1": "the token before", "head 2": "the first token",
               "one head": "both, mixed for good"},
     title="Two heads keep apart what one head averages",
-    alt="Three grids of five tokens. In the first each row has the cell "
-        "left of the diagonal filled, in the second the first cell. In the "
-        "third both cells are filled, each half as dark.")
+    alt="Three grids of five tokens. In the first, each row has the cell "
+        "left of the diagonal filled, in the second, the first cell. In "
+        "the third, both cells are filled, each half as dark.")
 
 # %% role="concept"
-claim("tokens 1 and 2 exchanged, one head: the last token's result moves",
+claim("tokens 1 and 2 exchanged, one head: change of the last token's "
+      "result",
       (last[1][0] - last[2][0]).abs().max(), expected=0)
-claim("tokens 1 and 2 exchanged, two heads: the last token's result moves",
+claim("tokens 1 and 2 exchanged, two heads: change of the last token's "
+      "result",
       (last[1][1] - last[2][1]).abs().max(),
       expected=1)
 
 # %% [markdown] role="explore"
-# These two patterns are set by hand. Does training find such heads by itself? The network
-# in the explorer below has one layer of attention with three heads. At each token of a
-# row of eight letters, it answers three questions: which letter comes before it, at which
-# position does the same letter occur again, and which letter is the first? Follow one
-# query through the three heads of run A. Which head answers which question?
+# The patterns of the two heads above are set by hand. Does training find such heads by
+# itself? The network in the explorer below has one layer of attention with three heads.
+# At each letter of a row of eight, the network answers three questions: which letter
+# comes before this one, at which position does this letter occur again, and which letter
+# is the first of the row? Follow one query through the three heads of run A. Which head
+# answers which question?
 #
-# Then choose run B, which starts from other random weights. Run B also learns to answer,
-# but its heads share the work. Training does not promise one job for each head, and most
-# starts do not end like run A.
+# Then choose run B, which starts from other random weights. Run B also learns to answer
+# the questions, but its heads share the work. Training does not promise one job for each
+# head, and most starts do not end like run A.
 
 # %% role="explore" explorer="attention_heads"
 from dlsys_helpers.explorers.attention_heads import attention_heads
@@ -208,7 +210,7 @@ attention_heads
 # %% [markdown] role="concept"
 # In a transformer, the `d` values of a token are split into `H` heads of `D` values. In
 # this stage, `B` sequences of `T` tokens have the shape `(B, T, d)`, which the split
-# turns into `(B, H, T, D)`. After attention the heads are concatenated again, and a last
+# turns into `(B, H, T, D)`. After attention, the heads are concatenated again, and a last
 # linear layer, `out` below and $W_O$ in papers, mixes them.
 
 # %% role="concept"
@@ -236,8 +238,8 @@ claim("split into heads and merged: largest change",
 # **Heads divide the width of a token; they do not add to it.** Eight heads have as many
 # parameters as one head and need as many multiplications, because each head is an eighth
 # as wide. Only the number of attention weights grows, because every head has its own
-# table of `T` times `T` weights. The number of weights also grows with the square of the
-# text length, so twice as many tokens need four times as many scores.
+# table of `T` times `T` weights. The number of attention weights also grows with the
+# square of the text length, so twice as many tokens need four times as many scores.
 
 # %% role="concept"
 layers = {heads: nn.MultiheadAttention(64, heads) for heads in (1, 8)}
@@ -248,10 +250,10 @@ _, patterns = layers[8](*[torch.randn(5, 1, 64)] * 3,
                         average_attn_weights=False)
 
 # %% role="concept"
-claim("parameters with 8 heads minus parameters with one",
+claim("parameters with 8 heads minus parameters with one head",
       count[8] - count[1], expected=0)
 claim("attention weights with 8 heads, as a multiple of the weights with "
-      "one",
+      "one head",
       patterns.numel() / one_pattern.numel(), expected=8)
 claim("GB of scores in one layer: 32 heads, 4,096 tokens, 16 bits",
       32 * 4096**2 * 2 / 1e9, expected=1.07, within=0.01)
@@ -284,8 +286,8 @@ claim("keys and values in a new order: largest change of a result",
 # | RoPE (trap 08.10) | queries and keys are turned | defined for each position |
 #
 # Sinusoidal positions add a vector of sines and cosines of the position, at speeds from
-# fast to slow, like the hands of a clock. Any two positions k apart differ by the same
-# rotation.
+# fast to slow, like the hands of a clock. The vectors of any two positions k apart differ
+# by the same rotation.
 
 # %% role="concept"
 def sinusoids(places, d=32):
@@ -413,9 +415,9 @@ claim("parameters saved by tying, vocabulary times width", free - shared,
 # a head. Draw the table smaller, as GPT-2 does, with
 # `nn.init.normal_(model.token.weight, std=0.02)`.
 #
-# In training each position sees the *true* tokens before it (*teacher forcing*). When the
-# model generates text, its input is tokens that it has sampled itself, so a bad token
-# becomes part of the input. In training the input never contained such mistakes. This
+# In training, each position sees the *true* tokens before it (*teacher forcing*). When
+# the model generates text, its input is tokens that it has sampled itself, so a bad token
+# becomes part of the input. In training, the input never contained such mistakes. This
 # mismatch is called *exposure bias*.
 
 # %% role="concept" tags=["plumbing"]
@@ -439,7 +441,7 @@ def train(model, draw, steps, lr=1e-2):
 #
 # You test your model on text whose best possible loss you know: each token is the roll of
 # a fair 16-sided die. Spreading the probability evenly costs $\ln 16 \approx 2.77$ nats
-# per token. You train on rows of 8 tokens, and after 200 steps the loss is about `0.36`.
+# per token. You train on rows of 8 tokens, and after 200 steps, the loss is about `0.36`.
 #
 # Then you use the model. You give it the first tokens of a new row and score its
 # prediction for the token that follows. You repeat this with 1 to 8 tokens given, and
@@ -459,7 +461,7 @@ open_lm = LM(VOCAB, T)
 _ = train(open_lm, dice_loss(), steps=200)       # its losses, not shown
 
 # %% trap="08.1" role="guess"
-guess("08.1", "How large is this mean loss, in nats?",
+guess("08.1", "How large is the mean of the eight losses, in nats?",
       choices=["more than `4`",
                "about `2.77`",
                "about `0.36`"])
@@ -501,9 +503,9 @@ plot_columns(
 # position `t + 1`. That token is in the same row, and attention may look everywhere. Only
 # the last position has nothing to copy, so the model has a loss only there.
 #
-# At inference the row ends at position `t`. Every position that predicts is then the last
-# position, and the token that the model has learned to copy is missing. The model does
-# worse than a uniform guess, which is at least never confidently wrong.
+# At inference, the row ends at position `t`. The predicting position is then always the
+# last position, and the token that the model has learned to copy is missing. The model
+# does worse than a uniform guess, which is at least never confidently wrong.
 
 # %% trap="08.1" role="why"
 causal = torch.ones(T, T).tril()
@@ -519,10 +521,10 @@ draw_grids(
               "packed: 3 + 5": "only its own document"},
     legend="the token that the row has to predict",
     title="The mask decides who may look where",
-    alt="Three grids of eight by eight. Without a mask all cells are full, "
-        "and the cell right of the diagonal is marked. The causal mask is "
-        "a triangle. The packed mask is two triangles, of three and of "
-        "five rows.")
+    alt="Three grids of eight by eight. Without a mask, all cells are "
+        "full, and the cell right of the diagonal is marked. The causal "
+        "mask is a triangle. The packed mask is two triangles, of three "
+        "and of five rows.")
 
 # %% [markdown] trap="08.1" role="repair"
 # The *causal* mask lets a position look at itself and at earlier positions. One argument
@@ -540,8 +542,8 @@ claim("causal: loss for the token after a prefix, in nats", prefix_c.mean(),
       expected=math.log(16), within=0.1)
 
 # %% [markdown] trap="08.1" role="repair"
-# You do not need dice to find such a leak. Change the last token of a row, and check that
-# the logits at all earlier positions do not move.
+# To find a leak, you do not need dice. Change the last token of a row, and check that the
+# logits at all earlier positions do not move.
 
 # %% trap="08.1" role="repair"
 @torch.no_grad()
@@ -559,7 +561,7 @@ print(f"earlier logits move by {leaks[0]:.2f} without a mask, "
       f"by {leaks[1]:.0e} with it")
 
 # %% trap="08.1" role="repair"
-claim("a fresh model, causal: earlier logits move by", leaks[1],
+claim("a fresh model, causal: largest change of earlier logits", leaks[1],
       below=1e-5)
 
 # %% [markdown] trap="08.1" role="repair"
@@ -579,7 +581,8 @@ claim("largest loss as in training, without the last position",
       by_place[:-1].max(), below=0.1)
 claim("causal: loss as in training, in nats", by_place_c.mean(),
       expected=math.log(16), within=0.1)
-claim("a fresh model without a mask: earlier logits move by", leaks[0],
+claim("a fresh model without a mask: largest change of earlier "
+      "logits", leaks[0],
       above=0.01)
 
 # %% [markdown] trap="08.1" role="more"
@@ -623,11 +626,11 @@ with torch.no_grad():
 product = (1 - keep.float()) * -math.inf
 
 # %% trap="08.1" role="more"
-claim("SDPA, polarity of MHA: largest value at the last position",
+claim("SDPA with a mask meant for MHA: largest value at the last position",
       flipped[:, :, -1].abs().max(), expected=0)
 claim("MHA, all keys forbidden: fraction of NaN",
       lost.isnan().float().mean(), expected=1)
-claim("fraction of the allowed pairs with a product of NaN",
+claim("fraction of the allowed pairs for which the product is NaN",
       product.isnan().sum() / keep.sum(), expected=1)
 
 # %% [markdown] trap="08.1" role="more"
@@ -681,7 +684,7 @@ claim("whole rows, logits shifted, no mask: last loss in training",
       shifted[-1], below=0.1)
 
 # %% [markdown] trap="08.1" role="folklore"
-# **Told:** Without the mask the training loss goes to zero, and at inference the model
+# **Told:** Without the mask, the training loss goes to zero, and at inference the model
 # writes random tokens. **Measured, on dice:** The loss goes to zero if the model gets
 # whole rows. If the last token is cut off, the last position has nothing to copy, and its
 # loss of ln 16 remains, averaged over the row. At inference, a model trained only on rows
@@ -783,7 +786,7 @@ print("sums of the rows:", [round(s, 2) for s in again.sum(-1).tolist()])
 hidden = raw.masked_fill(~allowed, -math.inf).softmax(-1)
 
 # %% role="concept"
-claim("weights renormalized, or scores of minus infinity: largest gap",
+claim("weights renormalized and by scores of minus infinity: largest gap",
       (again - hidden).abs().max(), below=1e-6)
 claim("largest sum of a row except the last, before dividing",
       zeroed.sum(-1)[:3].max(), below=1)
@@ -809,9 +812,9 @@ draw_grids(
 # Every mask is built in this way, from a rule about a pair of positions. For a causal
 # mask, the key must not come after the query. For a *sliding window*, the key must also
 # be at most a fixed number of positions back, which makes long texts cheaper. If a
-# function has a flag for the rule, use the flag. With `is_causal=True` a kernel knows the
-# triangle and can skip the hidden scores, nearly half of the work. A triangle that you
-# pass as a tensor is treated like any other mask.
+# function has a flag for the rule, use the flag. With `is_causal=True`, a kernel knows
+# the triangle and can skip the hidden scores, nearly half of the work. A triangle that
+# you pass as a tensor is treated like any other mask.
 
 # %% role="concept"
 query, key = torch.arange(6)[:, None], torch.arange(6)
@@ -828,7 +831,7 @@ claim("causal by flag and by a boolean mask: largest gap",
 
 # %% [markdown] role="concept"
 # SDPA chooses the kernel. For a test, `sdpa_kernel` forces one kernel: `MATH` is the
-# plain formula, and `FLASH_ATTENTION` is the kernel of trap 08.4. On NVIDIA GPUs the
+# plain formula, and `FLASH_ATTENTION` is the kernel of trap 08.4. On NVIDIA GPUs, the
 # flash kernel requires 16-bit tensors and compute capability 8.0 or more, and accepts no
 # custom mask. FlashAttention-2 also works on blocks of queries in parallel, and rescales
 # less often than the first version. FlashAttention-3, for Hopper cards, overlaps copies,
@@ -853,8 +856,8 @@ claim("the kernel that SDPA chooses and the formula: largest gap",
 # token and 0 for a pad, and you forget to pass the mask to an untrained
 # `nn.MultiheadAttention` (MHA).
 #
-# Then you change the pads and nothing else, first in this row and then in 64 more rows of
-# five tokens and three pads. A reviewer has warned you: "To attention, a pad is a key like
+# Then you change the pads and nothing else, first in the shorter row and then in 64 more rows
+# of five tokens and three pads. A reviewer has warned you: "To attention, a pad is a key like
 # any other, so the five tokens also average over pads."
 
 # %% trap="08.2" role="break"
@@ -926,8 +929,8 @@ draw_grids(
               "MHA's in SDPA": "inverted: looks only at pads"},
     legend="a pad that is looked at",
     title="One intention, two masks: True means opposite things",
-    alt="Three grids of eight by eight. For SDPA the tokens' five columns "
-        "are filled, for MHA the pads' three columns. The third grid "
+    alt="Three grids of eight by eight. For SDPA, the tokens' five columns "
+        "are filled, for MHA, the pads' three columns. The third grid "
         "equals the second, and its filled cells are marked.")
 
 # %% trap="08.2" role="repair"
@@ -948,8 +951,8 @@ claim("SDPA and MHA, each with its own mask: largest gap",
       (masked - by_sdpa).abs().max(), below=1e-5)
 
 # %% [markdown] trap="08.2" role="repair"
-# SDPA accepts three wrong masks without an error. If you pass it an identity
-# matrix as values, the result is the attention weights themselves:
+# SDPA accepts three wrong masks without an error. To see the attention weights under each
+# of them, pass an identity matrix as values:
 
 # %% trap="08.2" role="repair"
 def weights_of(mask):
@@ -989,10 +992,10 @@ claim("inverted: fraction of the attention that goes to pads",
 # %% trap="08.2" role="more"
 claim("fraction of the tokens' attention that goes to pads", on_pads,
       above=0.25, below=0.5)
-claim("other pads: results of the tokens move by", moved, above=0.1)
+claim("other pads: largest change of the tokens' results", moved, above=0.1)
 claim("fraction of the attention that goes to pads, masked",
       weights[1, :, 5:].sum(-1).max(), expected=0)
-claim("other pads, masked: results of the tokens move by",
+claim("other pads, masked: largest change of the tokens' results",
       (masked - again)[1, :5].abs().max(), below=1e-6)
 
 # %% [markdown] trap="08.2" role="more"
@@ -1163,7 +1166,7 @@ plot_columns(
     reference=(entropy, "entropy of the next token"),
     title="Low in a gap, high after the text",
     alt="Three columns. A horizontal line is the entropy of the next "
-        "token. In a gap the masked model's loss is about half the "
+        "token. In a gap, the masked model's loss is about half the "
         "entropy. The causal model's loss is at the line, and the masked "
         "model's loss after the text is above the line.")
 
@@ -1178,14 +1181,14 @@ claim("loss of the masked model after the text minus loss of the causal "
 # %% [markdown] trap="08.3" role="why"
 # A gap has a neighbour on each side, and the right neighbour is informative, because the
 # model can reason backwards from it. At the end of a text, there is no right neighbour.
-# So no model can have a loss below the entropy of the next token, which the rule of this
-# language determines. And the masked model was trained on whole rows of eight tokens,
-# never on a shorter row.
+# There, no model can have a loss below the entropy of the next token, which the rule of
+# this language determines. And the masked model was trained on whole rows of eight
+# tokens, never on a shorter row.
 
 # %% [markdown] trap="08.3" role="repair"
-# The two losses belong to different questions. To compare the models, ask both the same
-# question: what is the next token, given the tokens before it? The causal model was
-# trained on that question and reaches the lowest possible loss.
+# The two models answer different questions. To compare them, ask both the same question:
+# what is the next token, given the tokens before it? The causal model was trained on that
+# question and reaches the lowest possible loss.
 
 # %% trap="08.3" role="repair"
 print(f"entropy {entropy:.2f} nats, causal model {causal:.2f}")
@@ -1259,7 +1262,7 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 # %% [markdown] trap="08.3" role="hint"
 # 1. The model looks at every position, so the row must not contain anything that the model must not see. Make one call for each t, with `ids[:, :t]` and one mask.
 # 2. The logits at position t belong to the token at position t. Nothing is shifted.
-# 3. `F.cross_entropy(logits, ids[:, t], reduction="none")` returns one value per row; stack these along axis 1.
+# 3. `F.cross_entropy(logits, ids[:, t], reduction="none")` returns one value per row; stack the results along axis 1.
 
 # %% [markdown] trap="08.3" role="keep"
 # **Keep:** Compare losses only between models that answer the same question. A masked
@@ -1298,7 +1301,8 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 #
 # The two halves of T5 meet in *cross-attention*: the queries come from the answer, and
 # the keys and values from the text. The rest of a block is similar in all three models.
-# BERT's norms come after the sums, GPT-2's norms at the start of each branch (stage 5).
+# BERT's norms come after the sums, and GPT-2's norms at the start of each branch (stage
+# 5).
 
 # %% role="concept"
 cross = nn.MultiheadAttention(32, 4, batch_first=True)
@@ -1324,7 +1328,7 @@ claim("cross-attention: keys that each answer token looks at",
 # `written_out` writes the scores to memory, reads them for the softmax, writes the
 # weights, and reads them for the last product. `tiled` keeps a block of 128 queries on
 # the chip while keys and values pass by in tiles. Scores and weights never leave the chip
-# (*flash attention*). The pull request says: "No score travels. At 4,096 tokens of 64
+# (*flash attention*). A pull request says: "No score travels. At 4,096 tokens of 64
 # values each, traffic falls by a factor of dozens."
 
 # %% trap="08.4" role="break"
@@ -1422,7 +1426,7 @@ plot_bars(
 
 # %% [markdown] trap="08.4" role="why"
 # Without a mask, each query block reads all keys and values. With twice the tokens, twice
-# as many blocks each read twice as much, so traffic grows fourfold. Tiling saves only a
+# as many blocks each read twice as much, so traffic grows fourfold. Tiling saves a
 # constant factor, because every fetched tile serves 128 queries.
 
 # %% trap="08.4" role="why"
@@ -1439,7 +1443,7 @@ draw_ranks(
     title="Queries stay; keys and values pass by, once for each block",
     alt="Four steps with two rows, memory and chip. A block of queries "
         "moves to the chip and stays; tiles of keys and values follow one "
-        "by one; for the next block of queries the tiles come again.")
+        "by one; for the next block of queries, the tiles come again.")
 
 # %% [markdown] trap="08.4" role="repair"
 # A softmax divides by a sum over *all* keys. Why are single tiles enough? Keep the
@@ -1529,15 +1533,15 @@ print(f"in tiles {in_tiles:.4f}, at once {at_once:.4f}, "
 # %% trap="08.4" role="more"
 claim("log of the sum of exponentials, in tiles minus at once",
       in_tiles - at_once, expected=0, within=1e-3)
-claim("without a maximum the sum overflows", math.isinf(bare),
+claim("without a maximum, the sum overflows", math.isinf(bare),
       expected=True)
 
 # %% [markdown] trap="08.4" role="more"
 # **Nothing is left out.** Without a mask, tiled attention needs as many multiplications
 # as the formula and a few more exponentials. In float32, its rounding errors are no
-# larger. In `float16` a flash kernel rounds less than the formula, because scores, maxima
-# and sums stay in float32 on the chip. Only the exponentials are rounded to `float16`,
-# for the product with the values.
+# larger. In `float16`, a flash kernel rounds less than the formula, because scores,
+# maxima and sums stay in float32 on the chip. Only the exponentials are rounded to
+# `float16`, for the product with the values.
 
 # %% trap="08.4" role="more"
 gap = (written_out(*qkv) - torch_s(*qkv)).abs().max()
@@ -1563,18 +1567,18 @@ claim("4,096 tokens, 16 bits, 128 queries a block: bytes moved by the "
 # **A real kernel** does more than our count assumes. The L2 cache, which is on the chip
 # but larger and slower than the memories in the table, answers many of the reads; our
 # count leaves this cache out. The backward pass recomputes the scores, so it needs five
-# matrix products instead of four. Under a causal mask the kernel skips nearly half of the
-# tiles of a long text. Test your own kernel with scores in the thousands, ragged tiles
-# and rows without any key. The GPU section at the end measures the time.
+# matrix products instead of four. Under a causal mask, the kernel skips nearly half of
+# the tiles of a long text. Test your own kernel with scores in the thousands, ragged
+# tiles and rows without any key. The GPU section at the end measures the time.
 
 # %% [markdown] trap="08.4" role="folklore"
 # **Told:** Flash attention makes the traffic linear in the number of tokens. **Counted**
 # for blocks of 128 queries and heads of 64 values, without the L2 cache: the memory *in
-# use* is linear, but the bytes *moved* are not. The paper proves this: flash attention
-# moves on the order of $N^2 d^2 / M$ values if the chip has room for $M$ values, and the
-# formula moves on the order of $N d + N^2$. At 1,024 tokens, including the backward pass,
-# the authors measured `4.4` GB of traffic on an A100, compared with `40.3` GB for the
-# formula, nine times as much.
+# use* is linear, but the bytes *moved* are not. The paper by Dao et al. proves this:
+# flash attention moves on the order of $N^2 d^2 / M$ values if the chip has room for $M$
+# values, and the formula moves on the order of $N d + N^2$. At 1,024 tokens, including
+# the backward pass, the authors measured `4.4` GB of traffic on an A100, compared with
+# `40.3` GB for the formula, nine times as much.
 
 # %% trap="08.4" role="exercise" points=5 difficulty=4 minutes=30
 def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
@@ -1620,26 +1624,26 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
 # %% [markdown] trap="08.4" role="hint"
 # 1. Go through the keys tile by tile, and keep three things per query: the largest score so far, the sum of the weights and the weighted sum of the values. When a tile has a larger score, multiply both sums by exp(old largest - new largest). Let the loop end at `length`, and slice k and v yourself. Then the last tile can be short, and no empty slot is read. (A weight of zero times NaN is NaN.)
 # 2. Query `i` sees key `j` if `j <= i + length - M`. Set all other scores of the tile to minus infinity.
-# 3. A query that has seen no key so far has a largest score of minus infinity, and infinity minus infinity is NaN. For such a query subtract 0; its sum stays 0, and you divide by 1.
+# 3. A query that has seen no key so far has a largest score of minus infinity, and infinity minus infinity is NaN. For such a query, subtract 0; its sum stays 0, and you divide by 1.
 
 # %% [markdown] trap="08.4" role="keep"
 # **Keep:** With a running maximum, a running sum and one correction factor, you can
 # compute a softmax tile by tile. Memory then grows linearly with the sequence, but
-# arithmetic and traffic grow quadratically. **In your own code:** Look for a tensor of
-# shape `(..., N, N)`. Call `scaled_dot_product_attention` instead, and measure, because
-# on a CPU dropout or a mask with gradients makes it write out the matrix. **Source:**
-# [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867), algorithm 3, for the
-# online softmax; [Dao et al. 2022](https://arxiv.org/abs/2205.14135), section 2.1 for the
-# A100's memories, section 3.2, theorem 2 and figure 2 (left) for the traffic, algorithm 1
-# for loops that hold the keys instead; [Dao 2023](https://arxiv.org/abs/2307.08691),
-# sections 3.1 and 3.2, for the loop order used here, the tiles skipped under a causal
-# mask and the five products; [Shah et al. 2024](https://arxiv.org/abs/2407.08608), table
-# 3, for the rounding error in 16 bits, measured against float64: 1.9e-4, compared with
-# 3.2e-4 for the formula. **Seen in the wild:** [tracel-ai/cubecl
-# 1070](https://github.com/tracel-ai/cubecl/pull/1070): rows without a key were NaN in the
-# reference but finite in the kernel, and the test let that pass. [pytorch/pytorch
-# 101967](https://github.com/pytorch/pytorch/issues/101967): a NaN at a masked position
-# reached the result.
+# arithmetic and traffic quadratically. **In your own code:** Look for a tensor of shape
+# `(..., N, N)`. Call `scaled_dot_product_attention` instead, and measure the memory,
+# because on a CPU, dropout or a mask with gradients makes it write out the matrix.
+# **Source:** [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867), algorithm 3,
+# for the online softmax; [Dao et al. 2022](https://arxiv.org/abs/2205.14135), section 2.1
+# for the A100's memories, section 3.2, theorem 2 and figure 2 (left) for the traffic,
+# algorithm 1 for loops that hold the keys instead; [Dao
+# 2023](https://arxiv.org/abs/2307.08691), sections 3.1 and 3.2, for the loop order used
+# here, the tiles skipped under a causal mask and the five products; [Shah et al.
+# 2024](https://arxiv.org/abs/2407.08608), table 3, for the rounding error in 16 bits,
+# measured against float64: 1.9e-4, compared with 3.2e-4 for the formula. **Seen in the
+# wild:** [tracel-ai/cubecl 1070](https://github.com/tracel-ai/cubecl/pull/1070): rows
+# without a key were NaN in the reference but finite in the kernel, and the test let that
+# pass. [pytorch/pytorch 101967](https://github.com/pytorch/pytorch/issues/101967): a NaN
+# at a masked position reached the result.
 
 # %% [markdown] trap="08.5" role="situation" symptom="GPU kernel reads an eighth of the data and is as slow as reading all, uncoalesced memory access, array of structs" fault="uncoalesced reads of one field of every record"
 # ## One field of every record
@@ -1681,7 +1685,7 @@ claim("bytes moved as a multiple of the table's bytes", share, expected=1)
 # %% [markdown] trap="08.5" role="why"
 # Memory is not read one value at a time. The 32 threads of a *warp* issue their loads
 # together, and memory answers in whole *sectors* of 32 bytes. A record of eight floats
-# fills one sector, so each thread touches a different sector. Side by side, 32 masses
+# fills one sector, so each thread touches a sector of its own. Side by side, 32 masses
 # fill four sectors. If the first mass is not at the start of a sector, they touch five
 # sectors.
 
@@ -1739,7 +1743,7 @@ warp_addresses
 # %% [markdown] trap="08.5" role="more" topics="order, starts and strides · down a column · caches"
 # The **order** of the threads within a warp costs nothing. At stride 1, a start that is
 # one value off costs one more sector. For values of 4 bytes, the number of sectors stops
-# growing at stride 8, because from there on each thread has its own sector.
+# growing at stride 8, because from there on, each thread has its own sector.
 
 # %% trap="08.5" role="more"
 claim("sectors at stride 8 as a multiple of stride 1",
@@ -1850,8 +1854,8 @@ found = {width: (turns(row(width)), turns(column(width)))
 
 # %% trap="08.6" role="guess"
 guess("08.6",
-      "How many turns does a warp of 32 threads need to read one column "
-      "of this tile?",
+      "How many turns does a warp of 32 threads need to read one column of "
+      "the tile that is 40 wide?",
       choices=["`32`",
                "`16`",
                "`8`",
@@ -1888,9 +1892,9 @@ draw_grids(
      for width in (32, 33, 40)},
     rows="row", columns="bank",
     title="At a width of 33, a column's words are in different banks",
-    alt="Three grids of eight rows and 32 banks. At a width of 32 all "
-        "words are in bank 0. At 33 the words form a diagonal, each word "
-        "in its own bank. At 40 four banks have two words each.")
+    alt="Three grids of eight rows and 32 banks. At a width of 32, all "
+        "words are in bank 0. At 33, the words form a diagonal, each word "
+        "in its own bank. At 40, four banks have two words each.")
 
 # %% [markdown] trap="08.6" role="repair"
 # What matters is the step from thread to thread. With a step of `s` words, the number of
@@ -1912,7 +1916,7 @@ claim("turns are gcd(step, 32) for steps of 1 to 199", agree,
 # %% [markdown] trap="08.6" role="more" topics="other widths · one word for all · wider reads, and what turns cost"
 # The next cell counts the turns for **other widths** and for **one word for all**
 # threads. If all threads read the same word, the bank returns it once, to all threads.
-# Only reads of *different* words in one bank wait for each other.
+# Only reads of *different* words in the same bank wait for each other.
 
 # %% trap="08.6" role="more"
 claim("turns for a column, 32 wide", found[32][1], expected=32)
@@ -1974,10 +1978,10 @@ def conflict_degree(addresses: list) -> int:
 # ## A branch for one thread in twenty
 #
 # Most values take a short path of 10 instructions. One in twenty, at random, is an
-# outlier and takes a long path of 100 instructions. "Rare enough," says the review. "On
-# average it adds 5 of the 100 instructions."
+# outlier and takes a long path of 100 instructions. "Rare enough," says a review. "On
+# average, it adds 5 of the 100 instructions."
 #
-# The 32 threads of a warp issue their instructions together. Where the threads of a warp
+# The 32 threads of a warp issue their instructions together. If the threads of a warp
 # disagree, the warp executes both paths, and the threads that are not on the current path
 # wait.
 
@@ -2056,7 +2060,7 @@ claim("sorted: instructions issued, as a multiple of the instructions "
 # %% trap="08.7" role="more"
 claim("instructions issued, as a multiple of the instructions needed",
       issued(outlier) / wanted, above=5.5, below=6.8)
-claim("even against odd, as a multiple of first half against second",
+claim("instructions, even against odd, as a multiple of half against half",
       issued(stripes) / issued(halves), expected=2)
 
 # %% [markdown] trap="08.7" role="more"
@@ -2064,7 +2068,7 @@ claim("even against odd, as a multiple of first half against second",
 # the compiler may do without a branch. Every warp then issues both paths, even if its
 # threads agree, and a *predicate* determines which threads keep the result. Sorting saves
 # nothing in that case, but there was little to save. **Warps that stay split:** Threads
-# that took different paths need not rejoin at the end of the paths. Since Volta a warp
+# that took different paths need not rejoin at the end of the paths. Since Volta, a warp
 # may stay split, and the code that follows is issued once for each part; `__syncwarp()`
 # makes the parts rejoin.
 
@@ -2134,8 +2138,8 @@ def predicted(numbers, launches, tensors):
 
 # %% trap="08.8" role="guess"
 guess("08.8",
-      "By what factor is the fused kernel faster than the chain of nine "
-      "kernels?", unit="times")
+      "How fast is the fused kernel, as a multiple of the speed of the "
+      "chain of nine kernels?", unit="times")
 
 # %% trap="08.8" role="look"
 x = torch.empty(4096, device="meta", dtype=torch.float16)
@@ -2247,8 +2251,8 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
 # 3. The first position is `program * block`; the last position is below `n` and below the first position of the next program.
 
 # %% [markdown] trap="08.8" role="keep"
-# **Keep:** On small tensors kernel launches determine the time, on large tensors memory
-# traffic does, and a fused kernel saves both. If you write a kernel, mask the last block.
+# **Keep:** On small tensors, kernel launches determine the time; on large tensors, memory
+# traffic does. A fused kernel saves both. If you write a kernel, mask the last block.
 # **In your own code:** Count the operations between two matrix products. `torch.compile`
 # fuses chains, and CUDA graphs launch many kernels at once. **Source:** [NVIDIA, "Getting
 # Started with CUDA Graphs"](https://developer.nvidia.com/blog/cuda-graphs/) measures a
@@ -2282,8 +2286,8 @@ roofline
 # what to fix:
 #
 # 1. Does the **host** hold up the step, because it fetches values one by one with
-#    `.item()`, loads data, or spends the time in Python itself? On a GPU each fetch waits
-#    until everything launched so far is done.
+#    `.item()`, loads data, or spends the time in Python itself? On a GPU, each fetch
+#    waits until everything launched so far is done.
 # 2. Are there many calls that move only a few bytes each? Then the limit is the **launch**.
 # 3. Are there few FLOPs for each byte moved? Then the limit is **memory**.
 # 4. Are there many FLOPs for each byte? Then the limit is **compute**. If a GPU still stays
@@ -2499,9 +2503,9 @@ draw_grids(
         "cells.")
 
 # %% [markdown] trap="08.9" role="repair"
-# The mode of the *module* has to decide. The grad mode is no substitute, because a model
-# that runs in eval mode with gradients, for example for a saliency map, would then drop
-# weights.
+# The mode of the *module* has to decide whether weights are dropped. The grad mode is no
+# substitute, because a model that runs in eval mode with gradients, for example for a
+# saliency map, would then drop weights.
 
 # %% trap="08.9" role="repair"
 class ByMode(Attention):
@@ -2554,11 +2558,9 @@ with torch.no_grad():
     together = (layer(changed) - layer(x))[:, :-1]
 
 # %% trap="08.9" role="more"
-claim("no transpose: other tokens' results move when the last token "
-      "changes, by",
+claim("no transpose, last token changed: largest change of other results",
       apart.abs().max(), below=1e-6)
-claim("right axes: other tokens' results move when the last token changes, "
-      "by",
+claim("right axes, last token changed: largest change of other results",
       together.abs().max(), above=1e-3)
 
 # %% [markdown] trap="08.9" role="folklore"
@@ -2766,8 +2768,8 @@ from dlsys_helpers.explorers.attention_mask import attention_mask
 attention_mask
 
 # %% [markdown] trap="08.10" role="more" topics="the right ways, measured · order, and RoPE"
-# **The right ways** return the same as a run over the whole row. Pads on the left and
-# empty cache slots still have to be hidden, even from a single query.
+# **The right ways** return the same result as a run over the whole row. Pads on the left
+# and empty cache slots still have to be hidden, even from a single query.
 
 # %% trap="08.10" role="more"
 claim("newest token with cache and without: gap", gap, above=0.1)
@@ -2899,8 +2901,8 @@ draw_boxes(
 # ## Eight rows of a digit
 #
 # You treat a digit as eight tokens, one for each row of eight pixels, and run two of
-# torch's encoder layers on them. The model trains in seconds and gets about nine out of
-# ten test digits right, in batches of 32. Nothing in it normalizes over the batch,
+# torch's encoder layers on them. The model trains in seconds and, in batches of 32, gets
+# about nine out of ten test digits right. Nothing in it normalizes over the batch,
 # dropout is off, and you call `eval()`.
 #
 # Then a user sends one digit at a time.
@@ -2933,8 +2935,8 @@ guess("08.11",
       "How does the accuracy change when the test digits come one at a "
       "time?",
       choices=["it stays the same",
-               "it falls by at least 5 points",
-               "it rises by at least 5 points"])
+               "it falls by at least 5 percentage points",
+               "it rises by at least 5 percentage points"])
 
 # %% trap="08.11" role="look" tags=["plumbing"]
 @torch.no_grad()
@@ -2969,7 +2971,7 @@ claim("accuracy one by one minus accuracy in batches of 32",
 
 # %% [markdown] trap="08.11" role="why"
 # Torch's encoder layers expect `(T, N, d)`, with the tokens first. They accept `(N, T,
-# d)` without an error, because without a mask no shape tells the two layouts apart. So
+# d)` without an error, because without a mask, no shape tells the two layouts apart. So
 # attention runs along the wrong axis. Row 3 of a digit never meets row 4 of the same
 # digit; it looks at row 3 of all other digits in the batch.
 
@@ -2984,8 +2986,8 @@ draw_grids(
     columns="its rows", legend="the token that looks",
     title="Which tokens one token looks at",
     alt="Two grids of six digits and eight rows. As it was, a token looks "
-        "down a column, at the same row of all digits. With batch_first it "
-        "looks along the rows of its own digit.")
+        "down a column, at the same row of all digits. With batch_first, "
+        "it looks along the rows of its own digit.")
 
 # %% trap="08.11" role="repair"
 mended = RowReader(batch_first=True)
@@ -3001,8 +3003,9 @@ claim("batch_first: lowest accuracy at any of three batch sizes",
 # %% [markdown] trap="08.11" role="repair"
 # You can find this fault without labels and without training: change the other rows and
 # check whether the output for row 0 moves. The two tests you would think of first cannot
-# detect it. Permute the batch, and the outputs are permuted along with it. Fill the batch
-# with copies of one row, and attention averages identical values, which changes nothing.
+# detect this fault. Permute the batch, and the outputs are permuted along with it. Fill
+# the batch with copies of one row, and attention averages identical values, which changes
+# nothing.
 
 # %% trap="08.11" role="repair"
 def first_row(batch, model=reader):
@@ -3020,7 +3023,7 @@ moved = {"other company": first_row(company) - first_row(batch),
 print({test: f"{gap.abs().max():.0e}" for test, gap in moved.items()})
 
 # %% trap="08.11" role="repair"
-claim("blind tests, permuted and repeated: a logit moves by",
+claim("blind tests, permuted and repeated: largest change of a logit",
       max(moved[test].abs().max() for test in ("permuted", "repeated")),
       below=1e-4)
 
@@ -3034,9 +3037,10 @@ claim("accuracy sorted by class minus accuracy in mixed batches",
       by_class - shares[32], below=-0.04)
 claim("batch_first: highest minus lowest accuracy", max(again) - min(again),
       below=0.005)
-claim("other rows replaced: a logit of row 0 moves by",
+claim("other rows replaced: largest change of a logit of row 0",
       moved["other company"].abs().max(), above=0.05)
-claim("batch_first, other rows replaced: a logit of row 0 moves by",
+claim("batch_first, other rows replaced: largest change of a logit of row "
+      "0",
       (first_row(company, mended) - first_row(batch, mended)).abs().max(),
       below=1e-5)
 
@@ -3075,7 +3079,7 @@ def batch_dependence(model: nn.Module, x: torch.Tensor,
 
 # %% [markdown] trap="08.11" role="hint"
 # 1. Call the model twice, once with `x` and once with `torch.cat([x[:1], others])`. Only output 0 counts.
-# 2. In train mode dropout looks like a dependence, and BatchNorm updates its buffers, so call `model.eval()` first.
+# 2. In train mode, dropout looks like a dependence, and BatchNorm updates its buffers, so call `model.eval()` first.
 # 3. A model's parts can be in different modes. Save `(module, module.training)` for all of `model.modules()` and restore them one by one.
 
 # %% [markdown] trap="08.11" role="keep"
@@ -3097,11 +3101,11 @@ def batch_dependence(model: nn.Module, x: torch.Tensor,
 # builds the model on the *meta device*, as is usual for large models. There, a tensor has
 # a shape but no memory. Then `to_empty` allocates the memory, and `draw` fills it.
 #
-# Your texts are written in a language of 16 tokens. After each token, one token follows
-# with a probability of 1/2, another with 1/4, a third with 1/8, and so on. After 300 steps
-# the model has a loss of about `1.4` on new text, nearly the best possible one. The server
-# builds the same model without the meta device and loads the trained state.
-# `load_state_dict` answers `<All keys matched successfully>`.
+# Your texts are written in a language of 16 tokens. After each token, one token follows with
+# a probability of 1/2, another with 1/4, a third with 1/8, and so on. After 300 steps, the
+# model has a loss of about `1.4` on new text, nearly the lowest possible loss. The server
+# builds the same model without the meta device and loads the trained state. `load_state_dict`
+# answers `<All keys matched successfully>`.
 
 # %% trap="08.12" role="break"
 class TiedLM(LM):
@@ -3168,20 +3172,20 @@ measured("08.12", 2)
 claim("loss in the server, in nats", loss_in["server"], above=2.2)
 
 # %% [markdown] trap="08.12" role="look"
-# The trainer's model has more parameters than the server's. The difference is exactly one
-# table:
+# The trainer's model has more parameters than the server's model. The difference is
+# exactly one table:
 
 # %% trap="08.12" role="look"
 claim("parameters in the trainer minus parameters in the server",
       size["trainer"] - size["server"], expected=16 * 32)
 
 # %% [markdown] trap="08.12" role="why"
-# A parameter cannot leave the meta device. So `to_empty` replaces it by a new one, in one
-# module after the other, and the embedding and the head now have a table *each*: they have
-# come untied. The trainer's model trains both tables, and works. The server's model has only
-# one. `load_state_dict` copies `token.weight` into it, and then `head.weight` into the same
-# memory, which overwrites the embedding. Every key has matched, but the server looks up its
-# tokens in the head's table.
+# A parameter cannot leave the meta device. So `to_empty` replaces each parameter by a new
+# one, in one module after the other, and the embedding and the head now have a table *each*:
+# they have come untied. The trainer's model trains both tables, and works. The server's model
+# has only one table. `load_state_dict` copies `token.weight` into it, and then `head.weight`
+# into the same memory, which overwrites the embedding. Every key has matched, but the server
+# looks up its tokens in the head's table.
 
 # %% trap="08.12" role="why"
 def shown(table):
@@ -3224,15 +3228,16 @@ claim("tied again: loss in the server minus loss in the trainer",
       again[1] - again[0], expected=0, within=1e-5)
 
 # %% [markdown] trap="08.12" role="repair"
-# With one table the loss is often somewhat higher than with two, but the server now has
+# With one table, the loss is often somewhat higher than with two, but the server now has
 # the same loss as the trainer.
 
 # %% [markdown] trap="08.12" role="more" topics="load_state_dict(assign=True) · deepcopy · two tables"
 # `load_state_dict(state, assign=True)` replaces the parameters by the tensors of the state,
-# which avoids a copy. It unties as well. In the state of a tied model both names share
-# their memory, and so do the two new parameters. But an optimizer sees two parameters and
-# changes this memory twice in each step. A `deepcopy` keeps the tie. Two tables are a valid
-# design as well, if both programs have two; then the loss before the repair is the right one:
+# which avoids a copy. It unties the layers as well. In the state of a tied model, both names
+# share their memory, and so do the two new parameters. But an optimizer sees two parameters
+# and changes this memory twice in each step. A `deepcopy` keeps the tie. Two tables are also
+# a valid design if both programs have two; then the trainer's loss before the repair is the
+# right one:
 
 # %% trap="08.12" role="more"
 with torch.device("meta"):
@@ -3297,20 +3302,19 @@ def load_tied(model: nn.Module, state: dict) -> None:
 #    `model.get_submodule("a.b")`.
 
 # %% [markdown] trap="08.12" role="keep"
-# **Keep:** tied weights are one parameter in two modules. A call that gives each module
-# new parameters unties them, such as `to_empty` from the meta device, or
-# `load_state_dict(assign=True)`. Tie them again right after such a call, before you make the
-# optimizer. **In your own code:** assert `model.head.weight is model.token.weight` there,
-# and compare the number of parameters with the number that you expect. **Source:** [torch's
-# documentation of
+# **Keep:** Tied weights are one parameter in two modules. A call that gives each module new
+# parameters, such as `to_empty` from the meta device or `load_state_dict(assign=True)`,
+# unties them. Tie them again right after such a call, before you make the optimizer. **In
+# your own code:** Assert `model.head.weight is model.token.weight` afterwards, and compare
+# the number of parameters with the expected number. **Source:** [torch's documentation of
 # load_state_dict](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.load_state_dict),
 # on `assign`. **Seen in the wild:** [Modalities/modalities
 # 357](https://github.com/Modalities/modalities/issues/357): on the meta device, the tied
 # weights differ after the initialization. [facebookresearch/lingua
-# 75](https://github.com/facebookresearch/lingua/pull/75): FSDP "was silently giving
-# different weight for the embedding and output linear", and loading without FSDP tied them
-# again. [pytorch/pytorch 188346](https://github.com/pytorch/pytorch/issues/188346):
-# `assign=True` unties.
+# 75](https://github.com/facebookresearch/lingua/pull/75): FSDP "was silently giving different
+# weight for the embedding and output linear", and loading without FSDP tied them again.
+# [pytorch/pytorch 188346](https://github.com/pytorch/pytorch/issues/188346): `assign=True`
+# unties the weights.
 
 # %% [markdown] role="concept"
 # ## Further: positions beyond the trained length
@@ -3377,9 +3381,9 @@ claim("rows of 256: higher of the two accuracies at the end; guessing has "
 # %% [markdown] role="concept"
 # ### A GPT in seconds
 #
-# Python's own help pages are a text you already have. The class `LM` from above,
-# with two blocks, reads them letter by letter under a causal mask. Before training the
-# model writes random letters; afterwards it writes strings that look roughly like words.
+# Python's own help pages are a text you already have. The class `LM` from above, with two
+# blocks, reads them letter by letter under a causal mask. Before training, the model
+# writes random letters; afterwards it writes strings that look roughly like words.
 
 # %% role="concept"
 from pydoc_data.topics import topics
@@ -3479,10 +3483,10 @@ claim("seven tokens, then three from the cache: gap to the whole row",
 #
 # In Triton, you write a program for a *block* of values. `tl.load` with a mask fetches
 # values, `tl.dot` multiplies matrices, and a GPU runs one copy of the program for each
-# block of queries. Where there is no GPU, the set-up cell sets `TRITON_INTERPRET=1`
-# before triton is imported, and the same source runs on a CPU. Triton's own packages are
-# only for Linux. On other systems the cells below say so in one line and show values
-# recorded on Linux. First comes the step of the online softmax:
+# block of queries. If there is no GPU, the set-up cell sets `TRITON_INTERPRET=1` before
+# triton is imported, and the same source runs on a CPU. Triton's own packages are only
+# for Linux. On other systems, the cells below say so in one line and show values recorded
+# on Linux. First comes the step of the online softmax:
 
 # %% role="concept" tags=["used-on-gpu"]
 from dlsys_helpers.kernels import absent, recorded
@@ -3603,7 +3607,7 @@ claim("guards overwritten with a mask", broken[True], expected=0)
 # Guards detect a write, but only as far as they reach. A read beyond the end leaves no
 # trace in the guards. The second fault, a race, needs programs that run at the same time.
 # Write a program as a generator that pauses between its load and its store, and let
-# random numbers decide which program continues. Here eight programs count values into
+# random numbers decide which program continues. Here, eight programs count values into
 # four bins that they share:
 
 # %% role="concept"
@@ -3725,8 +3729,8 @@ claim("fraction of blocks computed, by flex attention minus by hand",
       kept - by_hand, expected=0, within=1e-4)
 
 # %% [markdown] role="concept"
-# Flex attention also runs uncompiled, here on a shorter row. Without a compiler it
-# computes all scores, as its warning says. So on a CPU you can test whether the mask
+# Flex attention also runs uncompiled, here on a shorter row. Without a compiler, it
+# computes all scores, as its warning says. So on a CPU, you can test whether the mask
 # function says what you mean, but not how much the window saves.
 
 # %% role="concept"
@@ -3770,7 +3774,7 @@ claim("flex attention and SDPA with the window's mask: largest gap",
 #   scaled_dot_product_attention.
 
 # %% [markdown] role="quiz"
-# **3. A batch is padded. In the mask you forbid the rows of the pads (the queries) and leave
+# **3. A batch is padded. In the mask, you forbid the rows of the pads (the queries) and leave
 # the columns alone. The tokens**
 #
 # - [x] still look at pads :: Columns are keys. A mask over the queries only silences the
@@ -3824,7 +3828,7 @@ claim("flex attention and SDPA with the window's mask: largest gap",
 # **8. Your online softmax is right on rows with falling scores, and wrong on rows with rising
 # scores. You forgot**
 #
-# - [x] to rescale the sum when a larger score comes :: On a falling row the first tile holds
+# - [x] to rescale the sum when a larger score comes :: On a falling row, the first tile holds
 #   the largest score, so the factor is always one.
 # - [ ] to subtract the maximum :: Falling rows of large scores would overflow as well.
 # - [ ] the last division :: Then every row would be wrong.
@@ -3869,10 +3873,10 @@ claim("flex attention and SDPA with the window's mask: largest gap",
 # %% [markdown] role="gpu"
 # ## On a GPU: what the counts promise
 #
-# On a GPU you can check three counts of this stage against a clock: attention written out
-# compared with flash, strided reads, and a chain of small steps. This stage's kernel, so
-# far only interpreted, runs as machine code there, and its result is again compared with
-# float64.
+# On a GPU, you can check three counts of this stage against a clock: attention written
+# out compared with flash, strided reads, and a chain of small steps. This stage's kernel,
+# so far only interpreted, runs as machine code there, and its result is again compared
+# with float64.
 #
 # **Before you run anything:** Take 8,192 tokens and 16 heads of 128 values. How many GiB
 # do the scores take in 16 bits? What is the ratio of the bytes moved at stride 8 to the
@@ -4020,9 +4024,9 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# **On the H100 of the record** flash attention reaches 36 % of the card's peak rate,
-# close to the published 35 %. Torch's `math` form takes 16 times as long and needs 9.9 GB
-# of extra memory, where flash needs 34 MB. Memory traffic does not explain all of this
+# **On the recorded H100**, flash attention reaches 36 % of the card's peak rate, close to
+# the published 35 %. Torch's `math` form takes 16 times as long and needs 9.9 GB of extra
+# memory, whereas flash needs 34 MB. Memory traffic does not explain all of this
 # difference. Even with 16-bit inputs, the `math` form computes in float32. So each tensor
 # of scores takes 4 GiB, not 2 GiB as you counted, and the products do not run at the
 # 16-bit rate.
@@ -4060,17 +4064,17 @@ answers
 #   `assign=True` untie them, so tie them again before you make the optimizer.
 # - A function has no mode, so pass p as `dropout_p` in training and zero otherwise.
 # - A masked and a causal model answer different questions, so do not compare their losses.
-# - A softmax needs no whole row at once: a running maximum, a running sum and a correction
-#   factor are enough.
+# - A softmax does not need its whole row at once: a running maximum, a running sum and a
+#   correction factor are enough.
 # - Without a mask, the forward pass of flash attention does as many multiplications as
 #   the formula. But it needs less memory and moves fewer bytes.
 # - A warp moves whole sectors, so neighbouring threads should read neighbouring values.
 # - Reads of different words in one bank wait for each other. An odd step between
 #   neighbouring threads avoids these bank conflicts.
 # - A warp issues every path that at least one of its threads takes.
-# - On small tensors launches determine the time, on large tensors memory traffic does.
+# - On small tensors, launches determine the time; on large tensors, memory traffic does.
 #   Fuse operations, and mask the last block.
-# - Even without a GPU you can compile a kernel and read its registers, spills and tensor-core
-#   instructions.
+# - Even without a GPU, you can compile a kernel and read its registers, spills and
+#   tensor-core instructions.
 #
 # **Next:** Stage 9 trains on more than one device, and in fewer bits.

@@ -40,7 +40,7 @@ begin(SEED, THREADS, DEVICE)
 #
 # A float has a sign, an exponent and a fraction. The exponent determines how large and
 # how small a number can be. The fraction determines how finely the numbers between 1 and
-# 2 are spaced. With 16 bits you have to choose between range and precision: `float16`
+# 2 are spaced. With 16 bits, you have to choose between range and precision: `float16`
 # gives 5 bits to the exponent and 10 to the fraction, and `bfloat16` gives 8 and 7. The
 # 8-bit formats are `E5M2` and `E4M3`; the 4-bit format is `E2M1`. These names give the
 # number of bits in the exponent (E) and in the fraction (M, for mantissa).
@@ -105,11 +105,12 @@ claim("bytes per value of the weight's gradient",
 # ## Why float16 needs a loss scale
 #
 # Gradients are small numbers. The smallest value above zero in `float16` is about `6e-8`, and
-# everything below half of that becomes zero. A weight whose gradient is zero learns nothing.
+# everything below half of that value becomes zero. A weight whose gradient is zero learns
+# nothing.
 #
 # Take a loss that is small because it is divided by the number of micro-batches, or by a
 # temperature. Compute its gradients in `float16` and count the gradients that have become
-# zero. Then repeat the count with the loss multiplied by 65,536. By the chain rule every
+# zero. Then repeat the count with the loss multiplied by 65,536. By the chain rule, every
 # gradient is then 65,536 times as large, so divide the gradients by 65,536 afterwards:
 
 # %% role="concept"
@@ -146,11 +147,11 @@ claim("share of gradients lost with a scale of 65,536",
 # %% [markdown] role="concept"
 # That is all a *loss scale* does: it lifts the gradients into the range of `float16` for
 # the backward pass. `torch.amp.GradScaler` manages the loss scale for you.
-# `scaler.scale(loss)` multiplies. `scaler.step(opt)` divides the gradients by the scale
-# before the optimizer uses them, and skips the step if any gradient has become infinite.
-# `scaler.update()` then halves the scale if it was too large, and doubles it now and then
-# if it caused no overflow. `bfloat16` has as many exponent bits as `float32`, so
-# it needs no loss scaling.
+# `scaler.scale(loss)` multiplies the loss by the scale. `scaler.step(opt)` divides the
+# gradients by the scale before the optimizer uses them, and skips the step if any
+# gradient has become infinite. `scaler.update()` then halves the scale if it was too
+# large, and doubles it now and then if it caused no overflow. `bfloat16` has as many
+# exponent bits as `float32`, so it needs no loss scaling.
 
 # %% [markdown] role="concept"
 # ## Which format on which card
@@ -206,7 +207,7 @@ claim("16-bit rate divided by the float32 rate, lowest of four datasheets",
 # ## A scaler out of habit
 #
 # Last year you trained in `float16`, with a `GradScaler` in the loop. This year you train
-# in `bfloat16` and keep the loop. Your own comment above the scaler says: "In bfloat16
+# in `bfloat16` and keep the loop. Your own comment above the scaler says: "In bfloat16,
 # the scaler is not needed, but it does no harm."
 #
 # The loop clips the gradient norm to 1, as many training loops do. You train a digit
@@ -267,7 +268,7 @@ claim("loss after 200 steps with the scaler", habit, above=2.1)
 # %% [markdown] trap="09.1" role="why"
 # `scale` ignores the number format. The scaler multiplies the loss, and with it every
 # gradient, by 65,536, even in `bfloat16`. The gradient norm is then in the tens of
-# thousands, and the clip cuts it to 1. Then `scaler.step` divides the clipped gradient by
+# thousands, and clipping cuts it to 1. Then `scaler.step` divides the clipped gradient by
 # 65,536.
 
 # %% trap="09.1" role="why"
@@ -279,15 +280,15 @@ draw_blocks(
                   "unscale_ divides by 65,536", f"norm {norms[0]:.2f}",
                   "clip to 1", f"norm {min(1, norms[0]):.2f}"]},
     marks={"the habit": {"clip to 1"}},
-    title="The clip cuts a gradient that is still scaled",
+    title="Clipping cuts a gradient that is still scaled",
     alt="Two columns of blocks. With the habit, the gradient's norm is in "
-        "the tens of thousands, the clip makes it 1, and the step divides "
+        "the tens of thousands, clipping makes it 1, and the step divides "
         "it by 65,536, which leaves 0.000015. In order, unscale_ divides "
-        "before the clip, which then gets the true norm.")
+        "before clipping, which then gets the true norm.")
 
 # %% [markdown] trap="09.1" role="repair"
 # In `bfloat16`, leave the scaler out. In `float16`, keep the scaler and use this order:
-# *scale, backward, unscale, clip, step, update*. Between `scale` and `unscale_` every
+# *scale, backward, unscale, clip, step, update*. Between `scale` and `unscale_`, every
 # gradient is multiplied by the scale, and no clip, log or threshold takes the scale into
 # account.
 
@@ -362,7 +363,7 @@ plot_lines(range(len(large)), {"256 times too large": large.tolist(),
 
 # %% trap="09.1" role="more"
 claim("loss after 200 steps without the scaler", without, below=0.9)
-claim("first norm before the clip, divided by the true norm",
+claim("first norm before clipping, divided by the true norm",
       (habit_norms[0] / norms[0]).item(), expected=65536, within=700)
 claim("loss in bfloat16 with the scaler, in the right order", in_order,
       below=0.9)
@@ -370,7 +371,7 @@ claim("loss in bfloat16 with the scaler, in the right order", in_order,
 # %% [markdown] trap="09.1" role="more"
 # With Adam, the scaler hardly hurts this small net. Adam divides each gradient by its
 # usual size, so a common factor cancels, as long as each gradient stays above Adam's eps.
-# In a net with millions of weights, some gradients may fall below eps. And the clip no
+# In a net with millions of weights, some gradients may fall below eps. And clipping no
 # longer does its job, because it cuts nearly every gradient, large or small, to the same
 # norm.
 
@@ -383,7 +384,8 @@ adam_without = run(adam, scaled(on=False))[0]
 print(f"Adam: with the scaler {adam_habit:.2f}, without {adam_without:.2f}")
 
 # %% trap="09.1" role="more"
-claim("loss with Adam and the scaler, minus the loss without it", adam_habit
+claim("loss with Adam and the scaler minus the loss without a "
+      "scaler", adam_habit
       - adam_without, below=0.3)
 
 # %% [markdown] trap="09.1" role="more"
@@ -421,7 +423,7 @@ claim("fraction that one scale per 32 values in E4M3 rounds to "
       "zero", zeros[32], below=0.01)
 
 # %% [markdown] trap="09.1" role="folklore"
-# **Told:** In `bfloat16` `scale()` does nothing, because nothing can overflow.
+# **Told:** In `bfloat16`, `scale()` does nothing, because nothing can overflow.
 # **Measured:** `bfloat16` can overflow as well: its largest value is close to the largest
 # `float32`, and `3e38` times ten is `inf`. And `scale()` multiplies whatever it gets,
 # including a `bfloat16` value.
@@ -478,28 +480,28 @@ def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
     # END SOLUTION
 
 # %% [markdown] trap="09.1" role="hint"
-# 1. There are two ways through the function, one with the scaler and one without. Only the clip is common to both.
+# 1. There are two ways through the function, one with the scaler and one without. Only clipping is common to both.
 # 2. In `float16`: scale, backward, `unscale_`, clip, `scaler.step`, `scaler.update`. `scaler.step` is the call that skips a step with overflows.
-# 3. The parameters of all groups are in `opt.param_groups`. `clip_grad_norm_` returns the norm before the clip, as a tensor.
+# 3. The parameters of all groups are in `opt.param_groups`. `clip_grad_norm_` returns the norm before clipping, as a tensor.
 
 # %% [markdown] trap="09.1" role="keep"
 # **Keep:** Use a gradient scaler with `float16` and with nothing else. Scale the loss,
 # call `backward`, unscale the gradients, clip, step, and update the scaler, in this
-# order. **In your own code:** Log the gradient norm just before the clip. If this norm is
+# order. **In your own code:** Log the gradient norm just before clipping. If this norm is
 # in the tens of thousands at the start, the gradients are most likely still scaled.
 # **Seen in the wild:**
 # [`huggingface/accelerate#1036`](https://github.com/huggingface/accelerate/pull/1036)
 # removes the scaler for `bfloat16`;
 # [`victorchall/EveryDream2trainer#175`](https://github.com/victorchall/EveryDream2trainer/pull/175):
-# the clip saw scaled gradients, and a limit of 1 brought training to a halt. **Source:**
-# PyTorch documentation, [Automatic Mixed Precision
+# gradients were clipped while they were still scaled, and a limit of 1 brought training
+# to a halt. **Source:** PyTorch documentation, [Automatic Mixed Precision
 # examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html), "Gradient
 # clipping".
 
 # %% [markdown] trap="09.8" role="situation" core=true fault="weights in bfloat16 lose small updates" symptom="pure bfloat16 training stalls, small updates have no effect, weights do not change"
 # ## A hundred small steps
 #
-# To save memory you convert the weights themselves with `model.bfloat16()`. The weights
+# To save memory, you convert the weights themselves with `model.bfloat16()`. The weights
 # now take two bytes each, and the optimizer updates them in `bfloat16`. One weight is
 # 1.0, and each step adds 0.004 to it. In `float32`, a hundred such steps move the weight
 # by 0.4.
@@ -530,7 +532,7 @@ print(f"after 100 steps: {full[100]:.3f} in 32 bits, {short[100]:.3f} "
 measured("09.8", 100 * (short[100] - 1) / 0.4, right=(180, 210))
 
 # %% [markdown] trap="09.8" role="look"
-# In `bfloat16` the weight moves nearly twice as far as in `float32`, and after 128 steps
+# In `bfloat16`, the weight moves nearly twice as far as in `float32`, and after 128 steps
 # it stops. Slightly smaller steps, of 0.003, have no effect from the start:
 
 # %% trap="09.8" role="look"
@@ -540,21 +542,21 @@ plot_lines(range(301), {"0.004 in 32 bits": full,
                                                       torch.bfloat16)},
            title="After rounding, a step is twice as long, or zero",
            xlabel="step", ylabel="the weight",
-           alt="Three lines over 300 steps. In 32 bits the weight rises "
-           "evenly to 2.2. In bfloat16 it rises twice as fast to 2 and "
-           "stays there; with steps of 0.003 it stays at 1.")
+           alt="Three lines over 300 steps. In 32 bits, the weight rises "
+           "evenly to 2.2. In bfloat16, it rises twice as fast to 2 and "
+           "stays there; with steps of 0.003, it stays at 1.")
 
 # %% trap="09.8" role="look"
 claim("the weight after 1,000 steps of 0.001",
       steps_of(0.001, torch.bfloat16, 1000)[-1], expected=1)
 
 # %% [markdown] trap="09.8" role="why"
-# With 7 bits for the fraction there are 128 numbers from 1 to 2, and the next number
+# With 7 bits for the fraction, there are 128 numbers from 1 to 2, and the next number
 # after 1 is about `1.008`. The sum `1.004` is a little nearer to `1.008` than to 1, so it
 # rounds up and the step is twice as long. The sum `1.003` rounds back to 1 every time. So
-# rounding can double a step or erase it. From 2 on the gaps are twice as wide, and a step
-# of 0.004 is lost there as well. The gradient was right and the optimizer did its job,
-# but the weight's format cannot represent the result.
+# rounding can double a step or erase it. From 2 on, the gaps are twice as wide, and a
+# step of 0.004 is lost there as well. The gradient was right and the optimizer did its
+# job, but the weight's format cannot represent the result.
 
 # %% trap="09.8" role="why"
 gap_at_1 = torch.finfo(torch.bfloat16).eps
@@ -570,9 +572,9 @@ draw_line({"bfloat16": [(1 + k * gap_at_1, f"{1 + k * gap_at_1:.4f}")
 
 # %% [markdown] trap="09.8" role="repair"
 # An upward step is lost when it is smaller than half the gap to the next number. At a
-# weight of 1, half the gap is a 256th of the weight; just below 2, only half as much.
-# So keep a copy of the weight in `float32`, called the *master*. The optimizer updates
-# the master, and after each step the weight is set to the rounded master. In the master,
+# weight of 1, half the gap is a 256th of the weight; just below 2, only half as much. So
+# keep a copy of the weight in `float32`, called the *master*. The optimizer updates the
+# master, and after each step, the weight is set to the rounded master. In the master,
 # steps that are too small on their own add up.
 
 # %% trap="09.8" role="repair"
@@ -600,7 +602,7 @@ plot_lines(range(1, 41), {"master": [m for m, _ in path[:40]],
            "stairs of 0.0078, and the weight without a master stays at 1.")
 
 # %% [markdown] trap="09.8" role="more" topics="a counter that stops · a whole training, with a master and without"
-# A `bfloat16` counter stops for the same reason: at 256 the gap between neighbouring
+# A `bfloat16` counter stops for the same reason: at 256, the gap between neighbouring
 # numbers is 2.
 
 # %% trap="09.8" role="more"
@@ -621,8 +623,8 @@ claim("steps between 1 and 2 in bfloat16",
       1 / torch.finfo(torch.bfloat16).eps, expected=128)
 
 # %% [markdown] trap="09.8" role="more"
-# How much does a whole training run lose? The next cell trains classifiers with
-# `bfloat16` weights for 400 steps, with and without a master:
+# How much does the rounding hurt a whole training run? The next cell trains classifiers
+# with `bfloat16` weights for 400 steps, with and without a master:
 
 # %% trap="09.8" role="more"
 def train_half(make, master):
@@ -663,13 +665,13 @@ plot_bars({f"{recipe}{', master' * kept}": loss
               "hardly does.")
 
 # %% trap="09.8" role="more"
-claim("SGD at 0.02: loss without a master, divided by the loss with one",
+claim("SGD at 0.02: loss without a master, divided by loss with a master",
       half_losses["SGD, 0.02", False] / half_losses["SGD, 0.02", True],
       above=1.08)
-claim("Adam at 1e-3: loss without a master, divided by the loss with one",
+claim("Adam at 1e-3: loss without a master, divided by loss with a master",
       half_losses["Adam, 1e-3", False] / half_losses["Adam, 1e-3", True],
       above=1.05)
-claim("SGD at 0.2: loss without a master, divided by the loss with one",
+claim("SGD at 0.2: loss without a master, divided by loss with a master",
       half_losses["SGD, 0.2", False] / half_losses["SGD, 0.2", True],
       below=1.15)
 
@@ -677,7 +679,7 @@ claim("SGD at 0.2: loss without a master, divided by the loss with one",
 # **Told:** Gradients are noisy anyway, so rounding the weights costs nothing.
 # **Measured:** With SGD at a learning rate of 0.2, that is nearly true. With SGD at 0.02,
 # and with Adam at its default learning rate, the classifier without a master learns less
-# in the same number of steps. Under `autocast` the weights of a `float32` model are the
+# in the same number of steps. Under `autocast`, the weights of a `float32` model are the
 # master: they stay in `float32`.
 
 # %% trap="09.8" role="exercise" points=3 difficulty=2 minutes=10
@@ -685,7 +687,7 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
                 momentum: float) -> None:
     """Take one step of SGD with momentum on bfloat16 weights, in place.
 
-    After each step a weight is the bfloat16 value nearest to the result of
+    After each step, a weight is the bfloat16 value nearest to the result of
     the same steps in float32: v = momentum * v + grad, with v = 0 at first,
     and w = w - lr * v.
 
@@ -712,7 +714,7 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
     # END SOLUTION
 
 # %% [markdown] trap="09.8" role="hint"
-# 1. Before the first step `state` is empty: make a float32 copy of each weight and float32 zeros of its shape, and keep both there.
+# 1. Before the first step, `state` is empty: make a float32 copy of each weight and float32 zeros of its shape, and keep both there.
 # 2. Take the step on the copy, and never read the bfloat16 weight again.
 # 3. Write the copy into the weight with `copy_`, which rounds and keeps the weight's own memory.
 
@@ -735,7 +737,7 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
 # bytes for each weight, 4 for its gradient and 8 for its two moments: in total `112` GB,
 # before activations.
 #
-# So you choose a common layout for large models: weights and gradients in `bfloat16`,
+# You choose a common layout for large models: weights and gradients in `bfloat16`,
 # moments in `float32`. So that no small step is lost, you add the *master* of trap 09.8,
 # a copy of the weights in `float32`. Weights and gradients now take half as much memory.
 # The code counts the bytes of a small model after one step, in four layouts. Your layout
@@ -803,14 +805,14 @@ claim("bytes per weight in bfloat16 with masters",
 # 4 + 8 = 16 bytes, as many as 4 + 4 + 8 in `float32`. Under `autocast`, weights,
 # gradients and moments stay in `float32`, so the total does not change. Only a layout
 # with everything in `bfloat16` takes half as much, but it loses small steps. Mixed
-# precision can halve the activations, but with a small batch it keeps more bytes, not
+# precision can halve the activations, but with a small batch, it keeps more bytes, not
 # fewer (*More* counts them).
 
 # %% [markdown] trap="09.9" role="repair"
 # Split what does not fit: with several GPUs, each can keep only a part of the moments and
-# masters, then of the gradients, then of the weights. DeepSpeed calls these *ZeRO* stages
-# 1, 2 and 3. FSDP corresponds to ZeRO stage 3, and DDP splits nothing. The plot shows how
-# much memory each of eight cards needs, with masters:
+# masters, then of the gradients, then of the weights. DeepSpeed calls these steps *ZeRO*
+# stages 1, 2 and 3. FSDP corresponds to ZeRO stage 3, and DDP splits nothing. The plot
+# shows how much memory each of eight cards needs, with masters:
 
 # %% trap="09.9" role="repair"
 def on_each(weights, gradients, state, gpus=8, billions=7):
@@ -839,7 +841,7 @@ claim("GB on each of eight GPUs, everything split",
 
 # %% [markdown] trap="09.9" role="repair"
 # How many 80 GB cards do seventy billion weights need if everything is split, and how
-# many if each card keeps all weights? Guess, then set these values; the line below the
+# many if each card keeps all weights? Guess, then set the explorer; the line below its
 # panels gives the answer.
 
 # %% role="explore" explorer="train_bytes"
@@ -863,10 +865,10 @@ claim("GB on each of eight GPUs, masters and moments split",
 # %% [markdown] trap="09.9" role="more"
 # Mixed precision can halve the *activations*, which autograd keeps for the backward pass:
 # the inputs of matrix products and of other operations that accept 16-bit inputs. On a
-# GPU `autocast` computes softmax and LayerNorm in `float32`; on a CPU it computes them in
-# 16 bits. Activations grow with the batch. The weights' 16-bit copies, which `autocast`
-# makes and keeps for the backward pass, do not grow. So with a small batch, mixed
-# precision keeps more bytes, not fewer:
+# GPU, `autocast` computes softmax and LayerNorm in `float32`; on a CPU, it computes them
+# in 16 bits. Activations grow with the batch. The weights' 16-bit copies, which
+# `autocast` makes and keeps for the backward pass, do not grow. So with a small batch,
+# mixed precision keeps more bytes, not fewer:
 
 # %% trap="09.9" role="more"
 blocks = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.GELU())
@@ -884,10 +886,12 @@ for rows, (full, mixed) in kept_mb.items():
     print(f"{rows:4} rows: {full:5.2f} MB in float32, {mixed:5.2f} mixed")
 
 # %% trap="09.9" role="more"
-claim("64 rows: bytes in mixed precision, as a multiple of float32",
+claim("64 rows: bytes in mixed precision, as a multiple of bytes in "
+      "float32",
       kept_mb[64][1] / kept_mb[64][0],
       above=1.2)
-claim("2,048 rows: bytes in mixed precision, as a multiple of float32",
+claim("2,048 rows: bytes in mixed precision, as a multiple of bytes in "
+      "float32",
       kept_mb[2048][1] / kept_mb[2048][0], below=0.6)
 
 # %% trap="09.9" role="exercise" points=2 difficulty=2 minutes=10
@@ -979,14 +983,15 @@ draw_boxes(card_at, unit="MB",
                "activations.")
 
 # %% role="concept"
-claim("memory added since the first forward, as a multiple of the weights",
+claim("memory added since the first forward pass, as a multiple of the "
+      "weights",
       (sum(card_at["second forward"].values())
        - sum(card_at["after forward"].values())) / state, expected=2,
       within=1e-6)
 
 # %% [markdown] role="concept"
 # So a run that survives its first step can still run out of memory in the second. On a
-# GPU these calls show how much memory is in use:
+# GPU, these calls show how much memory is in use:
 #
 # - `torch.cuda.memory_allocated()` counts the tensors that exist now, and
 #   `torch.cuda.max_memory_allocated()` the peak so far.
@@ -999,10 +1004,10 @@ claim("memory added since the first forward, as a multiple of the weights",
 #   appears as a band over time, together with the line of Python that created it.
 # - `torch.cuda.memory_reserved()` returns how much of the card's memory torch holds,
 #   including free blocks. `torch.cuda.empty_cache()` returns free blocks to other
-#   programs. The call frees no tensor, so it seldom helps against "out of memory".
+#   programs, but frees no tensor, so it seldom helps against "out of memory".
 #
-# You can compute the size of the training state in advance. With Adam the state takes 16
-# bytes per weight, or 8 if everything is in `bfloat16` (trap 09.9). At 16 bytes it takes
+# You can compute the size of the training state in advance. With Adam, the state takes 16
+# bytes per weight, or 8 if everything is in `bfloat16` (trap 09.9). At 16 bytes, it takes
 # 112 GB for 7 billion weights, 208 GB for 13 billion and 1,120 GB for 70 billion. For
 # inference, the weights in 16 bits are enough: 14, 26 and 140 GB for these models, plus
 # the key-value cache (stage 8).
@@ -1075,7 +1080,7 @@ claim("FLOPs of a step with checkpoints, divided by the FLOPs without",
 # need not even keep all `L` inputs. Checkpoint every $\sqrt{L}$-th block, and only about
 # $2 \sqrt{L}$ tensors are alive at a time ([Chen et al.
 # 2016](https://arxiv.org/abs/1604.06174)): 16 instead of 64 for 64 blocks. In plain
-# PyTorch the call is `torch.utils.checkpoint.checkpoint`. In Hugging Face's models, the
+# PyTorch, the call is `torch.utils.checkpoint.checkpoint`. In Hugging Face's models, the
 # method `model.gradient_checkpointing_enable()` puts this call around each block. A
 # module of your own has no such method.
 
@@ -1086,8 +1091,8 @@ claim("FLOPs of a step with checkpoints, divided by the FLOPs without",
 # mean and the standard deviation of each pixel, learns them from the training data, and
 # scales its own input. The classifier gets nearly all new digits right.
 #
-# You save its `state_dict`, build the classifier again in a different program, and load
-# the file. `load_state_dict` says `All keys matched successfully`.
+# You save its `state_dict`, build the classifier again in another program, and load the
+# file. `load_state_dict` says `All keys matched successfully`.
 
 # %% trap="09.14" role="break"
 class Scaled(nn.Module):
@@ -1121,9 +1126,9 @@ said = loaded.load_state_dict(trained.state_dict())
 # %% trap="09.14" role="guess"
 guess("09.14",
       "How many of 100 new digits does the loaded classifier get right?",
-      choices=["about 96, because all keys matched, as the message says",
-               "about 75, because only the scaling is missing",
-               "about 10, because the pixels are now out of range"])
+      choices=["about 96",
+               "about 75",
+               "about 10"])
 
 # %% trap="09.14" role="look"
 share = {name: accuracy(m, 16 * x_test, y_test)
@@ -1169,7 +1174,7 @@ facts = [[name in held_at, tensor.is_meta]
 draw_grids({"": facts}, marks={"": [[not any(row)] * 2 for row in facts]},
            row_names=[*places], column_names=["saved", "moved"],
            legend="silently neither saved nor moved",
-           title="Only registered tensors go along",
+           title="Only registered tensors go along with the model",
            alt="A table of places for a tensor, and what happens to the "
                "tensor there. Parameters and buffers are saved and moved. "
                "A buffer with persistent=False is only moved. A plain "
@@ -1178,8 +1183,8 @@ draw_grids({"": facts}, marks={"": [[not any(row)] * 2 for row in facts]},
 
 # %% [markdown] trap="09.14" role="repair"
 # `register_buffer` fixes saving, loading and moving at once. The version without buffers
-# raises an error in its first forward pass on a different device. You need no GPU to see
-# this error. The device `"meta"`, on which tensors have shapes but no values, is enough.
+# raises an error in its first forward pass on another device. You need no GPU to see this
+# error. The device `"meta"`, on which tensors have shapes but no values, is enough.
 
 # %% trap="09.14" role="repair"
 class Buffered(nn.Module):
@@ -1208,7 +1213,7 @@ heard = {kind.__name__: moves(kind()) for kind in (Scaled, Buffered)}
 print(heard)
 
 # %% trap="09.14" role="repair"
-claim("accuracy before saving, minus after loading, with buffers",
+claim("with buffers: accuracy before saving minus accuracy after loading",
       mended[0] - mended[1], expected=0)
 
 # %% [markdown] trap="09.14" role="more" topics="a different device, as bounds · buffers that are not saved · a buffer in a list"
@@ -1284,14 +1289,14 @@ def stays_behind(model: nn.Module) -> list[str]:
     # END SOLUTION
 
 # %% [markdown] trap="09.14" role="hint"
-# 1. `vars(module)` has a module's own attributes. Among them are the dictionaries `_parameters`, `_buffers` and `_modules`; the tensors in these dictionaries move.
+# 1. `vars(module)` has a module's own attributes. They include the dictionaries `_parameters`, `_buffers` and `_modules`; the tensors in these dictionaries move.
 # 2. Walk through lists, tuples and dicts recursively, and pass the path along.
 # 3. A parameter that is also in a list moves, so skip every tensor that is one of `model.parameters()`, by identity. A buffer in a list does not move.
 
 # %% [markdown] trap="09.14" role="keep"
 # **Keep:** Make every tensor that belongs to the model a parameter or a buffer. **In your
 # own code:** Move a copy to `"meta"` with `copy.deepcopy(model).to("meta")` and run one
-# forward pass there. Even without a GPU, this finds the tensors that stayed behind,
+# forward pass there. Even without a GPU, this pass finds the tensors that stayed behind,
 # except scalar tensors (with no dimensions). **Seen in the wild:**
 # [`meta-pytorch/botorch#1035`](https://github.com/meta-pytorch/botorch/pull/1035): tensor
 # attributes of the input transforms were not moved;
@@ -1305,16 +1310,16 @@ def stays_behind(model: nn.Module) -> list[str]:
 # ## Profile first: who sets the pace?
 #
 # A step is slow for one of four reasons: the data arrive late, Python fills the queue too
-# slowly, too many bytes move, or there is too much arithmetic. In the first two cases the
-# GPU is idle, and a faster card changes nothing. So measure before you change anything,
-# in this order.
+# slowly, too many bytes move, or there is too much arithmetic. In the first two cases,
+# the GPU is idle, and a faster card changes nothing. So measure before you change
+# anything, in this order.
 #
 # 1. **The data.** Train on one batch again and again. If the steps get faster, the data
 #    loader is too slow. A `DataLoader`'s `num_workers` sets how many processes load data.
 #    Begin with the number of CPU cores per GPU, then halve and double `num_workers` until
-#    a step gets no faster: with too few workers the GPU waits, and with too many they
+#    a step gets no faster: with too few workers, the GPU waits, and with too many, they
 #    compete for cores and memory. `persistent_workers=True` keeps the workers alive from
-#    one epoch to the next. Without this setting the workers restart in each epoch. A
+#    one epoch to the next. Without this setting, the workers restart in each epoch. A
 #    restart takes seconds, which is a lot in a short epoch. And with `pin_memory=True`,
 #    `.to(device, non_blocking=True)` returns at once, because *pinned* memory never moves
 #    and the GPU can fetch from it without the CPU. Python queues the next work while the
@@ -1346,7 +1351,7 @@ start.zero_grad()
 # Is an operation limited by memory or by arithmetic? Divide the operation's FLOPs by the
 # bytes moved. This ratio is the operation's *arithmetic intensity*. A card also has such
 # a ratio, the *ridge*: its peak FLOPs per second divided by its bytes per second. Below
-# the ridge an operation waits for memory; above the ridge it waits for arithmetic. The
+# the ridge, an operation waits for memory; above the ridge, it waits for arithmetic. The
 # plot shows one card's two limits, a *roofline*, with an addition and three matrix
 # products in `bfloat16`:
 
@@ -1391,7 +1396,7 @@ claim("FLOP per byte in a product of 4,096 rows, as a multiple of the "
 # convolutions of fixed sizes, `torch.backends.cudnn.benchmark = True` tries several
 # algorithms at the start and keeps the fastest. If the sizes vary, cuDNN tries the
 # algorithms again for every new size, which can cost more than it gains. cuDNN may also
-# choose a different algorithm in the next run, so leave the flag off if a run has to be
+# choose another algorithm in the next run, so leave the flag off if a run has to be
 # repeatable (stage 12).
 
 # %% [markdown] trap="09.10" role="situation" fault="each step asks the GPU for numbers and waits" symptom="GPU utilization low, loss.item() every step, hidden cudaStreamSynchronize, implicit bool of a tensor"
@@ -1462,7 +1467,7 @@ claim("times that one step asks for a value", len(found), expected=5)
 # tensor into a `bool`. And indexing with `labelled`, as in `x[labelled]`, has to know how
 # many rows are left before it can create the result, once for `x` and once for `y`. In
 # the trace, this indexing appears as `nonzero`. The trace is from a CPU, where nothing
-# waits. On a GPU the calls are the same, and at each of the five Python waits until the
+# waits. On a GPU, the calls are the same, and at each of the five, Python waits until the
 # queue is empty.
 
 # %% trap="09.10" role="why"
@@ -1475,17 +1480,17 @@ draw_lanes({"Python": python, "GPU": gpu,
             "Python, asks nothing": [(0, len(found), "queue")],
             "its GPU": free}, marks={"wait"},
            unit="time, with a queue as long as half a run",
-           title="After each question the queue is empty and the GPU idle",
+           title="After each question, the queue is empty and the GPU idle",
            alt="Four lanes of time. In the upper two, Python queues and "
                "waits five times, and the GPU is idle while Python queues. "
                "In the lower two, Python queues everything at once, and "
                "the GPU runs without a pause and ends earlier.")
 
 # %% [markdown] trap="09.10" role="repair"
-# Most of these values are not needed at once. Put the mask into the labels: a label of
-# -100 leaves its row out of the loss. Keep the sums as tensors, and let the log and the
-# checks read them once every fifty steps. The price is that you notice a NaN up to fifty
-# steps late, when the weights are already NaN. So keep a checkpoint.
+# Most of the requested values are not needed at once. Put the mask into the labels: a
+# label of -100 leaves its row out of the loss. Keep the sums as tensors, and let the log
+# and the checks read them once every fifty steps. The price is that you notice a NaN up
+# to fifty steps late, when the weights are already NaN. So keep a checkpoint.
 
 # %% trap="09.10" role="repair"
 def quiet_step(model, opt, x, y, log):
@@ -1569,18 +1574,18 @@ def find_waits(events: list) -> list[str]:
 #    apart.
 
 # %% [markdown] trap="09.10" role="keep"
-# **Keep:** Every time Python asks the GPU for a value, it waits for the queue to drain:
-# `item()`, `tolist()`, `print`, `if` on a tensor, indexing with a boolean mask. Keep sums
-# on the device and read them now and then. **In your own code:** Look for `aten::item`,
-# `aten::is_nonzero`, `aten::nonzero` and copies to the CPU (such as `tolist()`) in a
-# trace of one step; on a GPU, `torch.cuda.set_sync_debug_mode("warn")` names the lines.
-# **Seen in the wild:**
+# **Keep:** Every request for a value from the GPU makes Python wait for the queue to drain:
+# `item()`, `tolist()`, `print`, `if` on a tensor, indexing with a boolean mask. Keep sums on
+# the device and read them now and then. **In your own code:** Look for `aten::item`,
+# `aten::is_nonzero`, `aten::nonzero` and copies to the CPU (such as `tolist()`) in a trace of
+# one step; on a GPU, `torch.cuda.set_sync_debug_mode("warn")` reports the lines. **Seen in
+# the wild:**
 # [`meta-pytorch/torchtune#522`](https://github.com/meta-pytorch/torchtune/pull/522):
-# `loss.item()` in each step waited `40` to `50` ms and is now called only when the loss
-# is logged;
+# `loss.item()` in each step waited `40` to `50` ms and is now called only when the loss is
+# logged;
 # [`openvdb/fvdb-reality-capture#308`](https://github.com/openvdb/fvdb-reality-capture/pull/308):
-# a debug message that contains `{loss.item()}` waits even if nothing is logged.
-# **Source:** PyTorch documentation, [CUDA semantics, "Asynchronous
+# a debug message that contains `{loss.item()}` waits even if nothing is logged. **Source:**
+# PyTorch documentation, [CUDA semantics, "Asynchronous
 # execution"](https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution).
 
 # %% [markdown] role="concept"
@@ -1589,9 +1594,9 @@ def find_waits(events: list) -> list[str]:
 # `torch.compile` runs your Python code once, records its tensor operations as a *graph*,
 # and compiles the graph into fewer, larger kernels. `torch.compile` also adds *guards*:
 # conditions, for example on shapes and dtypes, under which the graph is valid. If a guard
-# fails, torch compiles again. Where Python needs a value, the graph *breaks* in two, and
-# Python runs in between. You can count compilations and breaks without a compiler: the
-# backend `CompileCounter` counts the graphs and runs each one as it is.
+# fails, torch compiles again. Wherever Python needs a value, the graph *breaks* in two,
+# and Python runs in between. You can count compilations and breaks without a compiler:
+# the backend `CompileCounter` counts the graphs and runs each one as it is.
 
 # %% role="concept"
 from torch._dynamo.testing import CompileCounter
@@ -1636,11 +1641,11 @@ claim("graphs for one call with an if on a number",
 
 # %% [markdown] role="concept"
 # At the second size, the compiler learns that this dimension varies, and its second graph
-# works for all other sizes from two up. With `dynamic=False` each size costs a
+# works for all other sizes from two up. With `dynamic=False`, each size costs a
 # compilation, up to a limit (`torch._dynamo.config.recompile_limit`). Beyond the limit,
 # new sizes run as plain Python. The `if` in `stops` asks the GPU for a value, as in trap
-# 09.10. By default such an `if` cuts the graph in two; with `fullgraph=True`,
-# `torch.compile` raises an error that names the line.
+# 09.10. By default, such an `if` cuts the graph in two; with `fullgraph=True`,
+# `torch.compile` raises an error that points to the line.
 #
 # The *mode* says how the compiler spends its time. `mode="reduce-overhead"` records the
 # kernels once and replays them as a CUDA graph, which helps small batches, where Python
@@ -1736,9 +1741,9 @@ warnings.filterwarnings("ignore", "torch.distributed is disabled")
 # %% [markdown] role="concept"
 # ## What data parallelism adds up
 #
-# With two GPUs you want to train on twice as many rows in the same time. Every rank holds
-# the whole model and takes different rows. A rank's gradient is then the mean over the
-# rank's own rows only. How do the ranks get the gradient of *all* rows?
+# With two GPUs, you want to train on twice as many rows in the same time. Every rank
+# holds the whole model and takes different rows. A rank's gradient is then the mean over
+# the rank's own rows only. How do the ranks get the gradient of *all* rows?
 
 # %% role="concept"
 def its_gradient(x, y):
@@ -1763,17 +1768,17 @@ draw_ranks({"after backward": [["g0"], ["g1"]],
             "all_reduce": [["g0 + g1"], ["g0 + g1"]],
             "divided by 2": [["mean"], ["mean"]]},
            title="Every rank ends with the mean of all gradients",
-           alt="Three tables of two ranks. After backward rank 0 holds g0 "
-           "and rank 1 g1. After all_reduce both hold the sum, and after "
-           "the division by two both hold the mean.")
+           alt="Three tables of two ranks. After backward, rank 0 holds g0 "
+           "and rank 1 g1. After all_reduce, both hold the sum, and after "
+           "the division by two, both hold the mean.")
 
 # %% [markdown] role="concept"
 # If each rank has the same number of rows, the mean of the ranks' means is the mean over
 # all rows. So one `all_reduce` and a division are enough. Every rank then makes the same
 # step from the same weights, so the models stay equal although no weight is ever sent.
-# `DistributedDataParallel`, *DDP* for short, does this during the backward pass. The
-# gradients of the last layers are ready first. So DDP packs gradients into *buckets* and
-# sends each bucket while the backward pass continues:
+# `DistributedDataParallel`, *DDP* for short, averages the gradients during the backward
+# pass. The gradients of the last layers are ready first. So DDP packs gradients into
+# *buckets* and sends each bucket while the backward pass continues:
 
 # %% role="concept"
 draw_lanes({"backward": [(0, 2, "layer 4"), (2, 4, "layer 3"),
@@ -1782,15 +1787,15 @@ draw_lanes({"backward": [(0, 2, "layer 4"), (2, 4, "layer 3"),
            unit="time, schematic",
            title="The first bucket travels while backward continues",
            alt="Two lanes of time. Backward works on layers 4, 3, 2 and 1. "
-           "After layer 3 the network sends bucket 1, during layer 2; "
+           "After layer 3, the network sends bucket 1, during layer 2; "
            "bucket 2 follows after layer 1.")
 
 # %% [markdown] role="concept"
-# **The effective batch** is the number of rows that one update averages over: rows per
+# **The effective batch** is the number of rows whose losses one update averages: rows per
 # pass x accumulated passes x ranks. With 8 rows, 4 passes and 16 ranks, the effective
 # batch is 512. Adding ranks changes the effective batch, and with it the number of steps
-# in an epoch and the best learning rate. For SGD the learning rate usually grows with the
-# batch, after a warm-up ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)); for
+# in an epoch and the best learning rate. For SGD, the learning rate usually grows with
+# the batch, after a warm-up ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)); for
 # Adam, start by scaling the rate with the square root of the batch's growth. To compare
 # two runs, keep the effective batch the same.
 
@@ -1859,7 +1864,7 @@ claim("gap between the weights of the two ranks", gap(*past), above=0.28,
 
 # %% [markdown] trap="09.11" role="why"
 # Both losses fall and both ranks classify well, but each rank has its own model.
-# `DDP(model)` puts a hook on each parameter. By themselves the hooks send nothing. Each
+# `DDP(model)` puts a hook on each parameter. By themselves, the hooks send nothing. Each
 # call to `ddp(x)`, with gradients on, *prepares the reducer* for one backward pass. After
 # such a call, DDP sends each bucket in one `all_reduce` as soon as all of the bucket's
 # gradients are ready; without the call, it sends nothing. A forward pass through
@@ -1874,16 +1879,16 @@ draw_blocks({"ddp(x)": ["ddp.forward prepares the reducer", "model.forward",
                                "no call", "the rank's own gradient"]},
             marks={"ddp.module(x)": {"nothing is prepared"}},
             title="The wrapper's forward prepares the exchange of backward",
-            alt="Two columns of blocks. Through ddp(x) the wrapper "
+            alt="Two columns of blocks. Through ddp(x), the wrapper "
             "prepares the reducer, hooks fill buckets in backward and "
-            "all_reduce makes the mean. Through ddp.module(x) nothing is "
+            "all_reduce makes the mean. Through ddp.module(x), nothing is "
             "prepared, no call is made, and the gradient stays the rank's "
             "own.")
 
 # %% [markdown] trap="09.11" role="repair"
-# Usually only rank 0's model is saved, so half of the data and half of the GPUs' work
-# were wasted. Send every forward pass that leads to the loss through the wrapper. If the
-# loss needs a different method, let the model's `forward` call it.
+# Usually, only rank 0's model is saved, so half of the data and half of the GPUs' work
+# are wasted. Send every forward pass that leads to the loss through the wrapper. If the
+# loss needs another method, let the model's `forward` call it.
 
 # %% trap="09.11" role="repair" compare=false
 through, _ = both_ranks(wrapped=100)
@@ -1927,7 +1932,7 @@ claim("all_reduce calls in 100 steps past the wrapper", past_calls,
 
 # %% [markdown] trap="09.11" role="more"
 # DDP divides the sum over the ranks by the number of ranks. The result is the mean over
-# all rows only if each rank has the same number of rows. Here rank 0 has three rows and
+# all rows only if each rank has the same number of rows. Here, rank 0 has three rows and
 # rank 1 has one row:
 
 # %% trap="09.11" role="more"
@@ -1966,7 +1971,7 @@ claim("three rows and one: error with the sum of losses divided by the sum "
 
 # %% [markdown] trap="09.11" role="more"
 # Two ranks with half of the rows each must compute the same result as one process with
-# all rows. The command `dlsys same` runs both versions and names the first tensor that
+# all rows. The command `dlsys same` runs both versions and reports the first tensor that
 # differs. Here, the forward pass of a training script bypasses the wrapper:
 #
 # ```sh
@@ -2049,7 +2054,7 @@ def average_grads(losses_of, params: list, batch, all_sum) -> float:
 # A net has one body and two heads. In an early version of the training script, each batch
 # used one head, and DDP stopped with a long error that named
 # `find_unused_parameters=True`. Somebody set the flag, the error went away, and the flag
-# has been in every script since. Today each batch uses both heads.
+# has been in every script since. Today, each batch uses both heads.
 
 # %% trap="09.3" role="break"
 def two_heads(seed):
@@ -2127,8 +2132,8 @@ draw_lanes({"with the flag": [(0, 3, "forward"), (3, 4.2, "walk"),
                         (7, 9.2, "send")]},
            marks={"walk", "used?"}, unit="time, schematic",
            title="The flag adds a walk and a call to every step",
-           alt="Two lanes. With the flag a step is forward, walk, "
-           "backward, send, used?; without it forward, backward, send. "
+           alt="Two lanes. With the flag, a step is forward, walk, "
+           "backward, send, used?; without it, forward, backward, send. "
            "Walk and used? are marked.")
 
 # %% [markdown] trap="09.3" role="repair"
@@ -2193,13 +2198,13 @@ claim("all_reduce calls before the errors",
       sum(len(calls) for _, calls in ways), expected=0)
 
 # %% [markdown] trap="09.3" role="folklore"
-# If the ranks leave out different parameters, DDP does hang. Here rank 0 uses both heads,
-# and rank 1 only head a. Rank 0 sends its gradients and waits, while rank 1 continues to
-# the `barrier` at the end of the epoch. Neither rank raises an error until the process
-# group's timeout expires, which is half an hour with gloo and ten minutes with NCCL
-# unless you set it. An `all_reduce` under `if rank == 0:`, for example when only one rank
-# evaluates, hangs in the same way. If the run has a time limit, the last line of each
-# tape names the two calls that do not match.
+# If the ranks leave out different parameters, DDP does hang. Here, rank 0 uses both
+# heads, and rank 1 only head a. Rank 0 sends its gradients and waits, while rank 1
+# continues to the `barrier` at the end of the epoch. Neither rank raises an error until
+# the process group's timeout expires, after half an hour with gloo or ten minutes with
+# NCCL unless you set a different time. An `all_reduce` under `if rank == 0:`, for example
+# when only one rank evaluates, hangs in the same way. If the run has a time limit, the
+# last lines of the two tapes name the two calls that do not match.
 
 # %% trap="09.3" role="folklore"
 def one_without_b(x, y, seed):
@@ -2272,7 +2277,7 @@ def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
 # %% [markdown] trap="09.3" role="hint"
 # 1. `torch.autograd.grad(loss, tensors, allow_unused=True)` gives None for a tensor that the loss does not depend on, and does not change `.grad`.
 # 2. A loss whose `requires_grad` is False depends on no parameter.
-# 3. In train mode a forward pass updates the buffers of a BatchNorm, and dropout draws from the global generator. Save and restore copies, and use `torch.random.fork_rng(devices=[])`.
+# 3. In train mode, a forward pass updates the buffers of a BatchNorm, and dropout draws from the global generator. Save and restore copies, and use `torch.random.fork_rng(devices=[])`.
 
 # %% [markdown] trap="09.3" role="keep"
 # **Keep:** Set `find_unused_parameters=True` only if a step can leave a parameter without
@@ -2286,7 +2291,7 @@ def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
 # ## Four small batches, one update
 #
 # A batch does not fit in memory, so you add up the gradients of four small batches before
-# each update. Under DDP the ranks exchange gradients in `backward`, and `ddp.no_sync()`
+# each update. Under DDP, the ranks exchange gradients in `backward`, and `ddp.no_sync()`
 # switches the exchange off. So you put `with ddp.no_sync():` around the first three calls
 # to `backward` and leave the fourth call as it is.
 
@@ -2336,9 +2341,9 @@ claim("largest error of a rank's gradient, no_sync around backward",
 
 # %% [markdown] trap="09.6" role="why"
 # The gradient is right up to rounding, so no test of the gradient's values finds the
-# fault. Only the number of bytes sent shows the fault. `ddp(x)` outside `no_sync` has
-# prepared the reducer (trap 09.11), and the next `backward` makes the exchange, wherever
-# you call `backward`. So the forward pass belongs inside `no_sync`.
+# fault. Only the number of bytes sent shows it. `ddp(x)` outside `no_sync` has prepared
+# the reducer (trap 09.11), and the next `backward` makes the exchange, wherever you call
+# it. So the forward pass belongs inside `no_sync`.
 
 # %% trap="09.6" role="why"
 claim("exchanges with no_sync around backward", len(sent), expected=4)
@@ -2556,10 +2561,10 @@ claim("divided by the labels that count: relative error",
       below=1e-5)
 
 # %% [markdown] trap="09.2" role="more" topics="class weights · the end of the epoch · a piece without labels · BatchNorm"
-# If you pass class weights and the labels are integers, `F.cross_entropy` divides by the
-# sum of these labels' weights. For the pieces, the divisor is the sum of the weights over
-# the whole step. `reduction="sum"` returns each piece's sum without a division, so that
-# you can use one divisor for all pieces:
+# If you pass class weights and the labels are integers, `F.cross_entropy` divides the
+# loss by the sum of the labels' weights. For the pieces, the divisor is the sum of the
+# weights over the whole step. `reduction="sum"` returns each piece's sum without a
+# division, so that you can use one divisor for all pieces:
 
 # %% trap="09.2" role="more"
 rare = torch.linspace(0.2, 3, 10)                 # weights of ten classes
@@ -2601,7 +2606,8 @@ print("norm of the last step, divided by a fair step's: "
       f"{short.norm() / fair.norm():.2f}")
 
 # %% trap="09.2" role="more"
-claim("two pieces left, divided by four: norm divided by a fair step's",
+claim("two pieces left, divided by four: norm, as a fraction of the fair "
+      "norm",
       (short.norm() / fair.norm()).item(), expected=0.5, within=1e-4)
 
 # %% [markdown] trap="09.2" role="more"
@@ -2725,8 +2731,8 @@ orders = [tuple(mine) for epoch in range(10)]
 
 # %% trap="09.5" role="guess"
 guess("09.5",
-      "In how many different orders does rank 0 see its digits in these "
-      "10 epochs?", unit="orders")
+      "In how many different orders does rank 0 see its digits in the 10 "
+      "epochs?", unit="orders")
 
 # %% trap="09.5" role="look"
 print("different orders in 10 epochs:", len(set(orders)))
@@ -2759,10 +2765,10 @@ first = {name: [[digit / 1300 for digit in order[:8]] for order in seen[:6]]
          for name, seen in (("without set_epoch", orders),
                             ("with set_epoch", told))}
 draw_grids(first, rows="epoch", columns="first eight digits",
-           title="Without set_epoch each epoch repeats the first",
+           title="Without set_epoch, each epoch repeats the first",
            alt="Two grids with a row for each of six epochs. A cell's "
-               "shade is the digit's number. Without set_epoch all rows "
-               "are equal, with set_epoch they differ.")
+               "shade is the digit's number. Without set_epoch, all rows "
+               "are equal; with set_epoch, they differ.")
 
 # %% [markdown] trap="09.5" role="more" topics="the order is shuffled · digits that an evaluation counts twice"
 # The single order is at least shuffled:
@@ -2772,7 +2778,7 @@ claim("is the order just 0, 2, 4, ...",
       list(orders[0]) == sorted(orders[0]), expected=False)
 
 # %% [markdown] trap="09.5" role="more"
-# In evaluation the sampler has a second surprise. All ranks get the same number of
+# In evaluation, the sampler has a second surprise. All ranks get the same number of
 # digits, because otherwise one rank would wait in a collective for a batch that another
 # rank does not have. So if the division leaves a remainder, the sampler repeats the first
 # digits, and an accuracy over all ranks counts the repeated digits twice.
@@ -2844,7 +2850,7 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
 # %% [markdown] trap="09.5" role="hint"
 # 1. Seed a generator with `seed + epoch`, the same on every rank. The rank decides only where the slice begins.
 # 2. The next multiple of `world` is `ceil(n / world) * world`.
-# 3. With fewer examples than ranks the order has to be repeated more than once.
+# 3. With fewer examples than ranks, the order has to be repeated more than once.
 
 # %% [markdown] trap="09.5" role="keep"
 # **Keep:** Call `sampler.set_epoch(epoch)` before each epoch. If the size of an
@@ -2862,7 +2868,7 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
 # %% [markdown] role="concept"
 # ## The switches of a multi-GPU run
 #
-# Outside a notebook `torchrun` starts the ranks. The launcher sets `RANK`, `WORLD_SIZE`,
+# Outside a notebook, `torchrun` starts the ranks. It sets `RANK`, `WORLD_SIZE`,
 # `LOCAL_RANK` and the address where the ranks meet, and ends all ranks if one fails.
 # `init_process_group` reads these values. `LOCAL_RANK` is the rank's number on its own
 # machine and therefore the number of the rank's GPU:
@@ -2910,7 +2916,7 @@ claim("ranks of torchrun that hold the sum of both",
       sum("[3.0, 3.0, 3.0]" in line for line in printed), expected=2)
 
 # %% [markdown] role="concept"
-# On one machine `--standalone` finds a free port by itself. On two machines with eight
+# On one machine, `--standalone` finds a free port by itself. On two machines with eight
 # GPUs each, run the same command on both:
 #
 # ```sh
@@ -2942,10 +2948,10 @@ claim("ranks of torchrun that hold the sum of both",
 # %% [markdown] role="concept"
 # ## Shards: a model in pieces
 #
-# Under DDP each rank holds the whole model. If the model does not fit on one GPU, cut it
+# Under DDP, each rank holds the whole model. If the model does not fit on one GPU, cut it
 # into pieces. Each rank then holds only its *shard* of each parameter, gradient and
 # moment. A layer is whole only while it computes: an `all_gather` collects the layer's
-# shards, and afterwards each rank again keeps only its own shard. In the backward pass a
+# shards, and afterwards each rank again keeps only its own shard. In the backward pass, a
 # `reduce_scatter` adds up the gradients and leaves each rank the sum for its own shard
 # (`fully_shard` then divides the sum by the number of ranks to get the average):
 
@@ -2956,14 +2962,14 @@ draw_ranks({"between": own, "while it works": [["A", "B"], ["A", "B"]],
             "added up": [["gA+hA", ""], ["", "gB+hB"]]},
            title="A layer is whole only while it computes",
            alt="Four tables of two ranks and two halves of a layer. "
-           "Between the layer's turns rank 0 holds A and rank 1 B. While "
+           "Between the layer's turns, rank 0 holds A and rank 1 B. While "
            "the layer works, both hold A and B. Each rank makes gradients "
            "for both halves. After the sum, each rank keeps the sum for "
            "its own half.")
 
 # %% [markdown] role="concept"
 # With `n` ranks, each rank holds one `n`-th of the weights, gradients and moments, plus
-# one or two whole layers. This is *fully sharded data parallel*, FSDP. In this part
+# one or two whole layers. This is *fully sharded data parallel*, FSDP. In this part,
 # torch's `fully_shard` cuts the models, and the traps show what that changes: how much is
 # sent, which rank holds which tensor, over which values a norm is computed, and what a
 # file contains.
@@ -3024,7 +3030,7 @@ claim("all_gather calls of six layers", len(each["all_gather"]),
 # slowest rank.
 #
 # In a ring, an `all_reduce` consists of a `reduce_scatter` and an `all_gather` of the
-# same tensor, so it costs as much as these two calls together:
+# same tensor, so it costs as much as the two calls together:
 
 # %% trap="09.4" role="why"
 hold = [[str(r)] * 3 for r in range(3)]
@@ -3044,13 +3050,13 @@ draw_ranks(steps, arrows=arrows,
            title="A ring: two sends add up, two pass the sums on",
            alt="Three ranks in a ring with three shards each; each cell "
                "lists the ranks whose values are in the cell's sum. After "
-               "two sends each rank has one shard with the sum of all "
-               "three, and after two more sends each rank has all shards.")
+               "two sends, each rank has one shard with the sum of all "
+               "three, and after two more sends, each rank has all shards.")
 
 # %% [markdown] trap="09.4" role="repair"
 # A model that fits need not pay this price. You can keep layers whole until the backward
 # pass (`reshard_after_forward=False`), shard the net as one piece, or shard nothing at
-# all. In the plot an `all_reduce` counts once, although it sends as much as two other
+# all. In the plot, an `all_reduce` counts once, although it sends as much as two other
 # calls. So DDP and the plan that keeps layers whole send the same number of bytes, and
 # releasing the layers adds half as much again.
 
@@ -3101,14 +3107,14 @@ claim("calls of the net as one piece",
 
 # %% [markdown] trap="09.4" role="folklore"
 # **Told:** Wrapping the whole model once is enough to shard it. **Measured:** If the net
-# is one piece, all six layers are gathered in a single call, so in the forward pass each
-# rank holds all weights. This takes few calls. But only the moments stay sharded during
-# the whole step, because each rank holds all gradients at the end of the backward pass,
-# until the single `reduce_scatter`.
+# is one piece, all six layers are gathered in a single call, so in the forward pass, each
+# rank holds all weights. One piece takes few calls. But only the moments stay sharded
+# during the whole step, because each rank holds all gradients at the end of the backward
+# pass, until the single `reduce_scatter`.
 
 # %% trap="09.4" role="folklore"
 model_bytes = 6 * sum(p.nbytes for p in nn.Linear(16, 16).parameters())
-claim("bytes gathered at once, compared with the model's",
+claim("bytes gathered at once, as a multiple of the model's bytes",
       table["as one"]["all_gather"][0] / model_bytes, expected=1)
 
 # %% trap="09.4" role="exercise" points=3 difficulty=2 minutes=15
@@ -3161,8 +3167,8 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
 # ## Four ways to shard, and the bits on the wire
 #
 # How much of a model should you shard? The more you shard, the less memory each card
-# needs, and the more data has to be sent. In the table, what an `all_gather` of the whole
-# model sends counts as 1, so an `all_reduce` counts as 2:
+# needs, and the more data has to be sent. In the table, the bytes that an `all_gather` of
+# the whole model sends count as 1, so an `all_reduce` counts as 2:
 #
 # | strategy | each of `n` ranks keeps whole | sent per step | in torch |
 # |---|---|---|---|
@@ -3210,10 +3216,11 @@ for param, reduce in (("float32", "float32"), ("bfloat16", "float32")):
           f"shards in {shard_dtype}")
 
 # %% role="concept"
-claim("bytes gathered in bfloat16, compared with float32",
+claim("bytes gathered in bfloat16, as a fraction of those in float32",
       wire["bfloat16"]["all_gather"] / wire["float32"]["all_gather"],
       expected=0.5)
-claim("bytes of the gradients, added up in float32 both times",
+claim("bytes of gradients in the bfloat16 run, as a multiple of the "
+      "float32 run",
       wire["bfloat16"]["reduce_scatter"]
       / wire["float32"]["reduce_scatter"], expected=1)
 
@@ -3225,7 +3232,7 @@ claim("bytes of the gradients, added up in float32 both times",
 # %% [markdown] trap="09.13" role="situation" fault="the optimizer is made before fully_shard" symptom="FSDP2 loss does not change at all, optimizer created before fully_shard"
 # ## One line for shards
 #
-# A script for one GPU makes the model, then the optimizer, then trains. You add the line
+# A script for one GPU makes the model, makes the optimizer, and trains. You add the line
 # `fully_shard(net)`, which cuts the model into shards. The function changes the model in
 # place and returns it. You put the line where the comment says "distributed", right
 # before the loop.
@@ -3301,12 +3308,12 @@ draw_tree({"net": "after fully_shard", "optimizer": "made before it",
               "None; no arrow leads from it to the shards.")
 
 # %% [markdown] trap="09.13" role="repair"
-# The order that works is model, shard, optimizer. A forward pass between sharding the
-# model and making the optimizer is a second way to lose parameters without an error.
-# During the forward pass, the model holds whole tensors. The outermost module keeps its
-# own tensors until a backward pass ends, so an optimizer made before then holds whole
-# tensors. Here all four tensors belong to the outermost module. Layers that are sharded by
-# themselves get their shards back after their own forward pass.
+# The order that works is model, shard, optimizer. A forward pass between sharding the model
+# and making the optimizer is a second way to lose parameters without an error. During the
+# forward pass, the model holds whole tensors. The outermost module keeps its own tensors
+# until a backward pass ends, so an optimizer made before then holds whole tensors. Here, all
+# four tensors belong to the outermost module. Layers that are sharded by themselves get their
+# shards back after their own forward pass.
 
 # %% trap="09.13" role="repair"
 early = ordered("shard, optimizer")
@@ -3317,7 +3324,7 @@ for name, seen in {"shard, optimizer": early,
           f"{seen[2]} of 4 tensors")
 
 # %% trap="09.13" role="repair"
-claim("test loss, optimizer right after the shard", early[1], below=1)
+claim("test loss, optimizer made right after sharding", early[1], below=1)
 
 # %% [markdown] trap="09.13" role="more" topics="what an optimizer holds"
 # An optimizer keeps its parameters in `optimizer.param_groups`. Each group is a dict with
@@ -3367,7 +3374,7 @@ def rebuild(optimizer, names: list, model: nn.Module):
 # %% [markdown] trap="09.13" role="keep"
 # **Keep:** Make the optimizer after everything that puts new parameters into the model,
 # as `fully_shard` does, and before any forward pass. **In your own code:** Right before
-# the loop, by identity, count the optimizer's tensors that are also the model's.
+# the loop, by identity, count the optimizer's tensors that also belong to the model.
 # **Source:**
 # [torch.distributed.fsdp.fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
 # **Seen in the wild:** [pytorch
@@ -3382,11 +3389,11 @@ def rebuild(optimizer, names: list, model: nn.Module):
 # The gradient of a shard is a shard as well: `p.grad.to_local()` is a plain tensor with
 # this rank's part of the values.
 #
-# You clip the gradient to a norm of 0.1. You wrote the clip yourself years ago: it
-# computes the norm of all gradients and, if that norm is larger than 0.1, multiplies
-# every gradient by `0.1 / norm`. On each of two ranks, you run the clip on the tensors
-# that `to_local()` returns. In this step, the norm of the whole gradient is well above
-# 0.1.
+# You clip the gradient to a norm of 0.1. You wrote the clipping function yourself years
+# ago: it computes the norm of all gradients and, if that norm is larger than 0.1,
+# multiplies every gradient by `0.1 / norm`. On each of two ranks, you run this function
+# on the tensors that `to_local()` returns. In this step, the norm of the whole gradient
+# is well above 0.1.
 
 # %% trap="09.12" role="break"
 def norm_of(grads):
@@ -3456,7 +3463,7 @@ norm, clipped, ended = one_process(x_train, y_train, SEED)
 own = on_ranks()
 
 # %% trap="09.12" role="guess"
-guess("09.12", "What is the norm of the whole gradient after the clip?",
+guess("09.12", "What is the norm of the whole gradient after clipping?",
       choices=["exactly 0.1",
                "more than 0.1",
                "less than 0.1"])
@@ -3468,23 +3475,23 @@ plot_bars({"whole gradient": norm, "rank 0 believes": own[0][0],
           title="Both ranks clip to 0.1, and together they exceed it",
           xlabel="norm of the gradient",
           alt="Four bars. The whole gradient is the longest; each rank "
-              "computes a smaller norm, over its own part. After the clip "
+              "computes a smaller norm, over its own part. After clipping "
               "at 0.1, the whole gradient's norm is above 0.1.")
 
 # %% trap="09.12" role="look"
 measured("09.12", 1)
 
 # %% trap="09.12" role="look"
-claim("norm of the whole gradient after a clip at 0.1",
+claim("norm of the whole gradient after clipping at 0.1",
       own[0][1].norm().item(), above=0.11, below=0.1415)
 
 # %% [markdown] trap="09.12" role="why"
 # Each rank has only a part of the values, so it computes too small a norm and clips too
-# little, and each rank scales by a different factor. If all `R` ranks clip, each rank's
-# shard ends with a norm of 0.1 and the whole gradient with a norm of $0.1 \sqrt{R}$, or
-# $0.1 \sqrt{2} \approx 0.1414$ for two ranks. Nothing diverges here, but the steps are
-# too long, and their direction changes a little. With 64 ranks, the steps could be eight
-# times too long.
+# little, and each rank scales its shards by a different factor. If all `R` ranks clip,
+# each rank's shard ends with a norm of 0.1 and the whole gradient with a norm of $0.1
+# \sqrt{R}$, or $0.1 \sqrt{2} \approx 0.1414$ for two ranks. Nothing diverges here, but
+# the steps are too long, and their direction changes a little. With 64 ranks, the steps
+# could be eight times too long.
 
 # %% [markdown] trap="09.12" role="repair"
 # Norms do not add up, but their squares do. One `all_reduce` of a single value is enough:
@@ -3512,7 +3519,7 @@ claim("norm of the whole gradient, squares summed over the ranks",
 # %% trap="09.12" role="more"
 claim("the larger of the two ranks' norms, divided by the true norm",
       max(own[0][0], own[1][0]) / norm, below=0.95)
-claim("error of the weights after 30 steps, compared with a single process",
+claim("relative error of the weights after 30 steps with each rank's norm",
       gap(own[0][2], ended), above=0.02)
 claim("relative error of the gradient with summed squares",
       gap(shared[0][1], clipped), below=1e-4)
@@ -3524,8 +3531,8 @@ claim("relative error of the weights after 30 steps with summed squares",
 # all gradients come from `fully_shard` and are sharded over the same ranks, the function
 # clips as it does in a single process, because these gradients are `DTensor`s, which know
 # that they are parts of a larger tensor. The advice comes from the older FSDP class,
-# which has its own method for clipping. Torch's clip also *returns* a `DTensor`, so call
-# `.full_tensor()` on the result before you log it.
+# which has its own method for clipping. Torch's function also *returns* a `DTensor`, so
+# call `.full_tensor()` on the result before you log it.
 
 # %% trap="09.12" role="folklore"
 def torch_clip(x, y, seed):
@@ -3541,7 +3548,7 @@ returned, clipped_norm = ranks.run(torch_clip, x_train, y_train, SEED,
 print(f"returned {returned:.3f}, after the clip {clipped_norm:.4f}")
 
 # %% trap="09.12" role="folklore"
-claim("norm after torch's own clip on DTensors", clipped_norm,
+claim("norm after torch's own clipping of DTensors", clipped_norm,
       expected=0.1, within=1e-4)
 
 # %% trap="09.12" role="exercise" points=3 difficulty=2 minutes=15
@@ -3551,7 +3558,7 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
     If the norm of the whole gradient, all shards of all ranks, is above
     max_norm > 0, clip it to max_norm, up to a relative error of 1e-4;
     otherwise change no shard. The sum of all squares fits into float32.
-    Return the norm before the clip.
+    Return the norm before clipping.
 
     Args:
         shards: this rank's parts of the gradients, float32, of any shape;
@@ -3588,8 +3595,7 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
 # a method of its own. **Seen in the wild:** [AReaL
 # #312](https://github.com/areal-project/AReaL/issues/312): the norm was taken over local
 # shards, so clipping changed with the number of GPUs; [miles_diffusion
-# #35](https://github.com/radixark/miles_diffusion/pull/35): the clip was right, but the
-# logged norm was one shard's.
+# #35](https://github.com/radixark/miles_diffusion/pull/35): the clipping was right, but the logged norm was that of a single shard.
 
 # %% [markdown] trap="09.7" role="situation" fault="rank 0 alone saves a sharded model" symptom="FSDP2 checkpoint saved by rank 0, All keys matched successfully, the resumed model is bad"
 # ## A checkpoint as always
@@ -3654,11 +3660,11 @@ claim("fraction of values that differ from the saved "
       within=1e-3)
 
 # %% [markdown] trap="09.7" role="why"
-# After `fully_shard` the values of `state_dict()` are `DTensor`s. A `DTensor` reports the
-# shape of the whole tensor, but holds only the rows of its own rank. The file that rank 0
-# saved contains only the rows of rank 0. When rank 1 loads the file, shapes and names
-# match, so rank 0's rows replace rank 1's own rows. Only shards of different sizes would
-# raise an error.
+# After `fully_shard`, the values of `state_dict()` are `DTensor`s. A `DTensor` reports
+# the shape of the whole tensor, but holds only the rows of its own rank. The file that
+# rank 0 saved contains only the rows of rank 0. When rank 1 loads the file, shapes and
+# names match, so rank 0's rows replace rank 1's own rows. Only shards of different sizes
+# would raise an error.
 
 # %% trap="09.7" role="why"
 upper, lower = read_back[:32 * 64].view(2, 16, 64)
@@ -3826,7 +3832,7 @@ def reshard(shards: list, world: int) -> list[dict]:
 # ## Further: the same step in JAX
 #
 # JAX runs one program for all devices and has no wrapper that you could bypass. Each
-# array knows how it is distributed: here the batch is split over eight devices, and each
+# array knows how it is distributed: here, the batch is split over eight devices, and each
 # device has all the weights. JAX reads this distribution and inserts the all-reduce
 # itself. A flag makes one CPU appear as eight devices. The flag has to be set before JAX
 # starts, so the script runs in its own process.
@@ -3879,9 +3885,9 @@ disk.cleanup()
 # **2. In `float16`, `clip_grad_norm_` is called between `backward` and `scaler.step`, without
 # `unscale_`. With SGD**
 #
-# - [x] the steps become far too short :: The clip cuts a scaled gradient to 1, and then the scale is divided out.
-# - [ ] nothing changes, because the scaler divides again :: The scaler divides what the
-#   clip has left, so the norm is 1 / 65,536.
+# - [x] the steps become far too short :: Clipping cuts a scaled gradient to 1, and then the scale is divided out.
+# - [ ] nothing changes, because the scaler divides again :: The scaler divides the
+#   clipped gradient, so the norm is 1 / 65,536.
 # - [ ] gradients overflow :: Overflows are found and skipped either way.
 
 # %% [markdown] role="quiz"
@@ -3901,7 +3907,7 @@ disk.cleanup()
 
 # %% [markdown] role="quiz"
 # **5. Each of eight GPUs holds all weights and gradients in 16 bits, and an eighth of the
-# masters and moments. For 7 billion weights that is**
+# masters and moments. For 7 billion weights, that is**
 #
 # - [ ] 14 GB each :: This would be right if weights and gradients were split as well.
 # - [x] 38.5 GB each :: 28 GB are whole, 84 GB are split by eight.
@@ -3913,8 +3919,8 @@ disk.cleanup()
 # - [x] has the value from `__init__` :: This tensor is neither a parameter nor a buffer,
 #   so it is neither saved nor reported as missing.
 # - [ ] has the value from the file :: The file does not contain this tensor.
-# - [ ] raises an error at the first call :: This may happen once the model has moved to a
-#   different device.
+# - [ ] raises an error at the first call :: This may happen once the model has moved to
+#   another device.
 
 # %% [markdown] role="quiz"
 # **7. Two ranks train with DDP. The tape of a step has no `all_reduce`, but the losses fall.
@@ -3931,10 +3937,10 @@ disk.cleanup()
 # - [ ] rank 0 gets the sum over itself :: A collective has to be made by all ranks of its group.
 # - [ ] an error on rank 1, which was not asked :: Rank 1 does not know of the call; it
 #   goes on to its own next call.
-# - [x] rank 0 waits for a call of rank 1, which makes a different call later :: If that is a barrier, both wait until a timeout ends them. If it is an `all_reduce` of the same size, the two calls pair up, and both results are wrong.
+# - [x] rank 0 waits for a call of rank 1, which makes another call later :: If that is a barrier, both wait until a timeout ends them. If it is an `all_reduce` of the same size, the two calls pair up, and both results are wrong.
 
 # %% [markdown] role="quiz"
-# **9. Each of four ranks clips its own shard to a norm of 1, and before the clip every
+# **9. Each of four ranks clips its own shard to a norm of 1, and before clipping, every
 # norm was larger than 1. The norm of the whole gradient is then**
 #
 # - [ ] 1 :: For this, the ranks would have to clip by the whole gradient's norm, from
@@ -3961,10 +3967,9 @@ disk.cleanup()
 # model FLOPs utilization, is its FLOPs per second as a fraction of the card's peak rate.
 #
 # **Before you run anything:** How many FLOPs does a training step of this GPT need per
-# token and weight? How many times as fast as in `float32` is a matrix product in
-# `bfloat16`, and how many times as fast in `float8`? How much time does a copy cost if it
-# runs at the same time as a product? And how often do three steps wait if each asks for
-# its loss?
+# token and weight? How fast is a matrix product in `bfloat16`, and how fast in `float8`,
+# as a multiple of its speed in `float32`? How much time does a copy cost if it runs at
+# the same time as a product? And how often do three steps wait if each asks for its loss?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -4124,17 +4129,17 @@ answers
 
 # %% [markdown] role="gpu"
 # **On the recorded H100**, a matrix product in `float32` takes 15.6 times as long as in
-# `bfloat16`. In TF32 the product takes 1.9 times as long as in `bfloat16`, and in
-# `float8` 0.55 times as long. The cell that measures these times leaves TF32 switched on.
-# So in the two cells after it, the rows called float32 compute their products in TF32,
-# and the product that runs during the copies takes 2.7 ms, not 21 ms.
+# `bfloat16`. In TF32, the product takes 1.9 times as long as in `bfloat16`, and in
+# `float8`, 0.55 times as long. The cell that measures these times leaves TF32 switched
+# on. So in the two cells after it, the rows called float32 compute their products in
+# TF32, and the product that runs during the copies takes 2.7 ms, not 21 ms.
 #
 # Copies from pinned memory are six times as fast as ordinary copies. A product that runs
 # during such a copy costs no extra time: copy and product together take as long as the
 # copy. One after the other, the two would take 1.13 times as long, because this product
 # takes an eighth of the copy's time. The compiled step reaches 47 % of the card's rate,
-# with attention's FLOPs counted as if nothing were masked. Without `torch.compile` the
-# same step takes an eighth more time, and with TF32 instead of `autocast` twice as long
+# with attention's FLOPs counted as if nothing were masked. Without `torch.compile`, the
+# same step takes an eighth more time, and with TF32 instead of `autocast`, twice as long
 # as the compiled step. Three training steps wait three times if each asks for its loss,
 # and never if no step asks.
 #

@@ -54,9 +54,9 @@ steps = (w / scale).round()             # whole steps away from 0
 print(f"scale {scale:.5f}   steps {steps.int().tolist()}")
 
 # %% [markdown] role="concept"
-# An unsigned byte cannot hold negative numbers, so add the number of steps between the
-# lowest level and 0. This number is the zero. (A signed byte holds -128 to 127. Both
-# types are called INT8.)
+# An unsigned byte cannot hold negative numbers, so shift all steps up by the number of
+# steps between the lowest level and 0. This shift is the zero. (A signed byte holds -128
+# to 127. Both types are called INT8.)
 
 # %% role="concept"
 zero = round(-low / scale)
@@ -67,7 +67,7 @@ print("back", [round(v, 4) for v in back.tolist()])
 
 # %% role="concept"
 by_torch = torch.fake_quantize_per_tensor_affine(w, scale, zero, 0, 255)
-claim("largest gap between these weights and torch's own rounding",
+claim("largest gap between our rounded weights and torch's",
       (back - by_torch).abs().max(), below=1e-6)
 claim("largest rounding error, in steps of the grid",
       ((back - w).abs().max() / scale).item(), below=0.501)
@@ -94,7 +94,7 @@ draw_line({"weights": [(v, f"{v:g}") for v in w.tolist()],
 
 # %% [markdown] role="concept"
 # A grid that extends from the lowest to the highest weight is *affine*. A *symmetric*
-# grid extends equally far on both sides of 0. Here the codes of a symmetric grid have a
+# grid extends equally far on both sides of 0. Here, the codes of a symmetric grid have a
 # sign, and the zero is 0, so you do not have to store the zero (some libraries add the
 # same constant to codes and zero):
 #
@@ -211,7 +211,7 @@ guess("11.1",
 # %% trap="11.1" role="look"
 plot_columns(read, xlabel="bits per weight", ylabel="accuracy",
              reference=(full, "not rounded"), form=".2f", marks=[2],
-             title="Down to 3 bits little accuracy is lost, at 2 bits a "
+             title="Down to 3 bits, little accuracy is lost; at 2 bits, a "
                    "lot",
              alt="Four columns of accuracy, for 2, 3, 4 and 8 bits. From 3 "
                  "bits on, the columns are near the line of the unrounded "
@@ -243,7 +243,7 @@ levels = {f"{bits} bits": symmetric(torch.linspace(-1, 1, 2001)[None],
 
 # %% trap="11.1" role="why"
 draw_histogram(w, grids=levels, unit="weight / largest",
-               title="At 2 bits most weights are nearest to zero",
+               title="At 2 bits, most weights are nearest to zero",
                alt="A bell-shaped histogram of weights around zero. Below "
                    "it are the levels: three at 2 bits, at the ends and at "
                    "zero, seven at 3 bits, fifteen at 4 bits, and a dense "
@@ -296,7 +296,7 @@ from dlsys_helpers.explorers.quantization import quantization
 quantization
 
 # %% [markdown] trap="11.1" role="more" topics="the other widths · what groups cost"
-# The other bit widths and plans cost this much:
+# The other bit widths and plans cost this much accuracy:
 
 # %% trap="11.1" role="more"
 w = reader[0].weight.data
@@ -472,12 +472,12 @@ claim("relative error of the product, static, 40 dark digits",
       product_error["static, dark digits"], above=0.15)
 
 # %% [markdown] role="concept"
-# Both methods work. Dynamic quantization needs no data. Static quantization does not have
-# to search for the largest input, but it fails silently when the calibration data differ
-# from the real inputs, because inputs beyond the last level are *clipped* to that level.
-# `torchao`, a library that quantizes torch models, has a recipe for each method, and the
-# section *Weights alone, or the inputs as well* near the end runs both recipes on a whole
-# model.
+# Dynamic and static quantization both work. Dynamic quantization needs no data. Static
+# quantization does not have to search for the largest input, but it fails silently when
+# the calibration data differ from the real inputs, because inputs beyond the last level
+# are *clipped* to that level. `torchao`, a library that quantizes torch models, has a
+# recipe for each method, and the section *Weights alone, or the inputs as well* near the
+# end runs both recipes on a whole model.
 #
 # ## Training with the rounding: quantization-aware
 #
@@ -518,10 +518,10 @@ claim("smallest slope with the straight-through estimator", w.grad.min(),
 # ## Which weights can go
 #
 # *Pruning* removes weights. The usual assumption is that small weights matter least, so
-# *magnitude pruning* sets the smallest weights to 0. How much this saves depends on the
-# pattern of the zeros. The zeros can be anywhere, they can be two out of every four
-# neighbours (the pattern *2:4*, which some GPUs can multiply faster), or they can fill
-# whole rows (*structured pruning*).
+# *magnitude pruning* sets the smallest weights to 0. How much memory and time this saves
+# depends on the pattern of the zeros. The zeros can be anywhere, they can be two out of
+# every four neighbours (the pattern *2:4*, which some GPUs can multiply faster), or they
+# can fill whole rows (*structured pruning*).
 
 # %% role="concept"
 w = torch.randn(8, 8, generator=torch.Generator().manual_seed(SEED))
@@ -562,7 +562,7 @@ claim("largest gap between the masked and the smaller pair of layers",
 
 # %% [markdown] role="concept"
 # (These layers have no bias. If yours have one, remove the unit's bias as well.) The
-# section *Three patterns of zeros* prunes a whole model in each of these ways and
+# section *Three patterns of zeros* prunes a whole model in each of the three patterns and
 # retrains it.
 
 # %% [markdown] trap="11.2" role="situation" core=true fault="prune.remove drops the mask: pruned weights come back" symptom="sparsity is gone after fine-tuning a pruned model: prune.remove, zeros come back"
@@ -604,9 +604,9 @@ losses = fit(retrained, x_train, y_train, steps=100, lr=1e-3)
 # %% trap="11.2" role="guess"
 guess("11.2",
       "What percentage of the retrained classifier's weights are zero?",
-      choices=["80 %, because `remove` has made the zeros permanent",
-               "0 %, because Adam moves every weight in every step",
-               "about 20 %, because some weights get no gradient"])
+      choices=["80 %",
+               "0 %",
+               "about 20 %"])
 
 # %% trap="11.2" role="look"
 def report(name, model):
@@ -750,10 +750,10 @@ claim("fraction of zeros with masked gradients, one step of a new Muon",
       zeros(whole_step), below=0.5)
 
 # %% [markdown] trap="11.2" role="folklore"
-# **Told:** You can remove half to four fifths of the weights for less than 2 points of
-# accuracy. **Measured:** In this classifier, without retraining, removing half of the
-# weights costs little accuracy and removing four fifths costs a lot; retraining with
-# masks recovers most of the accuracy. And zeros alone save neither memory nor time,
+# **Told:** You can remove half to four fifths of the weights for less than 2 percentage
+# points of accuracy. **Measured:** In this classifier, without retraining, removing half
+# of the weights costs little accuracy and removing four fifths costs a lot; retraining
+# with masks recovers most of the accuracy. And zeros alone save neither memory nor time,
 # because the dense tensor has as many bytes and needs as many products as before. (A file
 # with zeros compresses better, but the tensors in memory stay as large.) Removing whole
 # rows shrinks a layer; single zeros need a special format and a special kernel.
@@ -765,7 +765,7 @@ size = {name: sum(m.weight.nbytes for m in linears(model))
 print(f"half pruned: accuracy {half:.2f}   bytes {size}")
 
 # %% trap="11.2" role="folklore"
-claim("accuracy lost by pruning: half, divided by four fifths",
+claim("accuracy lost by pruning half, as a fraction of pruning four fifths",
       (before - half) / (before - at_once), below=0.6)
 claim("bytes of the pruned weights divided by bytes of the dense weights",
       size["pruned"] / size["dense"], expected=1)
@@ -839,9 +839,8 @@ draw_grids({"one test digit": told}, values=True,
 # *Distillation* trains a small *student* on the probabilities of a large *teacher*, also
 # called *soft targets*. The loss is the Kullback-Leibler divergence of the student's
 # probabilities $q$ from the teacher's probabilities $p$, $\sum p \,(\log p - \log q)$.
-# The loss is 0 if $p$ and $q$ agree. The gradient of this loss with respect to the
-# student's logits has the same form as the gradient of cross-entropy, with $p$ instead of
-# the label:
+# The loss is 0 if $p$ and $q$ agree. Its gradient with respect to the student's logits
+# has the same form as the gradient of cross-entropy, with $p$ instead of the label:
 
 # %% role="concept"
 z = torch.zeros(10, requires_grad=True)       # a student that knows nothing
@@ -908,13 +907,13 @@ guess("11.3",
       choices=["at `100`",
                "at `4`",
                "at `1`",
-               "at none: all four are within half a point of each other"])
+               "at none: all four are within half a percentage point"])
 
 # %% trap="11.3" role="look"
 plot_columns({T: 1 - reads[T] for T in (1, 4, 20, 100)}, form=".3f",
              xlabel="temperature", ylabel="error rate", marks=[1],
              reference=(1 - reads["labels"], "labels alone"),
-             title="At temperature 1 the teacher hardly helps",
+             title="At temperature 1, the teacher hardly helps",
              alt="Four columns with the error rates of students at "
                  "temperatures 1, 4, 20 and 100. The first column is the "
                  "highest, just below the line of training on labels "
@@ -955,10 +954,10 @@ claim("probability left for the other digits at temperature 1",
 
 # %% [markdown] trap="11.3" role="repair"
 # At a temperature of 100, the probabilities are nearly equal, but their *differences*
-# still reflect the teacher's logits, and the gradient depends on differences. Together,
-# the two divisions by $T$ shrink the gradient, at high temperatures by a factor of $T^2$.
-# So multiply the loss by $T^2$. If the loss also has a term for labels, forgetting the
-# factor $T^2$ silences the teacher:
+# still reflect the teacher's logits, and the gradient depends on these differences.
+# Together, the divisions of both networks' logits by $T$ shrink the gradient, at high
+# temperatures by a factor of $T^2$. So multiply the loss by $T^2$. If the loss also has a
+# term for labels, forgetting the factor $T^2$ silences the teacher:
 
 # %% trap="11.3" role="repair"
 beside = {
@@ -975,7 +974,7 @@ print({name: f"{share:.3f}" for name, share in beside.items()})
 print(f"gradient at 1, divided by that at 20: {size[1] / size[20]:.0f}")
 
 # %% trap="11.3" role="repair"
-claim("accuracy with the square minus without, labels and teacher at 20",
+claim("labels and teacher at 20: accuracy with the square minus without it",
       beside["with"] - beside["without"], above=0.01)
 
 # %% [markdown] trap="11.3" role="repair"
@@ -1256,9 +1255,9 @@ plot_lines(moves, curves, xlabel="move of the second weight",
                "point is at 0.")
 
 # %% [markdown] role="concept"
-# Where is the lowest point of such a curve? Set the derivative with respect to the move
-# to zero, which gives a move of `-error * H[1, 0] / H[1, 1]`. For many weights, the
-# quotient becomes a system of linear equations over all weights that are not rounded yet:
+# Where is the lowest point of each curve? Set the derivative with respect to the move to
+# zero, which gives a move of `-error * H[1, 0] / H[1, 1]`. For many weights, the quotient
+# becomes a system of linear equations over all weights that are not rounded yet:
 
 # %% role="concept"
 H = H_of["rise and fall together"]
@@ -1274,7 +1273,8 @@ inverse = torch.linalg.inv(H)            # the same, as the paper writes it
 by_paper = 0.3 * inverse[0, rest] / inverse[0, 0]
 
 # %% role="concept"
-claim("squared error with the best move, divided by without a move",
+claim("squared error with the best move, divided by the error without a "
+      "move",
       squared_error(H_of["rise and fall together"], best)
       / squared_error(H_of["rise and fall together"], 0.0), below=0.5)
 claim("largest gap between the two ways to write the update",
@@ -1282,8 +1282,8 @@ claim("largest gap between the two ways to write the update",
 
 # %% [markdown] role="concept"
 # This is all that *GPTQ* does: it rounds one column, moves the columns that are still
-# free by the solution of such a system, and continues with the next column. *AWQ*, near
-# the end of the lesson, changes the scale of a column instead.
+# free by the solution of this system, and continues with the next column. *AWQ*, near the
+# end of the lesson, changes the scale of a column instead.
 
 # %% [markdown] trap="11.4" role="situation" core=true fault="GPTQ without act-order: costly columns get no help" symptom="GPTQ: which columns first; rounding error of the weights grows while the model gets better"
 # ## Rounding one column after the other
@@ -1296,7 +1296,7 @@ claim("largest gap between the two ways to write the update",
 # This layer's inputs differ a lot in size, and you have to choose which column to round
 # first. A pull request adds an option and says: "Largest inputs first, because their
 # errors cost most." You try that order on new digits and compare its output error with
-# that of the opposite order.
+# the error of the opposite order.
 
 # %% trap="11.4" role="break"
 layer = linears(dense)[1]
@@ -1331,8 +1331,8 @@ found["to nearest"] = symmetric(w, 3)
 
 # %% trap="11.4" role="guess" quoted="right"
 guess("11.4",
-      "How large is the output error with the largest inputs first, "
-      "compared with the smallest inputs first?",
+      "Is the output error smaller or larger with the largest inputs first "
+      "than with the smallest first?",
       choices=["equal within 10 %",
                "over 10 % smaller",
                "over 10 % larger"])
@@ -1363,9 +1363,9 @@ claim("output error: largest first, divided by rounding to nearest",
 
 # %% [markdown] trap="11.4" role="why"
 # Only columns that are *not yet rounded* can compensate for an error. For the first
-# column, all other columns can compensate. For the last column, none can, so the last
-# column's error stays. So round the costly columns first, while other columns can still
-# compensate. Implementations call this order *act-order*.
+# column, all other columns can compensate. For the last column, none can, and its error
+# stays. So round the costly columns first, while others can still compensate.
+# Implementations call this order *act-order*.
 
 # %% trap="11.4" role="why"
 draw_grids({"free to help": torch.ones(8, 8).triu(1)},
@@ -1385,9 +1385,9 @@ claim("weight error: largest first, divided by rounding to nearest",
       off["largest first"][0] / off["to nearest"][0], above=1.1)
 
 # %% [markdown] trap="11.4" role="repair"
-# So round the columns of the largest inputs first, and judge the result by the output.
-# GPTQ needs some rows of data for calibration. Here, 40 digits are enough, because they
-# resemble the test digits. Calibration with noise fails silently:
+# So round the columns of the largest inputs first, and judge the result by the output
+# error. GPTQ needs some rows of data for calibration. Here, 40 digits are enough, because
+# they resemble the test digits. Calibration with noise fails silently:
 
 # %% trap="11.4" role="repair"
 alone, alone_new = torch.randn(2, 1000, 64, dtype=torch.float64)
@@ -1409,13 +1409,13 @@ claim("output error: largest first, divided by smallest first",
 
 # %% [markdown] trap="11.4" role="repair"
 # Pruning can use the same idea. If you remove one input of a layer, the other columns can
-# compensate for part of the damage. You write this in the exercise, where the order does
-# not matter, because all remaining columns change at once.
+# compensate for part of the damage. You write this change in the exercise, where the
+# order does not matter, because all remaining columns change at once.
 
 # %% [markdown] trap="11.4" role="more" topics="independent inputs"
-# One column can help another only if their inputs rise and fall together. The control has
-# independent inputs of the same size with mean zero, so one column can hardly compensate
-# for another:
+# One column can help another only if their inputs rise and fall together. The control
+# below has independent inputs of the same size with mean zero, so one column can hardly
+# compensate for another:
 
 # %% trap="11.4" role="more"
 apart = by_columns(w, alone, large)
@@ -1458,7 +1458,7 @@ print("largest first divided by smallest first:",
 # %% trap="11.4" role="folklore"
 claim("largest first divided by smallest first, worst of three layers",
       max(ratios), below=1)
-claim("the same at 2 bits, in the second layer",
+claim("largest first divided by smallest first at 2 bits, second layer",
       two["largest first"] / two["smallest first"], below=0.8)
 
 # %% trap="11.4" role="exercise" points=3 difficulty=3 minutes=15
@@ -1501,7 +1501,7 @@ def drop_inputs(w: torch.Tensor, x: torch.Tensor, drop: list
 # **Keep:** Judge rounding by the layer's output error, not by its weight error. In GPTQ,
 # only columns that are not yet rounded can compensate for an error, so round the columns
 # of the largest inputs first. **In your own code:** Measure each layer's output error on
-# rows that were not used for calibration, and compare the error with that of rounding to
+# rows that were not used for calibration, and compare it with the error of rounding to
 # nearest. **Seen in the wild:**
 # [`huggingface/optimum#1216`](https://github.com/huggingface/optimum/pull/1216) offers
 # this order as `desc_act`: the model is faster without this option, but has a slightly
@@ -1514,8 +1514,8 @@ def drop_inputs(w: torch.Tensor, x: torch.Tensor, drop: list
 # You quantize a larger classifier with the library `torchao`: each weight of a linear
 # layer gets 8 bits, and the biases stay unchanged. Your report has to state the size. You
 # use a popular line of code: for each parameter, it multiplies the number of entries by
-# the bytes per entry, and then it adds up the products. The ticket says: "One byte
-# instead of four, so expect about a quarter."
+# the bytes per entry, and then it adds up the products. A ticket says: "One byte instead
+# of four, so expect about a quarter."
 
 # %% trap="11.5" role="break" tags=["plumbing"]
 with contextlib.redirect_stderr(io.StringIO()):   # a note of its own
@@ -1533,9 +1533,8 @@ def counted(model):
 
 # %% trap="11.5" role="guess" quoted="wrong"
 guess("11.5",
-      "How many bytes does this line of code report after quantization, "
-      "compared with before?",
-      choices=["just as many",
+      "How many bytes does the line of code report after quantization?",
+      choices=["as many as before",
                "about half as many",
                "about a quarter as many",
                "zero"])
@@ -1551,7 +1550,8 @@ print("accuracy:     ", *[f"{share:.2f}" for share in both])
 measured("11.5", 0)
 
 # %% trap="11.5" role="look"
-claim("bytes that the line reports after quantization, divided by before",
+claim("bytes that the line reports after quantization, divided by the "
+      "bytes before",
       said[1] / said[0],
       expected=1)
 
@@ -1583,7 +1583,7 @@ files = [saved(m.state_dict()) for m in (large_reader, small_reader)]
 print("files:", *files)
 
 # %% trap="11.5" role="repair"
-claim("length of the file: after quantization, divided by before",
+claim("length of the file after quantization, divided by the length before",
       files[1] / files[0],
       above=0.25, below=0.28)
 
@@ -1605,8 +1605,8 @@ claim("length of a file of a view of ten rows, divided by the rows' bytes",
       saved({"t": table[:10]}) / table[:10].nbytes, above=500)
 
 # %% [markdown] trap="11.5" role="more" topics="a copy of the rows · what 8 bits cost"
-# A copy of the ten rows has its own storage. The claims also show that 8 bits cost little
-# accuracy:
+# A copy of the ten rows has its own storage. The claims below also show that 8 bits cost
+# little accuracy:
 
 # %% trap="11.5" role="more"
 claim("length of the copy's file, divided by length of the view's file",
@@ -1617,10 +1617,10 @@ claim("accuracy lost at 8 bits", both[0] - both[1],
       below=0.02)
 
 # %% [markdown] trap="11.5" role="folklore"
-# **Told:** With the older function `quantize_dynamic`, a model shrinks to a third or less
-# by the popular line. **Measured:** That function's packed weights are not parameters at
-# all, so the line does not count them. This model has no other parameters, so the line
-# reports zero bytes. Only the file shows how large the model is.
+# **Told:** According to the popular line, the older function `quantize_dynamic` shrinks a
+# model to a third or less. **Measured:** That function's packed weights are not
+# parameters at all, so the line does not count them. This model has no other parameters,
+# so the line reports zero bytes. Only the file shows how large the model is.
 
 # %% trap="11.5" role="folklore"
 with warnings.catch_warnings():
@@ -1632,7 +1632,7 @@ print("counted", counted(packed), "  file", packed_file)
 
 # %% trap="11.5" role="folklore"
 claim("bytes counted in the packed model", counted(packed), expected=0)
-claim("length of its file, divided by length of the float32 model's file",
+claim("length of the packed model's file, divided by the float32 model's",
       packed_file / files[0],
       above=0.24, below=0.28)
 
@@ -1768,8 +1768,8 @@ draw_blocks({"model": ["x", "mean > 0.5 ?", ("1 - x", "x as it is"),
                 "goes straight to the net.")
 
 # %% [markdown] trap="11.6" role="why"
-# A test with normally distributed random numbers does not find this fault. Their mean is
-# near 0, so every batch takes the same path as the example:
+# A test with normally distributed random numbers does not find the missing branch. Their
+# mean is near 0, so every batch takes the same path as the example:
 
 # %% trap="11.6" role="why" compare=false
 noise = [torch.randn(n, 64) for n in (1, 7, 100, 1000)]
@@ -1860,7 +1860,7 @@ claim("largest gap of the exported program, both branches", gaps["export"],
       below=1e-4)
 
 # %% [markdown] trap="11.6" role="repair"
-# In the exercise you compare a program with its model, which takes some care. The model
+# In the exercise, you compare a program with its model, which takes some care. The model
 # must be in eval mode, or dropout makes model and program differ. The program or the
 # model may write into its input, so give each of them a copy. Compare shapes before
 # values. The batches also have to reach each branch, but choosing the batches is the
@@ -2002,7 +2002,7 @@ def disagreements(model: torch.nn.Module, program, batches: list,
 # %% [markdown] trap="11.7" role="situation" fault="an example of one row fixes the batch size" symptom="ONNX file takes only batch size 1 although dynamic_shapes was given; got invalid dimensions for input"
 # ## One digit, or several
 #
-# With a recurrent layer, a different classifier processes a digit row by row, and you
+# Another classifier has a recurrent layer, which processes a digit row by row, and you
 # have to export this classifier to an ONNX file. An exporter runs the model once, so it
 # needs an example, and you pass one digit. The service may send several digits at a time,
 # so you declare the input's first dimension as dynamic: `dynamic_shapes=({0:
@@ -2061,13 +2061,13 @@ print(f"gap on the example: {gap:.0e}")
 measured("11.7", 2)
 
 # %% trap="11.7" role="look"
-claim("numbers of digits, of four, that the file accepts",
+claim("batch sizes, out of four, that the file accepts",
       len(takes(one_digit)[0]), expected=1)
 
 # %% [markdown] trap="11.7" role="why"
 # Torch treats sizes of 0 and 1 as special, because a dimension of size 1 broadcasts to
 # any other size. The ONNX exporter lets the 1 in your example stand for any size, unless
-# something in the model checks whether the size is 1. The recurrent layer does check.
+# something in the model checks whether the size is 1. The recurrent layer does check it.
 # `torch.export` then raises an error and suggests a fixed size. The ONNX exporter follows
 # the suggestion without telling you:
 
@@ -2108,7 +2108,7 @@ draw_grids({"digits at a time": answered},
                "accept all four numbers.")
 
 # %% trap="11.7" role="repair"
-claim("numbers, of four, that are accepted, by rows, example of two digits",
+claim("batch sizes accepted, out of four: by rows, example of two digits",
       len(takes(two_digits)[0]), expected=4)
 
 # %% [markdown] trap="11.7" role="repair"
@@ -2116,8 +2116,8 @@ claim("numbers, of four, that are accepted, by rows, example of two digits",
 # the size is fixed. If it is a name, any size should work.
 #
 # An example fixes more than sizes. Everything that is not a tensor becomes a constant: a
-# number, a string, the length of a list. In the exercise you check all of these constants
-# by comparing examples.
+# number, a string, the length of a list. In the exercise, you check all of these
+# constants by comparing examples.
 
 # %% [markdown] trap="11.7" role="more" topics="the switch of the exporter · a dict of settings"
 # On its own, `torch.export` treats every size of 1 in the example as fixed and refuses to
@@ -2145,13 +2145,13 @@ for (name, switch), no in refusals.items():
     print(f"{name:8} switch {switch!s:5} refused {no}")
 
 # %% trap="11.7" role="more"
-claim("models, of two, that torch.export refuses without the switch",
+claim("models, out of two, that torch.export refuses without the switch",
       refusals["plain", False] + refusals["by rows", False], expected=2)
 claim("with the switch, does torch.export refuse only the model by rows",
       refusals["by rows", True] and not refusals["plain", True],
       expected=True)
 claim("gap between file and model on the example", gap, below=1e-3)
-claim("numbers, of four, that are accepted, plain, example of one digit",
+claim("batch sizes accepted, out of four: plain, example of one digit",
       len(takes(plain_file)[0]), expected=4)
 claim("largest gap, by rows, example of two digits",
       largest_gap(two_digits, by_rows), below=1e-3)
@@ -2368,7 +2368,7 @@ along_sum = mxfp4(inputs, 1) @ mxfp4(weight, 1).T
 apart = (product(inputs, weight) - along_sum).norm() / along_sum.norm()
 
 # %% trap="11.8" role="why"
-claim("relative gap between codes first, then scales, and rounding first",
+claim("relative gap between scaling sums of codes and rounding first",
       apart,
       below=1e-5)
 
@@ -2440,7 +2440,7 @@ theirs = MXTensor.to_mx(inputs, torch.float4_e2m1fn_x2, 32).dequantize(
 claim("accuracy of the emulation minus accuracy of the device",
       emulated - on_device,
       above=0.2)
-claim("error along the digits, divided by along the sum, no loud unit",
+claim("no loud unit: error along the digits divided by error along the sum",
       product_off(0) / product_off(1), above=0.85, below=1.15)
 claim("numbers in which torchao's MXFP4 differs",
       int((theirs != mxfp4(inputs, 1)).sum()), expected=0)
@@ -2452,8 +2452,8 @@ claim("fraction of the quiet inputs that become zero along the sum",
 # Blocks along the tokens are fine for numbers that are only *stored*, such as the keys of
 # trap 13.7, which are converted to a wider type before the multiplication. And some sums
 # do run along the tokens: over the keys in the product of attention weights and values,
-# and over the batch in a weight's gradient. So training rounds a tensor twice, once along
-# each axis, unless its blocks are squares, which work for both sums.
+# and over the batch in a weight's gradient. Training therefore rounds a tensor twice,
+# once along each axis, unless its blocks are squares, which work for both sums.
 #
 # Which power of two becomes the scale is also a choice. The cell below uses blocks of
 # MXFP8, whose largest level is 448. The specification uses only the largest number's
@@ -2477,9 +2477,10 @@ for way, power in powers.items():
           f"a block's maximum {worst[way]:.3f}")
 
 # %% trap="11.8" role="more"
-claim("fraction of blocks that are clipped, to the nearest power",
+claim("fraction of blocks that are clipped, scale to the nearest power",
       clipped["nearest"], above=0.5)
-claim("fraction of blocks that are clipped, rounded up", clipped["up"],
+claim("fraction of blocks that are clipped, scale rounded "
+      "up", clipped["up"],
       expected=0)
 claim("largest relative error of a block's maximum, nearest power",
       worst["nearest"], above=0.25)
@@ -2552,13 +2553,13 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
 #
 # In *NVFP4*, each block of 16 neighbours shares a scale that is finer than a power of
 # two: a float8 number in E4M3. Normally distributed numbers are rounded with a relative
-# error of about a tenth. So you train a classifier with gradients in NVFP4. In the
-# backward pass, a layer uses its output gradient in two products, one for its inputs, one
-# for its weights. For each product, you round the gradient along the summed axis.
-# Everything else stays in float32.
+# error of about a tenth. You train a classifier with gradients in NVFP4. In the backward
+# pass, a layer uses its output gradient in two products, one for its inputs, one for its
+# weights. For each product, you round the gradient along the summed axis. Everything else
+# stays in float32.
 #
 # With 16 digits per step, the classifier learns. Then you use 256 digits per step, with
-# Adam as before. With float32 gradients, this run ends at a loss of about 0.1.
+# Adam as before. With float32 gradients, the same run ends at a loss of about 0.1.
 
 # %% trap="11.9" role="break"
 def nvfp4(x, axis):
@@ -2638,11 +2639,12 @@ claim("loss with 256 digits per step divided by loss with 16",
 
 # %% [markdown] trap="11.9" role="why"
 # The loss is a mean, so one digit's gradient is divided by the number of digits. In
-# float32 this does not matter, because Adam ignores the size of a gradient. But a block's
-# scale, its largest number divided by 6, has to be stored in E4M3, whose smallest
-# positive number is `2 ** -9`. A scale below half of this number is rounded to zero. So
-# every block whose largest number is below `6 * 2 ** -10`, or `0.0059`, becomes zero.
-# With 256 digits per step, no output gradient is larger than `1 / 256`, or `0.0039`.
+# float32, this division does not matter, because Adam ignores the size of a gradient. But
+# a block's scale, its largest number divided by 6, has to be stored in E4M3, whose
+# smallest positive number is `2 ** -9`. A scale below half of this number is rounded to
+# zero. So every block whose largest number is below `6 * 2 ** -10`, or `0.0059`, becomes
+# zero. With 256 digits per step, no output gradient is larger than `1 / 256`, or
+# `0.0039`.
 
 # %% trap="11.9" role="why"
 def error_at(size, rounding, axis=1):
@@ -2715,7 +2717,7 @@ claim("fraction of the weights moved by a first step of 16 digits",
 # %% [markdown] trap="11.9" role="more"
 # torchao returns the same numbers, with one scale and with two. In torchao, block scales
 # never become zero, because they stay at 1 / 64 or above. Small numbers are lost anyway:
-# in `nvfp4` their scales become zero, and in torchao their codes do.
+# in `nvfp4`, their scales become zero, and in torchao, their codes do.
 
 # %% trap="11.9" role="more" tags=["plumbing"]
 with contextlib.redirect_stderr(io.StringIO()):
@@ -2897,10 +2899,10 @@ claim("relative error of the logits, larger of dynamic and static",
       below=0.5)
 
 # %% [markdown] role="concept"
-# This table depends on your processor. If it has instructions for 8-bit products (VNNI),
-# the dynamic and the static classifier each have an error below a hundredth. Without such
-# instructions, pairs of products are added in 16 bits and clipped, and both classifiers
-# have a large error. oneDNN explains this in [Nuances of int8
+# The printed table depends on your processor. If it has instructions for 8-bit products
+# (VNNI), the dynamic and the static classifier each have an error below a hundredth.
+# Without such instructions, pairs of products are added in 16 bits and clipped, and both
+# classifiers have a large error. oneDNN explains this in [Nuances of int8
 # computations](https://oneapi-src.github.io/oneDNN/dev_guide_int8_computations.html). So
 # test a quantized file on the kind of machine that will run it.
 
@@ -2923,7 +2925,7 @@ claim("accuracy, static, calibrated in the dark",
 
 # %% role="concept"
 code = kinds["weights, 4 bits"][2].weight
-claim("length of the file: with 4 bits, divided by with 8 bits",
+claim("length of the file with 4 bits, divided by the length with 8 bits",
       bytes_of["weights, 4 bits"] / bytes_of["weights, 8 bits"],
       above=1.05)
 claim("bytes of one 4-bit code", code.qdata.element_size(), expected=1)
@@ -2938,7 +2940,7 @@ claim("weights that share a scale", code.numel() / code.scale.numel(),
 # %% [markdown] role="concept"
 # ### Four bits that are not integers: NF4, MXFP4, NVFP4
 #
-# Sixteen levels of a 4-bit format need not be evenly spaced. *NF4* puts its levels at
+# The sixteen levels of a 4-bit format need not be evenly spaced. *NF4* puts its levels at
 # quantiles of a normal distribution. *FP4* is a float with two exponent bits and one
 # mantissa bit, E2M1. FP4's levels are 0, 0.5, 1, 1.5, 2, 3, 4 and 6, and their negatives.
 # On their own, these levels cover only a small range, so each block of neighbours has a
@@ -2996,7 +2998,8 @@ claim("bits per weight, NVFP4, without its single float32",
       bits_each(4, 16, scale=8), expected=4.5)
 claim("weight error in NVFP4, divided by weight error in MXFP4",
       off_four["NVFP4"] / off_four["MXFP4"], below=0.97)
-claim("weight error in NVFP4, divided by weight error in int4 by 16",
+claim("weight error in NVFP4, divided by weight error in int4, groups of "
+      "16",
       off_four["NVFP4"] / off_four["int4, groups of 16"], above=1.05)
 
 # %% [markdown] role="concept"
@@ -3010,8 +3013,8 @@ claim("weight error in NVFP4, divided by weight error in int4 by 16",
 # %% [markdown] role="concept"
 # ### A model that learns with the rounding
 #
-# Here the straight-through estimator trains a whole model. The first classifier from trap
-# 11.1, with a grid for each row, is trained for another 200 steps, either before the
+# Here, the straight-through estimator trains a whole model. The first classifier from
+# trap 11.1, with a grid for each row, is trained for another 200 steps, either before the
 # rounding or with the rounding in the forward pass. (The estimator is from [Bengio et al.
 # 2013](https://arxiv.org/abs/1308.3432).)
 
@@ -3060,10 +3063,10 @@ for bits, row in share.items():
 # %% role="concept"
 claim("accuracy at 2 bits with the straight-through estimator",
       share[2]["straight through"], above=0.85)
-claim("that accuracy minus the accuracy if training comes first",
+claim("accuracy at 2 bits, straight through minus training before rounding",
       share[2]["straight through"] - share[2]["trained, then rounded"],
       above=0.05)
-claim("that accuracy minus the accuracy with the rounding's slope",
+claim("accuracy at 2 bits, straight through minus the rounding's slope",
       share[2]["straight through"] - share[2]["slope of the rounding"],
       above=0.05)
 
@@ -3071,10 +3074,10 @@ claim("that accuracy minus the accuracy with the rounding's slope",
 # At 2 bits, training with the rounding recovers this classifier's accuracy. The same
 # number of training steps before the rounding does not. Nor does training with the
 # rounding's true slope, because this slope is zero except at each row's largest weight,
-# on which the scale depends. At 3 bits there is little accuracy to recover. In torchao,
+# on which the scale depends. At 3 bits, there is little accuracy to recover. In torchao,
 # [`QATConfig`](https://docs.pytorch.org/ao/stable/generated/torchao.quantization.qat.QATConfig.html)
-# does this, with `step="prepare"` before the training and `step="convert"` after the
-# training.
+# trains in this way, with `step="prepare"` before the training and `step="convert"` after
+# the training.
 
 # %% role="concept"
 claim("accuracy recovered by the straight-through estimator at 3 bits",
@@ -3087,8 +3090,8 @@ claim("accuracy recovered by the straight-through estimator at 3 bits",
 # each input instead. If an input is large, an error in its weights costs a lot. So before
 # the rounding, AWQ multiplies that input's column by a factor and divides the input by
 # the same factor, which leaves the product the same. The step of a row's grid also stays
-# the same, as long as the row's largest weight is in a different column. So the weights
-# in the enlarged column have a smaller relative rounding error. AWQ finds the factors by
+# the same, as long as the row's largest weight is in another column. So the weights in
+# the enlarged column have a smaller relative rounding error. AWQ finds the factors by
 # searching over powers: each factor is the input's size to a power between 0 and 1.
 
 # %% role="concept"
@@ -3120,9 +3123,11 @@ for name, (x, new) in inputs.items():
 claim("output error, inputs from digits: AWQ divided by rounding to "
       "nearest",
       over["of digits"][0], below=1.02)
-claim("the same, independent inputs of equal size",
+claim("output error, independent inputs of equal size: AWQ divided by "
+      "rounding to nearest",
       over["alike, independent"][0], above=0.96, below=1.04)
-claim("the same, independent inputs of different sizes",
+claim("output error, independent inputs of different sizes: AWQ divided by "
+      "rounding to nearest",
       over["unlike, independent"][0], below=0.95)
 
 # %% [markdown] role="concept"
@@ -3190,7 +3195,7 @@ claim("loss with 4 bits where they do not help minus where they help",
 # %% [markdown] role="concept"
 # ### Three patterns of zeros
 #
-# Here a whole net loses half of its weights in one of three patterns: the smallest
+# Here, a whole net loses half of its weights in one of three patterns: the smallest
 # weights *anywhere*, the two smallest out of *every four* neighbours in a row (2:4), or
 # the *units* with the smallest norms, as whole rows. The last layer stays unpruned. Then
 # each net is retrained for 100 steps with its masks, as in trap 11.2.
@@ -3283,13 +3288,13 @@ print(f"largest gap of a logit {gap:.0e}   bytes {size}")
 # %% role="concept"
 claim("largest gap between logits of the smaller and the masked net", gap,
       below=1e-4)
-claim("length of the smaller net's file, divided by the dense one's",
+claim("length of the smaller net's file, divided by the dense net's",
       size["without units"] / size["dense"], below=0.55)
-claim("length of the file with positions, divided by the dense one's",
+claim("length of the file with positions, divided by the dense net's",
       size["with places"] / size["dense"], above=1.2)
 
 # %% [markdown] role="concept"
-# Half of the weights are gone, and yet the file has grown, because by default torch
+# Half of the weights are gone, and yet the file has grown, because by default, torch
 # stores a column index of 8 bytes with each 4-byte weight. The pattern 2:4 needs less
 # space, because a position among four takes only two bits; torch's [sparse
 # tensors](https://docs.pytorch.org/docs/stable/sparse.html) support this pattern on GPUs.
@@ -3341,7 +3346,8 @@ print({name: f"{n / numbers:.2f}" for name, n in lengths.items()})
 # %% role="concept"
 claim("length of torch.export's file, divided by the bytes of weights",
       lengths["torch.export"] / numbers, below=1.1)
-claim("the same, with a view of the test digits as the example",
+claim("length with a view of the test digits as the example, divided by "
+      "the bytes of weights",
       lengths["its example a view"] / numbers, above=1.3)
 claim("largest gap of the large classifier's ONNX file",
       largest_gap(large_file, large_reader), below=1e-3)
@@ -3413,7 +3419,7 @@ for rows in (1, 256):
 #   the output, not the weights. In trap 11.4, the better output had the worse weights.
 # - [ ] either, because both errors measure the same :: The two errors agree only if the
 #   inputs have the same size, are independent and have mean zero.
-# - [x] B, and check the accuracy as well :: The next layer receives the output, and in the end the accuracy decides.
+# - [x] B, and check the accuracy as well :: The next layer receives the output, and in the end, the accuracy decides.
 
 # %% [markdown] role="quiz"
 # **3. You mask the gradients of pruned weights and use an SGD optimizer with momentum
@@ -3448,14 +3454,14 @@ for rows in (1, 256):
 #
 # - [ ] the program is right :: Random numbers with mean 0 take the same branch each time,
 #   so the other branch was never tested.
-# - [ ] it is right up to rounding :: What matters is not the size of the gap but which branch was taken.
+# - [ ] the program is right up to rounding :: What matters is not the size of the gap but which branch was taken.
 # - [x] one branch is right, and you need inputs that test the other branch :: A test
 #   needs an input for each branch.
 
 # %% [markdown] role="quiz"
 # **7. You export a model with one row as the example and declare the first size as
-# dynamic. With a different model, the same call produced a file for any number of rows.
-# This time**
+# dynamic. With another model, the same call produced a file for any number of rows. This
+# time**
 #
 # - [ ] the file again accepts any number, because the call is the same :: Whether a size
 #   of 1 stays dynamic depends on whether the model checks it.
@@ -3487,17 +3493,17 @@ for rows in (1, 256):
 # ## On a GPU: when fewer bits save time
 #
 # If its input has one row, a layer reads each weight once and uses it once. If its input
-# has 4,096 rows, the layer uses each weight 4,096 times. So for a large matrix the bytes
+# has 4,096 rows, the layer uses each weight 4,096 times. So for a large matrix, the bytes
 # read determine the time in the first case, and the multiplications in the second. A
 # weight stored in 8 or 4 bits is converted back to 16 bits before it is multiplied,
 # unless the hardware can multiply values of the narrow type directly.
 #
 # **Before you run anything:** Take a weight matrix of 16,384 x 16,384. With one row, how
-# long does the product take with 8-bit and 4-bit weights, compared with 16 bits? With
-# 4,096 rows, how much time do you save with 8-bit weights that are converted back first,
-# and with the kernel that torchao calls for 4 bits? And for 4,096 rows, how long do
-# products of 8-bit integers, of 8-bit floats, and of a 2:4 matrix take, compared with 16
-# bits?
+# long does the product take with 8-bit and with 4-bit weights, as a fraction of the time
+# with 16 bits? With 4,096 rows, how much time do you save with 8-bit weights that are
+# converted back first, and with the kernel that torchao calls for 4 bits? And for 4,096
+# rows, how long do products of 8-bit integers, of 8-bit floats, and of a 2:4 matrix take,
+# as a fraction of the time with 16 bits?
 
 # %% role="gpu"
 from torch.nn.functional import ScalingType, scaled_mm
@@ -3570,7 +3576,7 @@ launches = cost(lambda: chain(row)).orders
 print(f"launches of a chain of eight small layers: {launches}")
 
 # %% role="gpu"
-claim("bytes read with int4, divided by 16 bits",
+claim("bytes read with int4, divided by bytes read with 16 bits",
       read["int4"] / read["16 bits"],
       expected=0.25)
 claim("FLOPs per byte with one row", per_byte(1), expected=1)
@@ -3656,16 +3662,16 @@ answers_here
 # takes 129 µs instead of 207 µs. But 129 µs is nine times the 14 µs of a small product in
 # stage 1, so a call costs more than its one launch.
 #
-# **Keep:** For one row, the bytes of the weights set the minimum time. With 16 and 8 bits
-# a kernel comes close to this minimum; with 4 bits, the kernel measured here does not.
-# For many rows, the products determine the time. Weights that are converted back to 16
-# bits save no multiplications, and the 4-bit kernel, which is fastest for one row, is by
-# far the slowest for 4,096 rows. Products of 8-bit integers should take half the 16-bit
-# time. Here PyTorch's own call achieves less than half of this saving, and the call for
-# 8-bit floats achieves nearly all of it. torchao's tables differ as well: in the table of
-# 2024, on an A100, 8-bit weights take 0.62 of the 16-bit time; in the table of 2026,
-# where an H100 serves 32 prompts at once, they take 1.5 times as long. So measure with
-# the batch size that you serve. **Source:** Torchao, [benchmarks of
+# **Keep:** For one row, the bytes of the weights set the minimum time. With 16 and 8
+# bits, a kernel comes close to this minimum; with 4 bits, the kernel measured here does
+# not. For many rows, the products determine the time. Weights that are converted back to
+# 16 bits save no multiplications, and the 4-bit kernel, which is fastest for one row, is
+# by far the slowest for 4,096 rows. Products of 8-bit integers should take half the
+# 16-bit time. Here, PyTorch's own call achieves less than half of this saving, and the
+# call for 8-bit floats achieves nearly all of it. torchao's tables differ as well: in the
+# table of 2024, on an A100, 8-bit weights take 0.62 of the 16-bit time; in the table of
+# 2026, where an H100 serves 32 prompts at once, they take 1.5 times as long. So measure
+# with the batch size that you serve. **Source:** Torchao, [benchmarks of
 # 2024](https://github.com/pytorch/ao/blob/03d01adcbcf8f85b0e61bef84957013b89e6902f/torchao/quantization/README.md),
 # [of today](https://docs.pytorch.org/ao/main/workflows/inference.html), and
 # [sparsity](https://github.com/pytorch/ao/blob/0021c2f043aada339f3cad62535941b01f196bdc/torchao/sparsity/README.md),

@@ -31,7 +31,7 @@ crop       | train first pads each image with pad zeros on every side and crops 
              pixels. | train's answer
 own place  | At each call, train draws a crop position for each image, without a seed, and every
              position is equally likely. | fraction of images; set a seed
-example    | Example: with pad 0 both functions return the same values. | case the example
+example    | Example: with pad 0, both functions return the same values. | case the example
 """)
 
 

@@ -306,7 +306,7 @@ wrong("returning the report of the first call again", "left alone",
       'optimizer.report = getattr(optimizer, "report", report)\n    return optimizer.report')
 wrong("counting only ghosts that are trainable", "ghosts",
       GHOST, f"p.requires_grad and {GHOST}")
-wrong("telling tensors apart by their place in memory", "identity",
+wrong("telling tensors apart by their memory address", "identity",
       MISSING, MISSING + " and p.data_ptr() not in {q.data_ptr() for q in held if q.dim() > 1}",
       GHOST, GHOST + " and p.data_ptr() not in {q.data_ptr() for _, q in named if q.dim() > 1}")
 wrong("taking the alphabetically first of two names", "names",

@@ -26,7 +26,7 @@ ex.promise("rest", "including \"embedding.w\" and \"layers.norm.w\".",
            cases=("layers and embed deeper in a name", "names that only look alike"))
 ex.promise("any order", "Names come in any order.",
            cases=("the top first", "names in any order", "twelve layers in any order"))
-ex.promise("missing", "The last layer has 1 step even if no name has 0.",
+ex.promise("missing", "The last layer has 1 step even if no name has 0 steps.",
            cases=("no layers", "no embedding", "a head alone", "no head", "an embedding alone",
                   "layers alone, one tensor each", "no name at all"))
 ex.promise("left alone", "names is unchanged.", says=("inputs after the call",))

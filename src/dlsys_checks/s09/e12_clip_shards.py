@@ -31,7 +31,7 @@ clip     | If the norm of the whole gradient, all shards of all ranks, is above 
            it to max_norm, up to a relative error of 1e-4; | shard
 small    | otherwise change no shard. | case a norm below the limit; all zeros; a norm just below
            the limit
-before   | The sum of all squares fits into float32. Return the norm before the clip. | norm on rank
+before   | The sum of all squares fits into float32. Return the norm before clipping. | norm on rank
 example  | Example: a shard [3.] here and [4.] elsewhere, with max_norm 1, give 5.0, and the shard
            here becomes [0.6]. | case the example
 """)
@@ -105,7 +105,7 @@ def law(out, parts, max_norm, views):
         for got, given in zip(done["shards"], part, strict=True):
             if factor == 1:
                 expect_equal(f"shard of rank {rank}, when the norm is small", got, given)
-            expect_close(f"shard of rank {rank} after the clip", got,
+            expect_close(f"shard of rank {rank} after clipping", got,
                          (given.double() * factor).float(), rtol=3e-4)
         expect_close(f"norm on rank {rank}", done["norm"], norm, rtol=1e-4)
 
@@ -150,7 +150,7 @@ wrong("clamping each value at the limit", ("clip", "small"),
       "s.mul_(max_norm / norm)", "s.clamp_(-max_norm / 9, max_norm / 9)")
 wrong("clipping correctly, but returning the rank's own norm",
       "norm", "return norm", "return squares.sqrt().item()")
-wrong("returning the norm after the clip", "before", "return norm", "return min(norm, max_norm)")
+wrong("returning the norm after clipping", "before", "return norm", "return min(norm, max_norm)")
 wrong("returning the norm as a tensor", "norm",
       "return norm", "return torch.tensor(norm)", says="type of the norm")
 wrong("putting new tensors into the list", "in place",

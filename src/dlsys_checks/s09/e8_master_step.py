@@ -15,7 +15,7 @@ MOVING = ("momentum", "large gradients", "a rate that changes", "a gradient miss
           "a gradient of zeros", "a momentum with many digits")
 ex.promise("step", "Take one step of SGD with momentum on bfloat16 weights,", says=("weight",))
 ex.promise("in place", "in place.", says=("weight",))
-ex.promise("nearest", "After each step a weight is the bfloat16 value nearest to the result of "
+ex.promise("nearest", "After each step, a weight is the bfloat16 value nearest to the result of "
                       "the same steps in float32:", says=("weight",))
 ex.promise("rule", "v = momentum * v + grad,",
            cases=MOVING)
