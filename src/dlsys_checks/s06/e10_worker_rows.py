@@ -17,7 +17,8 @@ once    | Yield the rows of a stream that are this worker's share. Every worker 
           times that; not in the stream
 ranks   | The numbers of rows of two ranks differ by at most one, | rows of each rank
 workers | and so do the numbers of rows of two workers of one rank. | rows of each worker
-type    | Args: stream: an iterator over rows of any type. | case lines of text; rows around 0
+type    | Args: stream: an iterator over rows of any type. | case lines of text; rows around 0;
+          rows that are None
 equal   | Rows can be equal. | case equal rows
 short   | It can have fewer rows than there are workers, or none. | case fewer rows than workers;
           no rows
@@ -52,6 +53,7 @@ def cases(g):
             one("lines of text", 2, 2, 0, rows=["one", "line", "", "two", "lines", "and",
                                                  "a", "long", "row", "of", "words"]),
             one("rows around 0", 3, 2, 0, rows=list(range(-7, 4))),
+            one("rows that are None", 2, 2, 0, rows=[14, 16, None, 17, 18, 19, 13, 12, 11]),
             one("equal rows", 2, 3, 0, rows=[7, 7, 8, 7, 8, 8, 9, 7, 7, 8, 7, 9, 7, 8, 7, 7, 8, 8]),
             one("the example", 2, 2, 0, rows=list(range(5, 12)))]
 
@@ -87,7 +89,7 @@ def law(out, rows, workers, world):
     for share in shares:
         expect_type("rows of a worker", share, list)
     given = [row for share in shares for row in share]
-    strange = [row for row in given if type(row) not in (int, str) or row not in rows]
+    strange = [row for row in given if type(row) not in (int, str, type(None)) or row not in rows]
     if strange:
         raise Broken("rows that are not in the stream", strange, [], "Yield the rows themselves.")
     for place, row in enumerate(rows):
@@ -161,6 +163,8 @@ wrong("dealing the rows out by their values", ("ranks", "workers"), MINE,
       "sum(map(ord, str(row))) % world == rank and place // world % team == worker")
 wrong("skipping empty rows", "type", MINE, "row and " + MINE)
 wrong("stopping at an empty row", "type", ROW, "yield row\n        if not row: return")
+wrong("taking None for the end of the stream", "type", "enumerate(stream)",
+      "enumerate(iter(lambda: next(stream, None), None))")
 wrong("skipping a row that has come before", "equal", LOOP,
       "rows = set()\n    " + LOOP + "\n        if row in rows: continue\n        rows.add(row)")
 wrong("reading the first row outside the loop", "short", LOOP,
@@ -187,3 +191,16 @@ def ahead(stream, worker, workers, rank, world):
         yield from held
         held = [row] if place % every == mine else []
     yield from held
+
+
+@ex.wrong("yielding early rows again at the end until all shares are equal", breaks="once")
+def padded(stream, worker, workers, rank, world):
+    every, count, early = max(workers, 1) * world, 0, []
+    mine = worker * world + rank
+    for count, row in enumerate(stream, 1):
+        early = early if len(early) == every else [*early, row]
+        if (count - 1) % every == mine:
+            yield row
+    left = count % every
+    if left and mine >= left:
+        yield early[(mine - left) % len(early)]
