@@ -1041,9 +1041,8 @@ plot_lines(range(200), {"training loss": train, "validation loss": val},
                "is lowest early and then rises.")
 
 # %% [markdown] trap="06.3" role="why"
-# The network also fits the wrong labels, which lowers the training loss. The training
-# loss does not show where learning ends and memorizing begins. For that, you need images
-# that the network does not train on.
+# The network also fits the wrong labels, which lowers the training loss. Only the
+# validation images show where learning ends and memorizing begins.
 
 # %% trap="06.3" role="repair"
 by_val = stops_at(val)
