@@ -539,7 +539,9 @@ claim("additional eights found, as a fraction of all eights",
 
 # %% [markdown] trap="01.2" role="more" topics="a threshold at logit 0 · the eights that are still missed · a sigmoid inside the model"
 # You can put the score through a sigmoid and compare the probability with 0.5, or compare
-# the score itself with 0. Both comparisons raise the same alarms.
+# the score itself with 0. Here both comparisons raise the same alarms. (In `float16`, the
+# sigmoid of a small positive score can round to exactly 0.5. Only the second comparison
+# then raises the alarm.)
 
 # %% trap="01.2" role="more"
 claim("lowest score (no probability is negative)", score.min(), below=0)

@@ -1220,8 +1220,9 @@ claim("final loss of SGD, four undivided parts", sgd_small, above=1000)
 # off by more than 5 %. If most of one part is padding, the gradient is off by more than a
 # third. With BatchNorm in parts of 8 rows, the gradient is off by more than 15 %.
 # **Told:** If you do not divide, training becomes unstable. **Measured:** With SGD at a
-# learning rate of 0.15, training does become unstable. With Adam and no weight decay, you
-# end up with the same weights, whether you divide or not.
+# learning rate of 0.15, training does become unstable. With Adam and no weight decay,
+# this linear layer ends up with the same weights, up to rounding, whether you divide or
+# not.
 
 # %% trap="02.4" role="exercise" points=4 difficulty=3 minutes=15
 def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
@@ -1479,10 +1480,11 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
 # 3. Store the `training` flag of every module before you change it, and restore each one afterwards.
 
 # %% [markdown] trap="02.5" role="keep"
-# **Keep:** A loss with a graph keeps the activations of its whole batch in memory.
-# `eval()` switches the mode of layers, `no_grad()` stops the recording of graphs, and an
-# evaluation needs both calls. Average the loss over rows, not over batches. **In your own
-# code:** Look for `+= loss` without `.item()`. **Source:** PyTorch notes, [Autograd
+# **Keep:** A loss with a graph keeps the activations of its whole batch in memory until
+# `backward()` frees them. `eval()` switches the mode of layers, `no_grad()` stops the
+# recording of graphs, and an evaluation needs both calls. Average the loss over rows, not
+# over batches. **In your own code:** Look for `+= loss` without `.item()`. **Source:**
+# PyTorch notes, [Autograd
 # mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html), locally disabling
 # gradient computation.
 
@@ -2054,7 +2056,7 @@ claim("largest gap between compiled and not compiled",
 #
 # - [ ] They blow up, as with a rate four times too large :: The weights can blow up with SGD. Adam divides each gradient by the gradient's own size.
 # - [ ] They learn four times more slowly :: The factor cancels, whether it is too large or too small.
-# - [x] Up to rounding, they end where they would have ended with the division :: So nobody notices the mistake until somebody switches to SGD, or adds clipping (stage 3) or weight decay (stage 4), which depend on the size of the gradient.
+# - [x] They end close to where they would have ended with the division :: So nobody notices the mistake until somebody switches to SGD, or adds clipping (stage 3) or weight decay (stage 4), which depend on the size of the gradient.
 
 # %% [markdown] role="quiz"
 # **6. An evaluation calls `model.eval()` and adds up `loss.item()`. What happens to the

@@ -1339,8 +1339,9 @@ claim("variance after ReLU, He: 1 - 1 / pi", h.var(), expected=0.682,
 # %% [markdown] trap="03.4" role="folklore"
 # **Told:** He's rule is PyTorch's default, it keeps the *variance* near 1, and you should
 # use `fan_out`. **Measured:** The default's variance is a sixth of He's. In wide layers,
-# He's rule keeps the *mean square* near 1, and the variance after ReLU is 0.682. If each
-# layer doubles the width, `fan_out` halves the mean square per layer on the way forward.
+# He's rule keeps the *mean square* near 1, and the variance after ReLU is 0.682 times the
+# mean square. If each layer doubles the width, `fan_out` halves the mean square per layer
+# on the way forward.
 
 # %% trap="03.4" role="exercise" points=4 difficulty=3 minutes=15
 def init_(net: nn.Sequential) -> None:

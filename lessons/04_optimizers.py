@@ -116,7 +116,7 @@ claim("size of the running sum when the signs alternate",
 
 # %% [markdown] role="concept"
 # So momentum speeds up movement in a direction that stays the same, by a factor of up to
-# $1/(1-0.9) = 10$, and cancels movement in a direction that alternates. For the same
+# $1/(1-0.9) = 10$, and damps movement in a direction that alternates. For the same
 # reason, momentum averages out part of the noise of small batches. Usual values of the
 # momentum are 0.9 and, for long runs, 0.99. Momentum has a price. With a momentum of 0.9,
 # the steps become up to ten times as long, so a rate that suits plain SGD may be too
@@ -1395,10 +1395,10 @@ claim("fraction of hidden units that are silent at a rate of "
 
 # %% [markdown] trap="04.5" role="why"
 # A *range test* tries a whole range of rates in one short run. Multiply the rate by a
-# constant factor after each batch and watch the loss. The loss stays flat, falls, and
-# then shoots up. By the lowest point, the smaller rates have already brought the loss
-# down, so the rate at that point is close to a rate that fails. Train at a tenth of that
-# rate.
+# constant factor after each batch and watch the loss. Typically, the loss stays flat,
+# falls, and then shoots up. By the lowest point, the smaller rates have already brought
+# the loss down, so the rate at that point is close to a rate that fails. Train at a tenth
+# of that rate.
 
 # %% trap="04.5" role="repair"
 def sweep(optimizer=momentum, steps=100, low=1e-5, high=10.0):
@@ -2091,10 +2091,10 @@ claim("what is left at a rate of 0.001 with a decay of 1, as at 0.01 with "
 
 # %% [markdown] trap="04.9" role="folklore"
 # **Told:** Lion needs a rate 3 to 10 times smaller than Adam's. **Measured:** The smaller
-# rate is only half of the advice. In both AdamW and Lion, the effect of decoupled decay
-# is proportional to the rate times $\lambda$. With a rate 10 times smaller, 1,000 steps
-# without a gradient leave the same fraction of a weight only if the decay is 10 times
-# larger.
+# rate is only half of the advice. In both AdamW and Lion, the part of a weight that
+# decoupled decay takes away in one step is the rate times $\lambda$. With a rate 10 times
+# smaller, 1,000 steps without a gradient leave the same fraction of a weight only if the
+# decay is 10 times larger.
 
 # %% trap="04.9" role="exercise" points=3 difficulty=2 minutes=15
 def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
@@ -2882,7 +2882,7 @@ answers
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - Momentum speeds up a direction that stays the same and cancels a direction that
+# - Momentum speeds up a direction that stays the same and damps a direction that
 #   alternates. Adam divides each weight's step by the size of that weight's gradients.
 #   Weight decay keeps weights small, so that the network memorizes less of its training
 #   rows.

@@ -517,10 +517,11 @@ claim("accuracy on camera images, one at a time", camera[1], below=0.5)
 claim("change of a stored mean by a pass in eval mode", moved, expected=0)
 
 # %% [markdown] trap="05.1" role="more"
-# Re-estimated statistics undo a change in brightness or contrast, as long as no pixel is
-# clipped to black or white. They cannot undo every change to an image. The classifier was
-# trained on light digits on a black background. Suppose the next camera shows dark digits
-# on white:
+# In this classifier, re-estimated statistics undo a change in brightness or contrast, as
+# long as no pixel is clipped to black or white. (With zero padding before a norm, they do
+# not quite undo a change in brightness.) They cannot undo every change to an image. The
+# classifier was trained on light digits on a black background. Suppose the next camera
+# shows dark digits on white:
 
 # %% trap="05.1" role="more"
 inverted = copy.deepcopy(reader)
@@ -2179,8 +2180,8 @@ answers
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A norm feeds the next layer inputs of a fixed scale, so the network tolerates higher
-#   learning rates. The norms differ in which values share a mean.
+# - A norm feeds the next layer inputs of a fixed scale, so the network usually tolerates
+#   higher learning rates. The norms differ in which values share a mean.
 # - In eval mode BatchNorm uses its running statistics, whatever is in the batch. Compare these statistics with your data. If they do not match, re-estimate the statistics in train mode.
 # - Train post-norm with a warm-up or a low rate. Pre-norm keeps the stream free of
 #   norms and usually tolerates a higher rate. With one more norm at the end, the head

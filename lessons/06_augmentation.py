@@ -808,10 +808,10 @@ claim("mean probability of the first choice for even blends, soft labels",
       sure(soft_model), below=0.6)
 
 # %% [markdown] trap="06.2" role="more" topics="the loss of two labels · what the loss function refuses and what it accepts"
-# Float labels give the same loss as a weighted sum of two loss terms. `F.cross_entropy`
-# refuses integer labels of shape (N, K), such as the result of `F.one_hot`. But it
-# silently accepts two wrong kinds of labels: the result of `argmax`, and rows that add up
-# to 2, such as two labels added without their weights.
+# Without class weights, float labels give the same loss as a weighted sum of two loss
+# terms. `F.cross_entropy` refuses integer labels of shape (N, K), such as the result of
+# `F.one_hot`. But it silently accepts two wrong kinds of labels: the result of `argmax`,
+# and rows that add up to 2, such as two labels added without their weights.
 
 # %% trap="06.2" role="more"
 z, y, lam = torch.randn(6, 10), torch.arange(6), 0.7
@@ -1044,7 +1044,7 @@ plot_lines(range(200), {"training loss": train, "validation loss": val},
 
 # %% [markdown] trap="06.3" role="why"
 # The network also fits the wrong labels, which lowers the training loss. Only the
-# validation loss shows where learning ends and memorizing begins.
+# validation images show where learning ends and memorizing begins.
 
 # %% trap="06.3" role="repair"
 by_val = stops_at(val)

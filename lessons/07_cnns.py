@@ -2753,7 +2753,8 @@ answers
 # ## What you take with you
 #
 # - A convolution assumes that nearby pixels belong together and that a pattern means the
-#   same everywhere. If you move the input, the map moves with it.
+#   same everywhere. If you move the input by a multiple of the stride, the map moves with
+#   it, except near the borders.
 # - Pooling preserves whether something is there and discards where. A residual
 #   block adds to its input, so it can also leave the input unchanged.
 # - The maps of a convolutional net grow with the batch and the pixels, but the

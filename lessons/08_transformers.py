@@ -2715,8 +2715,9 @@ draw_grids(
         "the second query at all keys.")
 
 # %% [markdown] trap="08.10" role="repair"
-# A single query needs no causal mask. Several queries, as when a prompt arrives in pieces,
-# need the triangle shifted by the number of cached tokens.
+# A single query needs no causal mask, because the cache holds no later token. (If a cache
+# of fixed size has empty slots, mask those.) Several queries, as when a prompt arrives in
+# pieces, need the triangle shifted by the number of cached tokens.
 
 # %% trap="08.10" role="repair"
 from torch.nn.attention.bias import causal_lower_right

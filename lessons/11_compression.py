@@ -990,10 +990,10 @@ temperature
 
 # %% [markdown] trap="11.3" role="more" topics="the square without labels · the differences in numbers"
 # Adam follows the direction of a gradient more than its size, so a forgotten $T^2$ hardly
-# matters if the loss has no other part. With the square and a high $T$, the loss is close
-# to a squared error between the logits, with each row's mean subtracted. The advantage of
-# temperature 100 over temperature 1 is the least certain: two out of fifty seeds showed
-# none.
+# matters if the loss has no other part and no weight decay is added to the gradient. With
+# the square and a high $T$, the loss is close to a squared error between the logits, with
+# each row's mean subtracted. The advantage of temperature 100 over temperature 1 is the
+# least certain: two out of fifty seeds showed none.
 
 # %% trap="11.3" role="more"
 claim("largest probability of a digit under the teacher at 100",
