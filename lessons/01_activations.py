@@ -1,9 +1,10 @@
 # %% [markdown] role="hook" traps=5
 # # 1. Perceptron, MLP and activations
 #
-# You train a small network to recognize handwritten digits, and on your laptop it gets 97
-# out of 100 right. You deploy the network, add an alarm for the digit 8, and try a deeper
-# version. Each step looks like a formality, but each fails without an error message.
+# You train a small network to recognize handwritten digits, and on your laptop, it gets
+# 97 out of 100 right. You deploy the network, add an alarm for the digit 8, and try a
+# deeper version. Each step looks like a formality, but each fails without an error
+# message.
 #
 # The mistakes in this stage come down to three things: what a layer computes, how its
 # weights are initialized, and what its output means. This stage first builds a network
@@ -1322,7 +1323,7 @@ claim("fraction right with eight sigmoids, ten times the rate",
 # %% [markdown] trap="01.3" role="folklore"
 # **Told:** Each sigmoid passes on at most a quarter of the gradient, so replace it with
 # ReLU and the problem is gone. **Measured:** With default weights, a layer of sigmoids
-# passes on less than a quarter, and with large weights it passes on more. Eight default
+# passes on less than a quarter, and with large weights, it passes on more. Eight default
 # ReLU layers of 32 units lose over 90 % of the gradient and learn nothing in 300 steps of
 # SGD at a rate of 0.03. With He init, the same layers learn.
 

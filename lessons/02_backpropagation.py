@@ -746,7 +746,7 @@ claim("largest gap to PyTorch's gradient with class weights",
 # **Told:** Reduce the losses with `(weights * losses).sum()`, or pass a vector of ones,
 # which is equivalent. **Measured:** Both reductions compute a sum, not a mean. In this
 # batch, the vector of ones makes the gradient 64 times as large as the mean does. This
-# factor grows with the batch size, so in SGD the same learning rate means something
+# factor grows with the batch size, so in SGD, the same learning rate means something
 # different for each batch size.
 
 # %% trap="02.2" role="exercise" points=2 difficulty=2 minutes=10
@@ -1276,7 +1276,7 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
 # Training fits into memory. Evaluation uses the same batch size, calls `eval()`, and only
 # adds up the batch losses, yet it runs out of memory after a while. "`eval()` only
 # affects layers, so nothing but `no_grad` will help," says a ticket. Your net has 20
-# hidden layers of 64 units. You evaluate 4 batches of 124 digits, and after each batch
+# hidden layers of 64 units. You evaluate 4 batches of 124 digits, and after each batch,
 # you measure the memory that the graphs hold.
 
 # %% [markdown] trap="02.5" role="break"

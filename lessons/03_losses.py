@@ -139,7 +139,7 @@ claim("largest gap between the one-step version and PyTorch",
 # the other logits stay as they are. This slope is again the probability minus the label,
 # here written as $[k = y]$, which is 1 for the right class and 0 for all other classes.
 # Each entry of this gradient is between minus one and one, whatever the logits are. On
-# paper, the first formula is exact, but in float32 $e^{89}$ is infinite. So subtract the
+# paper, the first formula is exact, but in float32, $e^{89}$ is infinite. So subtract the
 # largest logit $m$ from all logits, which does not change the result: $L = m + \log
 # \sum_k e^{z_k - m} - z_y$.
 #
@@ -651,7 +651,7 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     Returns:
         A tensor without dimensions, connected to the graph.
 
-    Example: for scores zeros(2, 4) and labels [[1], [-1]] the loss is
+    Example: for scores zeros(2, 4) and labels [[1], [-1]], the loss is
     1.386.
     """
     # BEGIN SOLUTION
@@ -1098,7 +1098,7 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
     parameters of all groups that the loss reaches. The step changes no
     other parameters.
 
-    Example: for a gradient of norm 6 and max_norm 2 it returns (6.0, 2.0).
+    Example: for a gradient of norm 6 and max_norm 2, return (6.0, 2.0).
     """
     # BEGIN SOLUTION
     groups = optimizer.param_groups
@@ -1716,7 +1716,7 @@ claim("lower of the two accuracies, by the nearest neighbour",
 # **2. You trained with `pos_weight=20`, long enough to reach the minimum, and need probabilities. What do you do?**
 #
 # - [ ] Take the sigmoid, as always :: The loss asked for odds 20 times too high, so the probabilities are too high.
-# - [ ] Divide each probability by 20 :: The weight multiplied the odds, not the probabilities. For small probabilities that is nearly the same, but for large probabilities it is badly wrong.
+# - [ ] Divide each probability by 20 :: The weight multiplied the odds, not the probabilities. For small probabilities, that is nearly the same, but for large probabilities, it is badly wrong.
 # - [x] Subtract ln 20 from each logit, then take the sigmoid :: The weight multiplies the odds by 20, so it adds ln 20 to the logit. Then compare the mean with the base rate, because a model too simple to fit the odds stays off even at the minimum.
 
 # %% [markdown] role="quiz"
