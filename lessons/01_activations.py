@@ -150,11 +150,11 @@ claim("fraction of the images that the final line gets right", final,
 
 # %% [markdown] role="concept"
 # But the perceptron never stops making mistakes. Is the rule too slow, is the random
-# order to blame, or is there no line to find? You can try the learning rule in the
-# explorer below. Move the first slider, and watch each correction turn the line, until
-# every point is on the correct side. The second plot shows the number of mistakes in each
-# pass. Then drag the large point, which should be a "yes", into the other cloud. Is there
-# still a pass without a mistake?
+# order to blame, or is there no line to find? Try the learning rule in the explorer
+# below. Move the first slider, and watch each correction turn the line, until every point
+# is on the correct side. The second plot shows the number of mistakes in each pass. Then
+# drag the large point, which should be a "yes", into the other cloud. Is there still a
+# pass without a mistake?
 
 # %% role="explore" explorer="perceptron"
 from dlsys_helpers.explorers.perceptron import perceptron
@@ -525,8 +525,8 @@ for cut, name in ((0.0, "one half"), (0.5, "yours")):
                 textcoords="offset points")
 ax.legend(loc="upper left")
 show(ax.figure, alt="Histograms of the scores. Most other digits are far "
-     "below zero. The eights spread around zero, and many of the eights "
-     "are between the two thresholds.")
+     "below zero. The eights spread around zero, and many of them are "
+     "between the two thresholds.")
 
 # %% trap="01.2" role="repair"
 needed = torch.tensor(0.5).sigmoid().item()
@@ -758,9 +758,9 @@ claim("fraction of zeros among ReLU's outputs for centred inputs",
 # %% [markdown] role="concept"
 # Where the slope is zero, no gradient passes. So which units of a layer can still learn?
 # The next trap answers this question by counting values. One special value spoils any
-# such count: NaN, "not a number", which is the result of 0 / 0 in PyTorch. NaN is not
-# equal to any value, so `h == 0` is False where `h` is NaN. `h.isnan()` is True where a
-# value is NaN, and `.any()` asks whether at least one entry is True.
+# count: NaN, "not a number", which is the result of 0 / 0 in PyTorch. NaN is not equal to
+# any value, so `h == 0` is False where `h` is NaN. `h.isnan()` is True where a value is
+# NaN, and `.any()` asks whether at least one entry is True.
 
 # %% [markdown] trap="01.4" role="situation" core=true fault="zeros are counted as dead ReLU units" symptom="dead ReLU: units output zero for every input and never recover"
 # ## Units that are off for every input
@@ -1070,8 +1070,8 @@ plot_lines(grid[::8].tolist(),
 # nine pieces. In a single layer, the number of pieces grows in proportion to the number
 # of units. Every further layer of two such units doubles the number of pieces ([Telgarsky
 # 2016](https://arxiv.org/abs/1602.04485)). But we chose these weights by hand. Depth
-# makes such functions cheap, but it does not promise that training finds them, and the
-# gradient has to get through every layer that you add.
+# makes functions of many pieces cheap, but it does not promise that training finds them,
+# and the gradient has to get through every layer that you add.
 
 # %% role="concept"
 random = [pieces((grid[:, None] - torch.rand(8)).relu() @ torch.randn(8))
@@ -1143,11 +1143,10 @@ claim("fraction of starts that solve XOR, sixteen units",
 #
 # In step 2 of training, the slope for a first-layer weight has to come from the loss,
 # which is at the other end of the network. The gradient travels back layer by layer.
-# Follow the gradient by hand through three layers, each with one unit, one weight and a
-# sigmoid. If a layer's input increases a little, the layer's sum changes by the weight
-# times the increase, and the layer's output changes by the sigmoid's slope times the
-# change in the sum. So each layer multiplies the gradient by its weight and by its
-# sigmoid's slope:
+# Follow it by hand through three layers, each with one unit, one weight and a sigmoid. If
+# a layer's input increases a little, the layer's sum changes by the weight times the
+# increase, and the layer's output changes by the sigmoid's slope times the change in the
+# sum. So each layer multiplies the gradient by its weight and by its sigmoid's slope:
 
 # %% role="concept"
 weights, a, product = [1.5, -2.0, 0.5], torch.tensor(1.0), 1.0
@@ -1175,7 +1174,7 @@ claim("gap between the two results", (back - product).abs(), below=1e-6)
 #
 # With one hidden layer, your network gets the digits right. You stack eight layers of 32
 # units, each with a sigmoid, and the loss stays at the level of guessing. "A sigmoid's
-# slope is at most 0.25, and the eight slopes multiply," says a comment in the review. "So
+# slope is at most 0.25, and the eight slopes multiply," says a comment in a review. "So
 # the first layer's gradient is $0.25^8$ times the last layer's. Use ReLU, because its
 # slope is 1." You build both stacks with PyTorch's default weights, and train the ReLU
 # stack. You leave the sigmoid stack untrained, and divide its first layer's gradient norm

@@ -110,7 +110,7 @@ draw_backward(
 # `w` needs `x`, and the arrow to `e` needs `e` itself. So the graph has to keep these
 # values until the backward pass. Second, autograd computed no gradient for `x` and `y`,
 # because they were plain numbers. Only a tensor with `requires_grad=True` gets a
-# gradient, in its attribute `.grad`. If you created such a tensor yourself, like a model
+# gradient, in its attribute `.grad`. If you created the tensor yourself, like a model
 # parameter, it is called a *leaf*.
 #
 # While the forward pass runs, autograd records one node per operation and links it to the
@@ -272,8 +272,8 @@ claim("bytes in the Jacobian of one layer",
 # %% [markdown] role="concept"
 # A loss is a single number, so $v$ starts with one entry, and **one** backward pass
 # computes the slopes for all parameters, even for a billion of them. You could also start
-# at the other end: pick one parameter, and follow a small change in this parameter
-# forward through the network. This is called *forward mode*. One such pass computes the
+# at the other end: pick one parameter, and follow a small change in it forward through
+# the network. This is called *forward mode*. One forward pass of this kind computes the
 # slope for that parameter only, so a billion parameters need a billion passes. That is
 # why training computes its gradients backwards.
 #
@@ -332,7 +332,7 @@ claim("bytes for twice as many rows, fp32, no norm layers", kept[128],
 
 # %% [markdown] role="concept"
 # You can use a graph only once. `backward()` frees the tensors that the graph kept, so a
-# second call that needs one of these tensors raises an error.
+# second call that needs one of them raises an error.
 #
 # ## A training loop in five steps
 #
@@ -663,7 +663,7 @@ claim("gradient norm with ones, divided by the norm for the mean loss",
       within=0.01)
 
 # %% [markdown] trap="02.2" role="look"
-# Does a different scale do any harm? Train with both gradients, at a learning rate that
+# Does the larger scale do any harm? Train with both gradients, at a learning rate that
 # suits the mean:
 
 # %% trap="02.2" role="look"
@@ -789,8 +789,8 @@ def weighted_loss(losses: torch.Tensor,
 #
 # Autograd records everything that you compute from a parameter. Often you want autograd
 # to record less, because an evaluation needs no graph, and a target must receive no
-# gradient. Sometimes you want more than one backward pass. There is a switch for each of
-# these cases:
+# gradient. Sometimes you want more than one backward pass. There is a switch for each
+# case:
 #
 # | switch | what it does | what it is for |
 # |---|---|---|
@@ -1033,8 +1033,8 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="02.4" role="situation" core=true fault="gradient accumulation weights unequal parts equally" symptom="gradient accumulation: loss explodes or differs from the large batch"
 # ## Four small batches for one big one
 #
-# Your batch of 32 rows does not fit into memory. So you cut it into 4 *micro-batches* of
-# 8 rows, call `backward` for each part, and then take one step, because the gradients add
+# Your batch of 32 rows does not fit into memory. You cut it into 4 *micro-batches* of 8
+# rows, call `backward` for each part, and then take one step, because the gradients add
 # up in `.grad` anyway. The first six rows are padding. They have the label `-100`, and
 # `cross_entropy` ignores rows with this label. "Divide each loss by 4, or your learning
 # rate will in effect be about 4 times too large," says a reviewer. You divide by 4, and

@@ -565,8 +565,8 @@ claim("spread of the second network's answers / the first network's",
       column.std() / number.std(), below=0.3)
 
 # %% [markdown] trap="03.2" role="why"
-# There are two faults. First, numbers put the classes in an order, in which 4 is between
-# 3 and 5. Squared error then asks for the mean of the possible answers, so if an image
+# There are two faults. First, numbers put the classes in an order in which 4 is between 3
+# and 5. Squared error then asks for the mean of the possible answers, so if an image
 # could be a 3 or an 8, the network answers with a number between 3 and 8. The second
 # fault is worse. If you subtract labels of shape `(N,)` from outputs of shape `(N, 1)`,
 # you get an N by N table, because *broadcasting* pairs every output with every label. So
@@ -745,7 +745,7 @@ claim("loss of a positive / loss of a negative, alpha 0.25", ratio,
 # %% [markdown] role="concept"
 # Class weights and focal loss have a price, because the model's probabilities no longer
 # match the data. If you only need a decision, move the threshold of the plain model
-# instead. The section *Further* measures these losses on a rare digit.
+# instead. The section *Further* measures class weights and focal loss on a rare digit.
 
 # %% [markdown] role="concept"
 # ## Distances as losses
@@ -754,7 +754,8 @@ claim("loss of a positive / loss of a negative, alpha 0.25", ratio,
 # together. A face recognition system has to handle people it was never trained on, so it
 # turns each photo into a vector, its *embedding*, and compares photos by the distance
 # between their embeddings. Many search engines for sentences and many recommenders for
-# products work in a similar way. Three losses can teach a network such a space:
+# products work in a similar way. Three losses can teach a network to place similar things
+# close together:
 #
 # - *Contrastive*: $d^2$ for a matching pair at distance $d$, and $\max(0, m - d)^2$ for
 #   any other pair. The *margin* $m$ is the distance that counts as far enough.
@@ -1177,9 +1178,9 @@ claim("first layer's gradient norm divided by the last layer's",
       above=0.01, below=100)
 
 # %% [markdown] trap="03.4" role="look"
-# In trap 01.3, the gradient shrank on its way back, and this ratio showed it. Here the
-# ratio hides the fault. Both layers' gradients are tiny, because the signal already
-# dies on its way *forward*:
+# In trap 01.3, the gradient shrank on its way back, and this ratio showed it. In this
+# network, the ratio hides the fault. Both layers' gradients are tiny, because the signal
+# already dies on its way *forward*:
 
 # %% trap="03.4" role="look"
 def second_moments(init, sizes=(256,) * 11):
@@ -1640,9 +1641,9 @@ claim("InfoNCE of 8 perfect pairs at temperature 0.1", perfect,
 
 # %% [markdown] role="concept"
 # If the negative of a triplet is already far away, the triplet has a loss of zero and
-# teaches nothing. A triplet with a loss above zero is called *busy*. Train an embedding of
-# the digits twice, once with a random negative for each anchor, and once with the *hardest*
-# negative in the batch, which is the closest row of a different class.
+# teaches nothing. A triplet with a loss above zero is called *busy*. Train an embedding
+# of the digits twice, once with a random negative for each anchor, and once with the
+# *hardest* negative in the batch, which is the closest row of another class.
 
 # %% role="concept"
 def triplets(net, hardest):

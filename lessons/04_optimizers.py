@@ -1216,9 +1216,9 @@ claim("largest difference of a weight", gap, above=1e-4)
 
 # %% [markdown] trap="04.4" role="why"
 # If you leave the argument out, AdamW does not switch the decay off but uses its default,
-# 0.01. By itself, that decay removes 1 % of each weight in these 100 steps. The
-# difference between the two models can be larger, because models that differ get
-# different gradients.
+# 0.01. By itself, that decay removes 1 % of each weight in 100 steps. The difference
+# between the two models can be larger, because models that differ get different
+# gradients.
 #
 # Adam's own `weight_decay` is a different method. It adds $\lambda w$ to the *gradient*,
 # so Adam also divides the decay by the gradient's size. AdamW multiplies the weight
@@ -1449,8 +1449,8 @@ lr_range_test
 
 # %% trap="04.5" role="more"
 claim("loss at a rate of 0.0001", low[0], expected=2.3, within=0.15)
-claim("accuracy of the better of the two runs", max(low[1], high[1]),
-      below=0.35)
+claim("accuracy of the better of the runs at 0.0001 and at 3",
+      max(low[1], high[1]), below=0.35)
 claim("rate at the lowest loss", edge, above=0.1, below=2)
 claim("accuracy at the rate of the lowest loss minus accuracy at a tenth "
       "of it",
@@ -2459,8 +2459,8 @@ claim("largest difference from one rank's step after gathering", mended,
 # Divided by the root of four, the four ranks' step has about the right norm but is still
 # far from the right step. A matrix of noise has no strong directions. It has 256
 # directions of similar size, and each of four ranks finds 64 directions of its own, so
-# the joint step is about as long as one rank's step. But the joint step still points in a
-# different direction:
+# the joint step is about as long as one rank's step. But the joint step still points in
+# another direction:
 
 # %% trap="04.10" role="more"
 noise = torch.randn(256, 256)

@@ -137,7 +137,7 @@ claim("factor by which the gradient grows with BatchNorm and weights 10 "
 # that is too long makes the weights larger, and larger weights get smaller gradients. So
 # the layer slows itself down.
 #
-# The paper that introduced BatchNorm gave a different reason, *internal covariate shift*.
+# The paper that introduced BatchNorm gave another reason, *internal covariate shift*.
 # According to the paper, the inputs of later layers keep changing while early layers
 # learn, and a norm keeps these inputs steady. [Santurkar et al.
 # 2018](https://arxiv.org/abs/1805.11604) added random shifts after the norms, so that the
@@ -160,9 +160,9 @@ print(centred, centred / var.sqrt(), sep="\n")
 # %% [markdown] role="concept"
 # Both features now have the same scale. Three details turn this computation into a layer.
 # A small $\epsilon$ under the square root prevents a division by zero when a feature is
-# constant. A *gain* $\gamma$ and a *bias* $\beta$, both learned, let the network choose a
-# different scale and mean where it needs them. With mean $\mu$ and variance $\sigma^2$,
-# the output is:
+# constant. A *gain* $\gamma$ and a *bias* $\beta$, both learned, let the network choose
+# another scale and mean where it needs them. With mean $\mu$ and variance $\sigma^2$, the
+# output is:
 #
 # $$y = \gamma \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
@@ -179,7 +179,7 @@ print(centred, centred / var.sqrt(), sep="\n")
 # | `InstanceNorm` | row and channel | `H`, `W` |
 # | `RMSNorm(C)` | row (and position); subtracts no mean | `C` |
 #
-# So the same few lines, applied over different axes, compute four of these norms:
+# So the same few lines, applied over different axes, compute four of the norms:
 
 # %% role="concept"
 def standardised(x, axes, eps=1e-5):
@@ -685,8 +685,8 @@ ratio = {"fresh": first_over_last(post)}
 
 # %% trap="05.2" role="guess" quoted="wrong"
 guess("05.2",
-      "Before any training, what is the ratio of the first layer's "
-      "gradient norm to the last layer's?",
+      "Before any training, how large is the first layer's gradient norm, "
+      "as a multiple of the last layer's?",
       choices=["between `0.2` and `5`",
                "about `0.01`",
                "below `0.0001`"])
@@ -2031,8 +2031,8 @@ claim("fraction of the gradient left after 50 steps, orthogonal with "
 # kernel does everything in one launch.
 #
 # **Before you run anything:** LayerNorm by hand takes seven operations. How many bytes do
-# these operations move, as a multiple of what a copy moves? BatchNorm in train mode needs
-# a whole channel before it can write the first value. How many times must BatchNorm read
+# they move, as a multiple of the bytes that a copy moves? BatchNorm in train mode needs a
+# whole channel before it can write the first value. How many times must BatchNorm read
 # its input?
 #
 # Images can be stored in two orders: one channel after the other or, with
