@@ -1159,7 +1159,8 @@ back, = torch.autograd.grad(h, a)
 print(f"by hand {product:.5f}, by autograd {back:.5f}")
 
 # %% role="concept"
-claim("gap between the two results", (back - product).abs(), below=1e-6)
+claim("gap between the gradients by hand and by autograd",
+      (back - product).abs(), below=1e-6)
 
 # %% [markdown] role="concept"
 # This product is all that the chain rule says (stage 2 follows it through whole layers
@@ -1226,7 +1227,8 @@ print(f"test digits right with eight layers of ReLU: {share:.2f}")
 measured("01.3", 1)
 
 # %% trap="01.3" role="look"
-claim("first gradient norm divided by the last, fresh", first / last,
+claim("first gradient norm divided by the last, untrained sigmoids",
+      first / last,
       below=0.25 ** 8)
 
 # %% [markdown] trap="01.3" role="look"
@@ -1541,7 +1543,7 @@ claim("gap between two calls, plain MLP in train mode", gaps["plain"],
       expected=0)
 claim("gap between two calls, BatchNorm on the same batch",
       gaps["BatchNorm"], expected=0)
-claim("gap for the same ten images in a smaller batch, BatchNorm", moved,
+claim("gap for ten images when their batch is smaller, BatchNorm", moved,
       above=0.05)
 
 # %% [markdown] trap="01.1" role="folklore"
@@ -1682,7 +1684,8 @@ plot_lines(lengths, counts, logx=True, logy=True, xlabel="elements",
 # The results agree up to rounding, and a longer tensor needs no additional operation:
 
 # %% trap="01.5" role="more"
-claim("gap between the two results", (fast - slow).abs().max(), expected=0,
+claim("largest gap between the loop's result and the whole tensor's",
+      (fast - slow).abs().max(), expected=0,
       within=1e-6)
 claim("additional operations for 100,000 elements",
       longer.count - whole.count, expected=0)

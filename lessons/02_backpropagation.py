@@ -525,7 +525,8 @@ arguments = inspect.signature(torch.optim.Optimizer.zero_grad).parameters
 print(arguments["set_to_none"])
 
 # %% trap="02.1" role="more"
-claim("largest gap to momentum 1 in 40 steps", gap, below=1e-3)
+claim("largest gap to the losses with momentum 1 in 40 steps",
+      gap, below=1e-3)
 claim("all rows: highest of the last 100 losses / first loss",
       max(piled[-100:]) / piled[0], above=0.2)
 claim("all rows: highest loss / first loss",
@@ -728,7 +729,7 @@ claim("largest gap between the vector and the weighted mean",
 
 # %% trap="02.2" role="more"
 claim("worst loss with the mean", calm, below=2.6)
-claim("the rate at which the mean loss takes the same steps",
+claim("rate at which the mean loss takes the same steps as the ones",
       0.5 * ratio, expected=32,
       within=0.01)
 
@@ -907,7 +908,8 @@ print(f"got    {x.grad.tolist()}")
 print(f"truth  {[round(t, 3) for t in truth.tolist()]}")
 
 # %% trap="02.3" role="look"
-claim("largest gradient", x.grad.abs().max(), expected=0)
+claim("largest gradient after the edit of y.data",
+      x.grad.abs().max(), expected=0)
 
 # %% trap="02.3" role="look"
 plot_columns({f"{side}, x = {v:g}": g for v, t, got in zip(
@@ -1437,7 +1439,7 @@ gap = abs(sum(means) / len(means) - mean)
 print("rows in each batch:", sizes)
 
 # %% trap="02.5" role="more"
-claim("error of the mean of means", gap, above=0.003)
+claim("error of the mean of the batch means", gap, above=0.003)
 claim("error of the mean weighted by rows", abs(by_rows - mean),
       below=1e-5)
 
@@ -1843,7 +1845,7 @@ print(f"diagonal of the Hessian:      {hessian.diagonal().tolist()}")
 # %% role="concept"
 claim("does the slope have a graph with retain_graph",
       plain_slope.requires_grad, expected=False)
-claim("largest gap between the summed slope's gradient and row sums",
+claim("largest gap between the sum's gradient and the Hessian's row sums",
       (second - hessian.sum(1)).abs().max(), expected=0)
 
 # %% [markdown] role="concept"
@@ -1918,9 +1920,11 @@ print(f"reaches the input: {plain:.0e} plain, {xavier:.2f} plain with "
       f"Xavier, {skipped:.0f} with skips")
 
 # %% role="concept"
-claim("fraction that reaches the input, default weights", plain, below=1e-5)
-claim("fraction that reaches the input, Xavier init", xavier, above=1e-3)
-claim("fraction that reaches the input, default weights and skips",
+claim("fraction of the gradient at the input, default weights",
+      plain, below=1e-5)
+claim("fraction of the gradient at the input, Xavier init",
+      xavier, above=1e-3)
+claim("fraction of the gradient at the input, default weights and skips",
       skipped, above=1)
 
 # %% [markdown] role="concept"
@@ -2013,7 +2017,7 @@ print(f"Python ran for shapes {traces}")
 # %% role="concept"
 claim("traces in three equal calls", once, expected=1)
 claim("traces after a new shape and a new dtype", len(traces), expected=3)
-claim("largest gap between compiled and not compiled",
+claim("largest gap between the compiled and the plain gradients",
       largest_gap(fast, slopes), below=1e-4)
 
 # %% [markdown] role="quiz"

@@ -254,7 +254,8 @@ claim("gradient norm on logits, divided by the norm on probabilities",
 # no gradient. Even a perfect answer does not bring the loss with two softmaxes to zero:
 
 # %% trap="03.1" role="look"
-claim("loss of a perfect answer", of_probabilities(sure, first),
+claim("loss of a perfect answer with two softmaxes",
+      of_probabilities(sure, first),
       expected=1.4612, within=1e-4)
 
 # %% trap="03.1" role="look"
@@ -496,8 +497,8 @@ inside, outside = F.huber_loss(e, zero, reduction="none").tolist()
 print(f"Huber at 0.5: {inside}, at 4: {outside}")
 
 # %% role="concept"
-claim("Huber at 0.5, half the square", inside, expected=0.125)
-claim("Huber at 4: 4 - 1/2", outside, expected=3.5)
+claim("Huber's loss at 0.5, half the square", inside, expected=0.125)
+claim("Huber's loss at 4: 4 - 1/2", outside, expected=3.5)
 
 # %% [markdown] role="concept"
 # According to the table above, squared error on *class labels* assumes that the labels
@@ -596,7 +597,7 @@ for loss in (one_hot_mse, F.cross_entropy):
 print({name: round(value, 2) for name, value in score.items()})
 
 # %% trap="03.2" role="repair"
-claim("cross-entropy: accuracy", score["cross_entropy"], above=0.93)
+claim("accuracy with cross-entropy", score["cross_entropy"], above=0.93)
 
 # %% [markdown] trap="03.2" role="more" topics="the table in numbers · squared error on one-hot labels · squared error after a softmax"
 # Squared error itself is not the problem. With one-hot labels, which are 1 for the right
@@ -1198,7 +1199,8 @@ factor = (moments["std 0.01"][-1] / moments["std 0.01"][0]) ** (1 / 9)
 print(f"accuracy {score_small:.2f}, factor per layer {factor:.4f}")
 
 # %% trap="03.4" role="look"
-claim("mean square after ten layers", moments["std 0.01"][-1], below=1e-18)
+claim("mean square after ten layers, standard deviation 0.01",
+      moments["std 0.01"][-1], below=1e-18)
 
 # %% [markdown] trap="03.4" role="why"
 # A layer multiplies the mean square of its inputs by `fan_in` times the variance of its
@@ -1685,7 +1687,7 @@ print(f"busy triplets: random {random_busy:.2f}, hardest {mined_busy:.2f}")
 # %% role="concept"
 claim("fraction of random triplets that are busy at the end", random_busy,
       below=0.12)
-claim("busy with hardest negatives / busy with random negatives",
+claim("fraction busy with hardest negatives / with random negatives",
       mined_busy / random_busy, above=2)
 
 # %% [markdown] role="concept"

@@ -155,9 +155,10 @@ by_noise = {noise: adam_step_on(noise) for noise in (0, 1, 10)}
 print({f"noise {n}": f"{step:.2f} rates" for n, step in by_noise.items()})
 
 # %% role="concept"
-claim("mean step in rates, noise as large as the gradient", by_noise[1],
+claim("Adam's mean step in rates, noise as large as the gradient",
+      by_noise[1],
       expected=0.71, within=0.06)
-claim("mean step in rates, noise ten times as large", by_noise[10],
+claim("Adam's mean step in rates, noise ten times as large", by_noise[10],
       expected=0.1, within=0.03)
 
 # %% [markdown] role="concept"
@@ -459,11 +460,11 @@ short, long = shrunk(2e-5, 0.01, 3000), shrunk(1e-2, 0.1, 1000)
 print(f"fine-tuning: {short:.5f}   a long run: {long:.3f}")
 
 # %% trap="04.1" role="more"
-claim("fraction lost in 3,000 steps at a rate of 0.00002 with decay "
-      "0.01", 1 - short,
+claim("fraction of a gain lost in 3,000 steps at a rate of 0.00002 with "
+      "decay 0.01", 1 - short,
       expected=0.0006, within=1e-5)
-claim("fraction left after 1,000 steps at a rate of 0.01 with decay "
-      "0.1", long,
+claim("fraction of a gain left after 1,000 steps at a rate of 0.01 with "
+      "decay 0.1", long,
       expected=0.368, within=0.001)
 
 # %% [markdown] trap="04.1" role="folklore"
@@ -1212,7 +1213,8 @@ print(f"decay alone removes a fraction of "
 measured("04.4", 0)
 
 # %% trap="04.4" role="look"
-claim("largest difference of a weight", gap, above=1e-4)
+claim("largest difference of a weight between Adam and AdamW",
+      gap, above=1e-4)
 
 # %% [markdown] trap="04.4" role="why"
 # If you leave the argument out, AdamW does not switch the decay off but uses its default,
@@ -2085,8 +2087,8 @@ print(f"left of a weight: {before:.3f}; tenth of the rate: {smaller:.3f}")
 # %% trap="04.9" role="more"
 claim("ratio of the logarithms of what is left, rate 0.01 to rate 0.001",
       math.log(before) / math.log(smaller), expected=10, within=0.01)
-claim("what is left at a rate of 0.001 with a decay of 1, as at 0.01 with "
-      "0.1",
+claim("fraction of a weight left at a rate of 0.001 with a decay of 1, "
+      "as at 0.01 with 0.1",
       shrunk(1e-3, 1.0, 1000), expected=before, within=1e-9)
 
 # %% [markdown] trap="04.9" role="folklore"
@@ -2276,8 +2278,8 @@ print(f"no loud start: {even:.2f} for {exact:.2f}   fused: {fused:.1f}   "
 # %% trap="04.11" role="more"
 claim("ratio of the second moments without a loud start, bfloat16 to "
       "float32", even / exact, above=1.5)
-claim("ratio with fused and a loud start, bfloat16 to float32",
-      fused / full[-1].mean(), above=3)
+claim("ratio of the second moments with fused and a loud start, bfloat16 "
+      "to float32", fused / full[-1].mean(), above=3)
 claim("mean second moment with beta 0.95 and a loud start, which should be "
       "1", quick,
       expected=1, within=0.1)

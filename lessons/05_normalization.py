@@ -331,10 +331,11 @@ plot_lines(range(1, 23), {"running mean": followed,
                "batches.")
 
 # %% role="concept"
-claim("fraction of the way after one batch", followed[0], expected=0.1,
+claim("fraction of the way to the batch's mean after one batch",
+      followed[0], expected=0.1,
       within=1e-5)
-claim("fraction of the way after 22 batches, which is 1 - "
-      "0.9^22", followed[-1],
+claim("fraction of the way after 22 batches, which is 1 - 0.9^22",
+      followed[-1],
       expected=1 - 0.9 ** 22, within=1e-4)
 
 # %% [markdown] role="concept"
@@ -527,7 +528,7 @@ torch.optim.swa_utils.update_bn((1 - x_train).split(100), inverted)
 negatives = accuracy(inverted, 1 - x_test, y_test)
 
 # %% trap="05.1" role="more"
-claim("accuracy on inverted images after the same recalibration",
+claim("accuracy on inverted images after update_bn on inverted images",
       negatives, below=0.3)
 
 # %% [markdown] trap="05.1" role="more"
@@ -2089,7 +2090,7 @@ claim("ratio of the orders, by hand to fused",
 images = torch.randn(2, 8, 5, 5)
 last = images.to(memory_format=torch.channels_last)
 norm = nn.BatchNorm2d(8)
-claim("largest difference between BatchNorm in both orders",
+claim("largest difference between BatchNorm's outputs in both orders",
       (norm(images) - norm(last)).abs().max(), below=1e-5)
 claim("channels_last stays channels_last through the norm",
       norm(last).is_contiguous(memory_format=torch.channels_last),
