@@ -1063,8 +1063,8 @@ by_four = error(gradient_of(x, y) / 4
 
 # %% trap="02.4" role="guess" quoted="right"
 guess("02.4",
-      "How large is the error of the accumulated gradient, relative to "
-      "the norm of the whole batch's gradient?",
+      "How large is the error of the accumulated gradient, as a fraction "
+      "of the norm of the whole batch's gradient?",
       choices=["zero, up to rounding",
                "a few percent",
                "more than a quarter"])

@@ -1237,7 +1237,7 @@ claim("accuracy of ten layers with He's weights", score_he, above=0.8)
 # %% trap="03.4" role="repair"
 plot_lines(range(1, 11), moments, xlabel="layer", logy=True,
            ylabel="mean square after ReLU",
-           title="Without biases: He keeps the signal, the default does "
+           title="Without biases, He keeps the signal; the default does "
                  "not",
            alt="Three lines: the mean square by layer on a log axis. With "
                "a standard deviation of 0.01, it falls to 1e-19 in ten "

@@ -164,7 +164,7 @@ claim("Adam's mean step in rates, noise ten times as large", by_noise[10],
 # %% [markdown] role="concept"
 # Where the gradient is steady, Adam moves a weight by the full rate at each step, however
 # large or small the gradient is. Where the gradient is mostly noise, Adam's steps are
-# short and careful. Because of this division, one rate, often 0.001, works for so many
+# short and careful. Because of this division, a single rate, often 0.001, works for many
 # networks.
 
 # %% [markdown] role="concept"
@@ -1446,7 +1446,7 @@ from dlsys_helpers.explorers.lr_range_test import lr_range_test
 lr_range_test
 
 # %% [markdown] trap="04.5" role="more" topics="the two runs · at the edge and beyond · without momentum"
-# Training at the rate of the lowest point itself gains little accuracy or loses a little.
+# Training at the rate of the lowest point itself gains or loses only a little accuracy.
 # Beyond that rate, training fails:
 
 # %% trap="04.5" role="more"

@@ -1195,7 +1195,7 @@ claim("largest difference between two calls of attention without any "
       (a - b).abs().max(), above=0.05)
 
 # %% [markdown] trap="05.3" role="more"
-# What does dropout that stays on do to the *size* of an output? Inverted dropout keeps
+# What does dropout do to the *size* of an output if it stays on? Inverted dropout keeps
 # the mean, so it only adds noise. Average the outputs of many noisy calls and compare the
 # average with one clean output. Then leave out the division by $1-p$:
 
@@ -1362,9 +1362,9 @@ claim("mean square after twenty layers, variance 0.5/n", sizes["0.5/n"][-1],
 # **Xavier.** The backward pass sends gradients through the same matrix in the other
 # direction. There, each sum has as many terms as the layer has outputs, the *fan-out*, so
 # the gradient keeps its size if $\sigma^2 = 1/n_\mathrm{out}$. If the layer is not
-# square, no single variance satisfies both conditions. Xavier Glorot averages the two
-# counts: $\sigma^2 = 2/(n_\mathrm{in} + n_\mathrm{out})$. Try all three rules on a layer
-# with 64 inputs and 512 outputs:
+# square, no single variance satisfies both conditions. Xavier Glorot's rule averages the
+# two counts: $\sigma^2 = 2/(n_\mathrm{in} + n_\mathrm{out})$. Try all three rules on a
+# layer with 64 inputs and 512 outputs:
 
 # %% role="concept"
 def through(variance, n_in=64, n_out=512):
@@ -1856,8 +1856,8 @@ def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
 
 # %% [markdown] trap="05.5" role="keep"
 # **Keep:** A model is its parameters *and* its buffers. Code that copies or averages a
-# model has to handle both. **In your own code:** Compare the two models'
-# `state_dict()`, key by key, after the first steps. **Source:** The documentation of
+# model has to handle both. **In your own code:** After the first steps, compare the two
+# models' entries of `state_dict()`, key by key. **Source:** The documentation of
 # [`AveragedModel`](https://docs.pytorch.org/docs/stable/generated/torch.optim.swa_utils.AveragedModel.html),
 # `use_buffers`. **Seen in the wild:** In [saltoricristiano/cosmix-uda
 # 21](https://github.com/saltoricristiano/cosmix-uda/issues/21), a user reports that the
