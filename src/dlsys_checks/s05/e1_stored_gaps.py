@@ -213,7 +213,7 @@ def law(out, kind, x, state):
                  "Remove your own hooks, and leave the caller's.")
     expect_equal("training flags that are on after the call", out["modes"], 0)
     expect_equal("stored statistics that the call changed", out["statistics"], 0,
-                 "In train mode, a norm stores the batch's statistics.")
+                 "In train mode a norm stores the batch's statistics.")
     expect_equal("values of the model or its gradients that changed", out["numbers"], 0)
     expect_equal("parameters whose requires_grad changed", out["frozen"], 0)
     expect_equal("graphs built", out["graphs"], 0, "Run the model under torch.no_grad().")

@@ -179,7 +179,7 @@ def law(out, kind, x, scale, live, front):
     for got in out["found"]:
         expect_type("result", got, list)
         expect_equal("names", got, right[kind],
-                     "At these modules, the inputs are equal and the outputs differ.")
+                     "At these modules the inputs are equal and the outputs differ.")
     expect_equal("calls of the model, in two calls of your function", out["calls"], 4,
                  "Each call of your function calls the model twice.")
     expect_equal("training flags that changed", out["modes"], 0)
