@@ -1,9 +1,10 @@
 # %% [markdown] role="hook" traps=5
 # # 1. Perceptron, MLP and activations
 #
-# You train a small network to recognize handwritten digits, and on your laptop it gets 97
-# out of 100 right. You deploy the network, add an alarm for the digit 8, and try a deeper
-# version. Each step looks like a formality, but each fails without an error message.
+# You train a small network to recognize handwritten digits, and on your laptop, it gets
+# 97 out of 100 right. You deploy the network, add an alarm for the digit 8, and try a
+# deeper version. Each step looks like a formality, but each fails without an error
+# message.
 #
 # The mistakes in this stage come down to three things: what a layer computes, how its
 # weights are initialized, and what its output means. This stage first builds a network
@@ -35,7 +36,7 @@ begin(SEED, THREADS, DEVICE)
 #
 # You have small images of handwritten zeros and ones, and you want a rule that tells them
 # apart. You could write such a rule by hand: a one has ink in the middle, and a zero does
-# not. But the next pair of digits needs a different rule, which somebody has to invent as
+# not. But the next pair of digits needs another rule, which somebody has to invent as
 # well. A *perceptron* finds such a rule from examples. It is the smallest model that
 # learns, and everything else in this course is built from it.
 #
@@ -123,7 +124,7 @@ for _ in range(30):                              # thirty passes
 print("mistakes in each pass:", *mistakes)
 
 # %% role="concept"
-ax = new_axes("The line turns until most points are on the right side",
+ax = new_axes("The line turns until most points are on the correct side",
               "brightness of the middle", "brightness of the rest")
 for name, side, mark in (("zeros", is_one == 0, "o"),
                          ("ones", is_one == 1, "^")):
@@ -149,11 +150,11 @@ claim("fraction of the images that the final line gets right", final,
 
 # %% [markdown] role="concept"
 # But the perceptron never stops making mistakes. Is the rule too slow, is the random
-# order to blame, or is there no line to find? You can try the learning rule in the
-# explorer below. Move the first slider, and watch each correction turn the line, until
-# every point is on the correct side. The second plot shows the number of mistakes in each
-# pass. Then drag the large point, which should be a "yes", into the other cloud. Is there
-# still a pass without a mistake?
+# order to blame, or is there no line to find? Try the learning rule in the explorer
+# below. Move the first slider, and watch each correction turn the line, until every point
+# is on the correct side. The second plot shows the number of mistakes in each pass. Then
+# drag the large point, which should be a "yes", into the other cloud. Is there still a
+# pass without a mistake?
 
 # %% role="explore" explorer="perceptron"
 from dlsys_helpers.explorers.perceptron import perceptron
@@ -165,14 +166,14 @@ perceptron
 # only if some line separates the points. If a separating line exists, the perceptron's
 # rule finds one, as Novikoff proved in 1962. No line separates these images, because a
 # few zeros and ones are too similar in both brightness values. The folded code asks a
-# solver for such a line. (`F.pad` appends a 1 to each point, so that the bias is one
-# more weight.)
+# solver for a separating line. (`F.pad` appends a 1 to each point, so that the bias is
+# one more weight.)
 
 # %% role="concept" tags=["plumbing"]
 from scipy.optimize import linprog               # looks for such a line
 sides = (2 * is_one - 1)[:, None] * F.pad(points, (0, 1), value=1.0)
 found = linprog([0] * 3, -sides, [-1] * len(sides), bounds=(None, None))
-claim("is there a line with every image on the right side", found.success,
+claim("is there a line with every image on the correct side", found.success,
       expected=False)
 
 # %% [markdown] role="concept"
@@ -361,7 +362,7 @@ claim("distance of this loss from ln 10, the loss of a uniform guess",
 # all weights together are the *gradient*. `loss.backward()` computes all slopes in one
 # pass and stores each slope in its weight's `.grad`. (Training needs these slopes, so an
 # activation has to bend rather than jump. A comparison with zero makes the output jump,
-# and its slope is zero nearly everywhere.)
+# and has a slope of zero nearly everywhere.)
 #
 # To find the slopes, PyTorch records every operation on a weight, and `backward` goes
 # back through this record. The cell below checks one slope from `backward` by nudging the
@@ -524,8 +525,8 @@ for cut, name in ((0.0, "one half"), (0.5, "yours")):
                 textcoords="offset points")
 ax.legend(loc="upper left")
 show(ax.figure, alt="Histograms of the scores. Most other digits are far "
-     "below zero. The eights spread around zero, and many of the eights "
-     "are between the two thresholds.")
+     "below zero. The eights spread around zero, and many of them are "
+     "between the two thresholds.")
 
 # %% trap="01.2" role="repair"
 needed = torch.tensor(0.5).sigmoid().item()
@@ -700,10 +701,10 @@ print({name: f"steepest {max(s):.2f}" for name, s in slopes.items()})
 # %% role="concept"
 plot_lines(z.tolist(), slopes, xlabel="input z", ylabel="slope",
            title="Sigmoid and tanh are flat on both sides, ReLU on one",
-           alt="Four slopes over inputs from -4 to 4. ReLU's jumps from 0 "
-               "to 1 at zero, and GELU's rises smoothly. Tanh's is a hump "
-               "of height 1 at zero, and the sigmoid's is a low hump whose "
-               "height is a quarter.")
+           alt="Four slopes over inputs from -4 to 4. ReLU's slope jumps "
+               "from 0 to 1 at zero, and GELU's rises smoothly. Tanh's "
+               "slope is a hump of height 1 at zero, and the sigmoid's is "
+               "a low hump of height 0.25.")
 
 # %% [markdown] role="concept"
 # This table lists the usual activations. You may skip the last column for now, because it
@@ -759,9 +760,9 @@ claim("fraction of zeros among ReLU's outputs for centred inputs",
 # %% [markdown] role="concept"
 # Where the slope is zero, no gradient passes. So which units of a layer can still learn?
 # The next trap answers this question by counting values. One special value spoils any
-# such count: NaN, "not a number", which is the result of 0 / 0 in PyTorch. NaN is not
-# equal to any value, so `h == 0` is False where `h` is NaN. `h.isnan()` is True where a
-# value is NaN, and `.any()` asks whether at least one entry is True.
+# count: NaN, "not a number", which is the result of 0 / 0 in PyTorch. NaN is not equal to
+# any value, so `h == 0` is False where `h` is NaN. `h.isnan()` is True where a value is
+# NaN, and `.any()` asks whether at least one entry is True.
 
 # %% [markdown] trap="01.4" role="situation" core=true fault="zeros are counted as dead ReLU units" symptom="dead ReLU: units output zero for every input and never recover"
 # ## Units that are off for every input
@@ -806,18 +807,17 @@ claim("healthy units that the detector flags, of 64",
       alarms["healthy"], above=60)
 
 # %% [markdown] trap="01.4" role="look"
-# In the healthy layer no unit is dead, although some units are off for most rows. In the
-# sunk layer every unit is dead:
+# In the healthy layer, no unit is dead, although some units are off for most rows. In the
+# sunk layer, every unit is dead:
 
 # %% trap="01.4" role="look"
 claim("sunk units off for every row, of 64", dead["sunk"], expected=64)
 
 # %% [markdown] trap="01.4" role="why"
 # Weights are negative as often as positive, so on centred inputs a fresh ReLU unit is, on
-# average, off for half of the rows. That is healthy. *Dead* means that the unit is off
-# for every row. Its slope is then zero everywhere, so its weights get no gradient. The
-# unit recovers only if its inputs change, or through momentum and weight decay, which
-# need no gradient.
+# average, off for half of the rows. That is healthy. A *dead* unit is off for every row.
+# Its slope is zero everywhere, so its weights get no gradient. It recovers only if its
+# inputs change, or through momentum and weight decay, which need no gradient.
 
 # %% trap="01.4" role="why"
 zero_shares = {name: sorted((layer(x_normal) <= 0).float().mean(0).tolist())
@@ -846,9 +846,9 @@ score_leaky, score_dead = (accuracy(m, x_normal, target)
 print(f"accuracy: dead {score_dead:.2f}, leaky {score_leaky:.2f}")
 
 # %% [markdown] trap="01.4" role="repair"
-# Training for 200 steps does not move the dead units. So start with a bias that leaves some
-# sums positive, or use an activation whose slope for negative inputs is not zero, such as
-# leaky ReLU.
+# Training for 200 steps does not move the dead units' weights. Start with a bias that
+# leaves some sums positive, or use an activation whose slope for negative inputs is not
+# zero, such as leaky ReLU.
 
 # %% trap="01.4" role="repair"
 claim("largest change of a dead unit's weight, 200 steps of Adam",
@@ -934,10 +934,10 @@ claim("units that count as off in a layer of NaN",
 # %% [markdown] trap="01.4" role="more"
 # Can training kill units? Train 64 ReLU units on the digits with SGD at a learning rate
 # of 2, nearly seven times the rate of this stage's first network. Then lower the rate to
-# 0.1 and keep training. A second network gets a rate of 100 and a different loss, the
-# *squared error* `F.mse_loss`: the mean of the squared differences between outputs and
-# targets. To compare ten outputs with a label, `F.one_hot` writes the label as nine zeros
-# and a 1.
+# 0.1 and keep training. Train a second network at a rate of 100 and with another loss,
+# the *squared error* `F.mse_loss`: the mean of the squared differences between outputs
+# and targets. To compare ten outputs with a label, `F.one_hot` writes the label as nine
+# zeros and a 1.
 
 # %% trap="01.4" role="more"
 def digit_net():
@@ -961,7 +961,7 @@ print(f"fraction off for every row: {start[1] / 64:.1f} fresh, "
 claim("fresh units off for every row, of 64", start[1], below=16)
 claim("units off for every row after 200 steps at rate 2", burnt.sum(),
       above=40)
-claim("of these units, back after 300 steps at rate 0.1", back.sum(),
+claim("dead units that recover in 300 steps at rate 0.1", back.sum(),
       expected=0)
 
 # %% trap="01.4" role="more"
@@ -979,7 +979,7 @@ claim("is the last loss finite, for squared error at rate 100",
       torch.tensor(losses[-1]).isfinite(), expected=False)
 
 # %% [markdown] trap="01.4" role="more"
-# The squared error's gradient grows with the error. So at a rate of 100, every step makes
+# The squared error's gradient grows with the error. At a rate of 100, every step makes
 # the error larger, until the loss is no longer finite. The network trained at a normal
 # rate gets the digits right, but it still sets off the alarm:
 
@@ -993,11 +993,11 @@ claim("fraction of the digits that the trained network gets right",
 # %% [markdown] trap="01.4" role="folklore"
 # **Told:** A unit that returns zero for more than 20 % of the rows is in trouble.
 # **Measured:** This alarm flags over 60 of 64 healthy units on normal inputs and over 20
-# of 64 fresh units on the digits. The alarm also flags over 10 units of a trained network
-# that gets the digits right. **Told:** GELU units cannot die. **Measured:** In float32,
-# GELU's slope at $-10$ is exactly zero. **Told:** A large learning rate kills units.
-# **Measured:** It does. On the digits, SGD at a rate of 2 kills over 40 of 64 units, and
-# none of these units recovers in 300 steps at a rate of 0.1.
+# of 64 fresh units on the digits. It also flags over 10 of the 64 units of a trained
+# network that gets the digits right. **Told:** GELU units cannot die. **Measured:** In
+# float32, GELU's slope at $-10$ is exactly zero. **Told:** A large learning rate kills
+# units. **Measured:** It does. On the digits, SGD at a rate of 2 kills over 40 of 64
+# units, and none of them recovers in 300 steps at a rate of 0.1.
 
 # %% trap="01.4" role="exercise" points=3 difficulty=2 minutes=10
 def dead_units(h: torch.Tensor) -> int:
@@ -1072,8 +1072,8 @@ plot_lines(grid[::8].tolist(),
 # nine pieces. In a single layer, the number of pieces grows in proportion to the number
 # of units. Every further layer of two such units doubles the number of pieces ([Telgarsky
 # 2016](https://arxiv.org/abs/1602.04485)). But we chose these weights by hand. Depth
-# makes such functions cheap, but it does not promise that training finds them, and the
-# gradient has to get through every layer that you add.
+# makes functions of many pieces cheap, but it does not promise that training finds them,
+# and the gradient has to get through every layer that you add.
 
 # %% role="concept"
 random = [pieces((grid[:, None] - torch.rand(8)).relu() @ torch.randn(8))
@@ -1145,11 +1145,10 @@ claim("fraction of starts that solve XOR, sixteen units",
 #
 # In step 2 of training, the slope for a first-layer weight has to come from the loss,
 # which is at the other end of the network. The gradient travels back layer by layer.
-# Follow the gradient by hand through three layers, each with one unit, one weight and a
-# sigmoid. If a layer's input increases a little, the layer's sum changes by the weight
-# times the increase, and the layer's output changes by the sigmoid's slope times the
-# change in the sum. So each layer multiplies the gradient by its weight and by its
-# sigmoid's slope:
+# Follow it by hand through three layers, each with one unit, one weight and a sigmoid. If
+# a layer's input increases a little, the layer's sum changes by the weight times the
+# increase, and the layer's output changes by the sigmoid's slope times the change in the
+# sum. So each layer multiplies the gradient by its weight and by its sigmoid's slope:
 
 # %% role="concept"
 weights, a, product = [1.5, -2.0, 0.5], torch.tensor(1.0), 1.0
@@ -1162,22 +1161,23 @@ back, = torch.autograd.grad(h, a)
 print(f"by hand {product:.5f}, by autograd {back:.5f}")
 
 # %% role="concept"
-claim("gap between the two results", (back - product).abs(), below=1e-6)
+claim("gap between the gradients by hand and by autograd",
+      (back - product).abs(), below=1e-6)
 
 # %% [markdown] role="concept"
 # This product is all that the chain rule says (stage 2 follows it through whole layers
 # and checks it numerically). In a real layer, the weights are a matrix with one column
 # for each input, and the number of inputs is called the *fan-in* (`fan_in` in code). To
 # compare layers, you take the *norm* of each gradient: the square root of the sum of its
-# squared entries. The optimizer in the next trap is `SGD`, which does nothing but step 3
-# above.
+# squared entries. The optimizer in the next trap is `SGD`, whose `step()` does nothing
+# but step 3 above.
 
 # %% [markdown] trap="01.3" role="situation" core=true fault="the init does not fit the activation: gradients vanish" symptom="deep network with sigmoid or ReLU does not learn, loss stays at chance, vanishing gradients"
 # ## Eight slopes of a quarter
 #
 # With one hidden layer, your network gets the digits right. You stack eight layers of 32
 # units, each with a sigmoid, and the loss stays at the level of guessing. "A sigmoid's
-# slope is at most 0.25, and the eight slopes multiply," says a comment in the review. "So
+# slope is at most 0.25, and the eight slopes multiply," says a comment in a review. "So
 # the first layer's gradient is $0.25^8$ times the last layer's. Use ReLU, because its
 # slope is 1." You build both stacks with PyTorch's default weights, and train the ReLU
 # stack. You leave the sigmoid stack untrained, and divide its first layer's gradient norm
@@ -1229,11 +1229,12 @@ print(f"test digits right with eight layers of ReLU: {share:.2f}")
 measured("01.3", 1)
 
 # %% trap="01.3" role="look"
-claim("first gradient norm divided by the last, fresh", first / last,
+claim("first gradient norm divided by the last, untrained sigmoids",
+      first / last,
       below=0.25 ** 8)
 
 # %% [markdown] trap="01.3" role="look"
-# So the slopes are only half of the story. And the ReLU stack, whose slope is 1, has
+# The slopes are only half of the story. And the ReLU stack, where the slope is 1, has
 # learned nothing:
 
 # %% trap="01.3" role="look"
@@ -1246,9 +1247,8 @@ claim("fraction right with eight default ReLU layers, SGD at 0.03",
 # as well, so to keep a signal at the same size, the weights need a variance of about $1 /
 # n$ (*Xavier* init, for tanh). Before a ReLU, they need $2 / n$ (*He* init), because ReLU
 # sets half of the values to zero. The default weights of `nn.Linear` have a variance of
-# only $1 / (3n)$, which is six times too small for ReLU. So each layer shrinks the
-# gradient, and hardly any reaches the first layer. Choose the activation and the init
-# together.
+# only $1 / (3n)$, a sixth of what ReLU needs. So each layer shrinks the gradient, and
+# hardly any of it reaches the first layer. Choose the activation and the init together.
 
 # %% trap="01.3" role="why"
 he, xavier = nn.init.kaiming_normal_, nn.init.xavier_normal_
@@ -1302,9 +1302,9 @@ claim("first gradient norm divided by the last, large sigmoid weights",
       loud[0] / loud[-1], above=0.25 ** 8)
 
 # %% [markdown] trap="01.3" role="more"
-# So do these networks learn? With Adam at a rate of 0.003, the tanh stack with Xavier
-# init learns the digits. The sigmoid stack with default weights learns them neither at
-# this rate nor at ten times this rate:
+# Do the stacks of tanh and sigmoid layers learn? With Adam at a rate of 0.003, the tanh
+# stack with Xavier init learns the digits. The sigmoid stack with default weights learns
+# them neither at this rate nor at ten times this rate:
 
 # %% trap="01.3" role="more"
 def share_read(model, lr):
@@ -1326,7 +1326,7 @@ claim("fraction right with eight sigmoids, ten times the rate",
 # %% [markdown] trap="01.3" role="folklore"
 # **Told:** Each sigmoid passes on at most a quarter of the gradient, so replace it with
 # ReLU and the problem is gone. **Measured:** With default weights, a layer of sigmoids
-# passes on less than a quarter, and with large weights it passes on more. Eight default
+# passes on less than a quarter, and with large weights, it passes on more. Eight default
 # ReLU layers of 32 units lose over 90 % of the gradient and learn nothing in 300 steps of
 # SGD at a rate of 0.03. With He init, the same layers learn.
 
@@ -1365,8 +1365,8 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 # **Keep:** The first layer's gradient is a product that contains the slopes and the
 # weights of all later layers. So choose the init that fits the activation: He for ReLU,
 # Xavier for tanh. **In your own code:** Before the first long run, print the first
-# layer's gradient norm divided by the last layer's. Print both norms, too: if *all* are
-# tiny, the ratio still looks healthy (trap 03.4). **Source:** [Glorot & Bengio
+# layer's gradient norm divided by the last layer's. Print both norms as well, because if
+# both are tiny, the ratio still looks healthy (trap 03.4). **Source:** [Glorot & Bengio
 # 2010](https://proceedings.mlr.press/v9/glorot10a.html); [He et al. 2015, "Delving Deep
 # into Rectifiers"](https://arxiv.org/abs/1502.01852), section 2.2.
 
@@ -1375,7 +1375,7 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 #
 # Two common kinds of layer do one thing during training and another in production.
 #
-# *Dropout* is meant to stop units from relying on each other. During training, it sets
+# *Dropout* is meant to stop units from relying on one another. During training, it sets
 # each value to zero with probability `p` and divides the other values by `1 - p`, so that
 # the expected value stays the same. In every call, dropout draws a new *mask*, which says
 # which values to drop.
@@ -1545,7 +1545,7 @@ claim("gap between two calls, plain MLP in train mode", gaps["plain"],
       expected=0)
 claim("gap between two calls, BatchNorm on the same batch",
       gaps["BatchNorm"], expected=0)
-claim("gap for the same ten images in a smaller batch, BatchNorm", moved,
+claim("gap for ten images when their batch is smaller, BatchNorm", moved,
       above=0.05)
 
 # %% [markdown] trap="01.1" role="folklore"
@@ -1686,7 +1686,8 @@ plot_lines(lengths, counts, logx=True, logy=True, xlabel="elements",
 # The results agree up to rounding, and a longer tensor needs no additional operation:
 
 # %% trap="01.5" role="more"
-claim("gap between the two results", (fast - slow).abs().max(), expected=0,
+claim("largest gap between the loop's result and the whole tensor's",
+      (fast - slow).abs().max(), expected=0,
       within=1e-6)
 claim("additional operations for 100,000 elements",
       longer.count - whole.count, expected=0)
@@ -1827,8 +1828,8 @@ claim("the wide network's parameters divided by the deep network's",
 #
 # A forward pass can be slow for three reasons: the arithmetic takes a long time
 # (compute), the data take a long time to arrive (memory), or the GPU waits for its next
-# order (launches). Each of these causes has its own cure, and the wrong cure does
-# nothing. You can skip this section until you use a GPU.
+# order (launches). Each cause has its own cure, and the wrong cure does nothing. You can
+# skip this section until you use a GPU.
 #
 # **Before you run anything:** GELU on an 8192 x 8192 tensor needs about 1/1600 of the
 # arithmetic of the Linear layer before it. Would you guess that GELU takes 1/1600 of the
@@ -1897,9 +1898,9 @@ claim("operations in Linear, GELU and Linear: one each",
 # FLOPs per weight. A second row adds only the bytes of that row, so below the ridge a
 # larger batch takes little extra time.
 #
-# For GELU, counting FLOPs is not enough. In the time an H200 needs to read and write one
-# 16-bit value (4 bytes), its fp32 units can execute 67 / 2 / (4.8 / 4) instructions, or
-# about 28. GELU compiles to 30 to 40 instructions, and ReLU to a few.
+# For GELU, counting FLOPs is not enough. In the time that an H200 needs to read and write
+# one 16-bit value (4 bytes), its fp32 units can execute 67 / 2 / (4.8 / 4) instructions,
+# or about 28. GELU compiles to 30 to 40 instructions, and ReLU to a few.
 
 # %% role="gpu"
 @gpu_result("01/forward_limits", uses=[cases, prepare],
@@ -1990,9 +1991,9 @@ answers
 # The product's FLOP rate does not keep growing with the matrix size. At a size of 4,096,
 # the product runs at four fifths of the datasheet's rate, and at 8,192 its rate is lower.
 # The record does not say why. Stage 9 calls the same product a dozen times instead of two
-# hundred, and there each call takes 1.38 ms instead of 1.52 ms. A card at its power limit
-# lowers its clock, but the record does not include the clock, and the two records may
-# come from two different H100s.
+# hundred, and there, each call takes 1.38 ms instead of 1.52 ms. A card at its power
+# limit lowers its clock rate, but the record does not include the clock rate, and the two
+# records may come from two different H100s.
 #
 # **Keep:** Before you speed up a step, count its FLOPs and its bytes. Above the ridge,
 # use fewer or cheaper FLOPs. Below the ridge, move fewer bytes: fuse the activation into

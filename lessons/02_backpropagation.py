@@ -7,8 +7,8 @@
 #
 # This stage computes gradients by hand and with *autograd*, PyTorch's engine for
 # gradients, and builds a training loop from them. Then it breaks the backward pass with
-# six mistakes that look like correct code, and most of these mistakes raise no error. At
-# the end, you write your own autograd engine.
+# six mistakes that look like correct code, and most of them raise no error. At the end,
+# you write your own autograd engine.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -59,8 +59,8 @@ print(f"loss {loss_for(3)}, slope about {slope:.1f}")
 # into small operations, $z = wx + b$, $e = z - y$ and $L = e^2$. Each operation has its
 # own simple slope, and the slope of the whole computation is the product of the slopes
 # along the path. The *forward pass* computes the values, from the inputs to the loss. The
-# *backward pass* starts at the loss with $dL/dL = 1$. Every node multiplies the arriving
-# gradient by its own slope and passes the product on.
+# *backward pass* starts at the loss with $dL/dL = 1$. Every operation multiplies the
+# arriving gradient by its own slope and passes the product on.
 
 # %% role="concept"
 x, w, b, y = 2.0, 3.0, 0.5, 10.0
@@ -101,9 +101,8 @@ draw_backward(
      ("e = z - y", "L = e²"): f"times 2e = {2 * e:g}"},
     title="Values go down, gradients come back up",
     alt="A graph. Arrows lead down from w, x and b to z, from z and y to "
-        "e, and from e to L. Next to every arrow except for y's, an arrow "
-        "with a factor leads back up. Every node except y shows its "
-        "gradient.")
+        "e, and from e to L. Next to every arrow except y's, an arrow with "
+        "a factor leads back up. Every node except y shows its gradient.")
 
 # %% [markdown] role="concept"
 # Read the gradient of `w` off the arrows, from the bottom up: it is 1 times −7 times 1
@@ -111,7 +110,7 @@ draw_backward(
 # `w` needs `x`, and the arrow to `e` needs `e` itself. So the graph has to keep these
 # values until the backward pass. Second, autograd computed no gradient for `x` and `y`,
 # because they were plain numbers. Only a tensor with `requires_grad=True` gets a
-# gradient, in its attribute `.grad`. If you created such a tensor yourself, like a model
+# gradient, in its attribute `.grad`. If you created the tensor yourself, like a model
 # parameter, it is called a *leaf*.
 #
 # While the forward pass runs, autograd records one node per operation and links it to the
@@ -148,21 +147,21 @@ claim("gradient at a = 3: 3 + 3 from the square, 5 from 5 * a",
       a.grad, expected=11)
 
 # %% [markdown] role="concept"
-# *Skip connections* rely on this sum of gradients. A *residual block* is a small part
-# of a network that computes $h = x + F(x)$. Here $F$ stands for a layer or two (and not
-# for PyTorch's collection of functions), so `x` is used twice. One gradient comes back
-# through $F$. The other gradient comes back unchanged, however small the slopes inside
-# $F$ are. That is why networks with skip connections can be trained at depths where
-# plain networks usually cannot. *Further* measures this. A skip connection is no
-# guarantee, because if $F(x) = -x$, the two gradients cancel.
+# *Skip connections* rely on this sum of gradients. A *residual block* is a small part of
+# a network that computes $h = x + F(x)$, so $x$ is used twice. ($F$ stands for a layer or
+# two, and not for PyTorch's collection of functions.) One gradient comes back through
+# $F$. The other gradient comes back unchanged, however small the slopes inside $F$ are.
+# That is why networks with skip connections can be trained at depths where plain networks
+# usually cannot. *Further* measures this. A skip connection guarantees nothing, because
+# if $F(x) = -x$, the two gradients cancel.
 #
 # ## Backward through a layer
 #
 # A layer has a whole matrix of weights, and nobody writes down their slopes one by one.
-# Two matrix products and a sum are enough to compute all of these slopes. Take a batch
-# of `N` rows with `D` input values (*features*) each, and a layer of `U` units followed
-# by a ReLU, which replaces negative values with zero: $z = xW^T + b$ and $h = \max(0,
-# z)$.
+# Two matrix products and a sum are enough for the gradients of the weights, the inputs
+# and the biases. Take a batch of `N` rows with `D` input values (*features*) each, and a
+# layer of `U` units followed by a ReLU, which replaces negative values with zero: $z =
+# xW^T + b$ and $h = \max(0, z)$.
 
 # %% role="concept"
 draw = torch.Generator().manual_seed(SEED)
@@ -174,11 +173,11 @@ h = z.relu()
 d_h = torch.randn(4, 5, generator=draw)       # arrives from the next layer
 
 # %% [markdown] role="concept"
-# `d_h` is the gradient of the loss with respect to each entry of `h`. First this gradient
-# passes back through the ReLU. Where `z` is positive, the ReLU returns its input, so its
-# slope is 1. Elsewhere it returns 0, whatever its input is, so its slope is 0. The slopes
-# form a *mask* of ones and zeros, and the backward pass multiplies the gradient by this
-# mask:
+# `d_h` is the gradient of the loss with respect to each entry of `h`. First, this
+# gradient passes back through the ReLU. Where `z` is positive, the ReLU returns its
+# input, so its slope is 1. Elsewhere, it returns 0 for any input, so its slope is 0. The
+# slopes form a *mask* of ones and zeros, and the backward pass multiplies the gradient by
+# this mask:
 
 # %% role="concept"
 mask = z > 0
@@ -243,11 +242,11 @@ claim("largest gap between our three gradients and autograd's", gap,
 # x1 + x2          1        1
 # ```
 #
-# The backward pass never builds such a matrix. A node receives a vector $v$ with one
-# value per *output* and returns $vJ$, which has one value per *input*. If the node above
-# receives $v = (1, 10)$, it returns $1 \cdot 2 + 10 \cdot 1 = 12$ for $x_1$, and $1 \cdot
-# 3 + 10 \cdot 1 = 13$ for $x_2$. The product $vJ$ is called a *vector-Jacobian product*.
-# The mask and the matrix products above compute such products.
+# The backward pass never builds a Jacobian. A node receives a vector $v$ with one value
+# per *output* and returns $vJ$, which has one value per *input*. If the node in the
+# example receives $v = (1, 10)$, it returns $1 \cdot 2 + 10 \cdot 1 = 12$ for $x_1$, and
+# $1 \cdot 3 + 10 \cdot 1 = 13$ for $x_2$. The product $vJ$ is called a *vector-Jacobian
+# product*. The mask and the matrix products above compute vector-Jacobian products.
 
 # %% role="concept"
 weight, point = torch.randn(4, 6), torch.randn(6, requires_grad=True)
@@ -273,8 +272,8 @@ claim("bytes in the Jacobian of one layer",
 # %% [markdown] role="concept"
 # A loss is a single number, so $v$ starts with one entry, and **one** backward pass
 # computes the slopes for all parameters, even for a billion of them. You could also start
-# at the other end: pick one parameter, and follow a small change in this parameter
-# forward through the network. This is called *forward mode*. One such pass computes the
+# at the other end: pick one parameter, and follow a small change in it forward through
+# the network. This is called *forward mode*. One forward pass of this kind computes the
 # slope for that parameter only, so a billion parameters need a billion passes. That is
 # why training computes its gradients backwards.
 #
@@ -310,10 +309,10 @@ claim("bytes kept by a product of two vectors", kept["a * b"],
 # Until `backward` has run, you must not change a value that the graph keeps. Most
 # operations make a new tensor, but some change a tensor *in place*: assignments such as
 # `t[0] = 0` and `t += 1`, and methods whose names end in an underscore, such as
-# `t.zero_()`. If such an edit changes a kept value, the slope computed from that value is
-# wrong. To detect such edits, every tensor counts its in-place edits, and the graph notes
-# the count when it keeps the tensor. If `backward` finds a different count, it raises an
-# error instead of returning a wrong gradient.
+# `t.zero_()`. If an in-place edit changes a kept value, the slope computed from that
+# value is wrong. To detect this, every tensor counts its in-place edits, and the graph
+# notes the count when it keeps the tensor. If `backward` finds a different count, it
+# raises an error instead of returning a wrong gradient.
 #
 # In a network, each row of the batch adds its own inputs and results to what the graph
 # keeps. So the memory of the graph grows with the batch:
@@ -333,7 +332,7 @@ claim("bytes for twice as many rows, fp32, no norm layers", kept[128],
 
 # %% [markdown] role="concept"
 # You can use a graph only once. `backward()` frees the tensors that the graph kept, so a
-# second call that needs one of these tensors raises an error.
+# second call that needs one of them raises an error.
 #
 # ## A training loop in five steps
 #
@@ -405,10 +404,10 @@ draw_blocks({"the five steps": ["1. predict: model(x)",
 # %% [markdown] trap="02.1" role="situation" core=true fault="zero_grad is missing: gradients add up" symptom="loss goes up and down and never settles, zero_grad missing"
 # ## A training loop from memory
 #
-# You write a training loop from memory and forget `zero_grad`. "Without
-# `zero_grad`, the steps are just too long, as with a higher learning rate," says a
-# comment in an old script. The data are linear without noise, so the loss can reach
-# zero. You run the loop 800 steps, once on all rows and once on 8 random rows per step.
+# You write a training loop from memory and forget `zero_grad`. "Without `zero_grad`, the
+# steps are just too long, as with a higher learning rate," says a comment in an old
+# script. The data are linear without noise, so the loss can reach zero. You run the loop
+# for 800 steps, once on all rows and once on 8 random rows per step.
 
 # %% trap="02.1" role="break"
 rows = torch.randn(64, 3)
@@ -487,11 +486,11 @@ claim("gradient norm after four calls, divided by the norm after one",
 
 # %% [markdown] trap="02.1" role="why"
 # `backward` *adds* to `.grad`. If nothing clears or rescales `.grad`, each step uses the
-# sum of all gradients so far. Such a sum is called *momentum*: SGD with momentum $m$
-# multiplies its running sum by $m$ and then adds the new gradient. So without weight
-# decay, a forgotten `zero_grad` turns SGD into SGD with a momentum of 1. On all rows, the weights swing
-# around the minimum like a pendulum without friction. Random batches push the pendulum at
-# random moments, and it swings ever higher.
+# sum of all gradients so far. A running sum of gradients is called *momentum*: SGD with
+# momentum $m$ multiplies the sum by $m$ and then adds the new gradient. So without weight
+# decay, a forgotten `zero_grad` turns SGD into SGD with a momentum of 1. On all rows, the
+# weights swing around the minimum like a pendulum without friction. Random batches push
+# the pendulum at random moments, and it swings ever higher.
 
 # %% trap="02.1" role="why"
 plot_lines(range(60), {"zero_grad": cleared[:60], "without": piled[:60]},
@@ -526,7 +525,8 @@ arguments = inspect.signature(torch.optim.Optimizer.zero_grad).parameters
 print(arguments["set_to_none"])
 
 # %% trap="02.1" role="more"
-claim("largest gap to momentum 1 in 40 steps", gap, below=1e-3)
+claim("largest gap to the losses with momentum 1 in 40 steps",
+      gap, below=1e-3)
 claim("all rows: highest of the last 100 losses / first loss",
       max(piled[-100:]) / piled[0], above=0.2)
 claim("all rows: highest loss / first loss",
@@ -638,11 +638,11 @@ with_ones = reader.weight.grad.clone()
 
 # %% trap="02.2" role="guess"
 guess("02.2",
-      "How large is the resulting gradient, compared with the gradient of "
-      "the mean loss?",
-      choices=["just as large",
-               "64 times as large",
-               "4,096 times as large"])
+      "How large is the resulting gradient, as a multiple of the gradient "
+      "of the mean loss?",
+      choices=["1",
+               "64",
+               "4,096"])
 
 # %% trap="02.2" role="look"
 try:
@@ -664,7 +664,7 @@ claim("gradient norm with ones, divided by the norm for the mean loss",
       within=0.01)
 
 # %% [markdown] trap="02.2" role="look"
-# Does a different scale do any harm? Train with both gradients, at a learning rate that
+# Does the larger scale do any harm? Train with both gradients, at a learning rate that
 # suits the mean:
 
 # %% trap="02.2" role="look"
@@ -690,7 +690,7 @@ print(f"worst loss on the way: {calm:.1f} with the mean, "
 # %% trap="02.2" role="look"
 plot_bars({"the mean": calm, "ones": wild},
           xlabel="worst mean loss in 20 steps", log=True,
-          title="With the mean the loss stays calm, with ones it explodes",
+          title="The loss stays calm with the mean, and explodes with ones",
           alt="Two bars on a log scale: the worst loss in 20 steps. It is "
               "near two with the mean and above twenty with ones.")
 
@@ -724,12 +724,12 @@ claim("largest gap between the vector and the weighted mean",
       (as_vector - as_scalar).abs().max(), below=1e-6)
 
 # %% [markdown] trap="02.2" role="more" topics="a rate of 0.5 that acts like 32 · torch's class weights"
-# These claims check the first bar, and the learning rate at which the mean loss leads to
-# the same steps as the vector of ones:
+# Check the height of the bar for the mean, and the learning rate at which the mean loss
+# leads to the same steps as the vector of ones:
 
 # %% trap="02.2" role="more"
 claim("worst loss with the mean", calm, below=2.6)
-claim("the rate at which the mean loss takes the same steps",
+claim("rate at which the mean loss takes the same steps as the ones",
       0.5 * ratio, expected=32,
       within=0.01)
 
@@ -747,7 +747,7 @@ claim("largest gap to PyTorch's gradient with class weights",
 # **Told:** Reduce the losses with `(weights * losses).sum()`, or pass a vector of ones,
 # which is equivalent. **Measured:** Both reductions compute a sum, not a mean. In this
 # batch, the vector of ones makes the gradient 64 times as large as the mean does. This
-# factor grows with the batch size, so in SGD the same learning rate means something
+# factor grows with the batch size, so in SGD, the same learning rate means something
 # different for each batch size.
 
 # %% trap="02.2" role="exercise" points=2 difficulty=2 minutes=10
@@ -790,8 +790,8 @@ def weighted_loss(losses: torch.Tensor,
 #
 # Autograd records everything that you compute from a parameter. Often you want autograd
 # to record less, because an evaluation needs no graph, and a target must receive no
-# gradient. Sometimes you want more than one backward pass. There is a switch for each of
-# these cases:
+# gradient. Sometimes you want more than one backward pass. There is a switch for each
+# case:
 #
 # | switch | what it does | what it is for |
 # |---|---|---|
@@ -802,9 +802,9 @@ def weighted_loss(losses: torch.Tensor,
 # | `create_graph=True` | also records the backward pass | derivatives of derivatives |
 #
 # With the first three switches, autograd records less. `detach` acts on a single tensor,
-# and its result shares the tensor's memory and also the tensor's count of in-place edits.
-# `no_grad` acts on everything in its block. If you write `@torch.no_grad()` above a
-# function, the whole function becomes such a block.
+# and its result shares the tensor's memory and its count of in-place edits. `no_grad`
+# acts on everything in its block. If you write `@torch.no_grad()` above a function, the
+# whole function becomes such a block.
 
 # %% role="concept"
 p = torch.ones(2, requires_grad=True)
@@ -821,8 +821,8 @@ print(recorded.requires_grad, recorded.detach().requires_grad,
 # Use `detach` if the forward pass needs a value, but the part that computed the value
 # must get no gradient from it. A GAN (generative adversarial network) is trained to make
 # new samples that look as if they came from a data set. In a GAN, a *generator* makes the
-# samples, and a *judge* learns to recognize these samples as fakes. The judge's training
-# step must not train the generator, so the judge gets `fake.detach()`:
+# samples, and a *judge* learns to recognize them as fakes. The judge's training step must
+# not train the generator, so the judge gets `fake.detach()`:
 
 # %% role="concept"
 generator, judge = nn.Linear(2, 4), nn.Linear(4, 1)
@@ -878,8 +878,8 @@ claim("second derivative of t cubed at 3", second, expected=18)
 # ## Small outputs set to zero for a plot
 #
 # For a plot, you want to set the small outputs of a layer to zero. "`y.data` is a copy
-# without a graph, so you can edit it freely," says a note in the plotting script. So you
-# edit `y.data`. The plot looks fine, the loss was computed before the edit, and
+# without a graph, so you can edit it freely," says a note in the plotting script. You
+# edit `y.data`, and the plot looks fine. The loss was computed before the edit, and
 # `backward` raises no error. Then you try `y.detach()` in place of `y.data`.
 
 # %% trap="02.3" role="break"
@@ -908,7 +908,8 @@ print(f"got    {x.grad.tolist()}")
 print(f"truth  {[round(t, 3) for t in truth.tolist()]}")
 
 # %% trap="02.3" role="look"
-claim("largest gradient", x.grad.abs().max(), expected=0)
+claim("largest gradient after the edit of y.data",
+      x.grad.abs().max(), expected=0)
 
 # %% trap="02.3" role="look"
 plot_columns({f"{side}, x = {v:g}": g for v, t, got in zip(
@@ -1029,16 +1030,16 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
 # Only `detach().clone()` is yours to edit. **In your own code:** Search for `.data` and
 # replace each use of it. To set a weight by hand, use `no_grad()`. **Source:** PyTorch
 # notes, [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html),
-# in-place correctness checks.
+# section on in-place correctness checks.
 
 # %% [markdown] trap="02.4" role="situation" core=true fault="gradient accumulation weights unequal parts equally" symptom="gradient accumulation: loss explodes or differs from the large batch"
 # ## Four small batches for one big one
 #
-# Your batch of 32 rows does not fit into memory. So you cut it into 4 *micro-batches* of
-# 8 rows, call `backward` for each part, and then take one step, because the gradients add
+# Your batch of 32 rows does not fit into memory. You cut it into 4 *micro-batches* of 8
+# rows, call `backward` for each part, and then take one step, because the gradients add
 # up in `.grad` anyway. The first six rows are padding. They have the label `-100`, and
 # `cross_entropy` ignores rows with this label. "Divide each loss by 4, or your learning
-# rate will in effect be about 4 times too large," says a reviewer. So you divide by 4 and
+# rate will in effect be about 4 times too large," says a reviewer. You divide by 4, and
 # compare the accumulated gradient with the gradient of the whole batch.
 
 # %% trap="02.4" role="break"
@@ -1062,8 +1063,8 @@ by_four = error(gradient_of(x, y) / 4
 
 # %% trap="02.4" role="guess" quoted="right"
 guess("02.4",
-      "How large is the error of the accumulated gradient, relative to "
-      "the norm of the whole batch's gradient?",
+      "How large is the error of the accumulated gradient, as a fraction "
+      "of the norm of the whole batch's gradient?",
       choices=["zero, up to rounding",
                "a few percent",
                "more than a quarter"])
@@ -1081,11 +1082,11 @@ claim("error when divided by 4, as a fraction of the norm", by_four,
 
 # %% [markdown] trap="02.4" role="why"
 # Each part's loss is the mean over its *labelled* rows. The first part has only two
-# labelled rows, yet like every part it supplies a quarter of the gradient. So each
+# labelled rows, yet, like every part, it supplies a quarter of the gradient. So each
 # labelled row of the first part counts as much as four rows of another part. Dividing by
-# the *number* of parts is right only if all parts average over the same number of rows.
-# Instead, weight each loss by **its share of the denominator**: the number of its
-# labelled rows, divided by the number of labelled rows in the whole batch.
+# the *number* of parts is right only if every part's loss is a mean over the same number
+# of rows. Instead, weight each loss by **its share of the denominator**: the number of
+# its labelled rows, divided by the number of labelled rows in the whole batch.
 
 # %% trap="02.4" role="why"
 draw_boxes({"labelled rows": {f"part {k}": n for k, n in enumerate(
@@ -1148,9 +1149,10 @@ claim("relative error with BatchNorm, weighted by share", with_norm,
 
 # %% [markdown] trap="02.4" role="more"
 # In train mode, BatchNorm computes its statistics over 8 rows instead of 32, and no
-# scaling of the loss repairs that. And what if you forget to divide? Then every gradient
-# is four times too large, and at this rate SGD diverges. Adam divides each gradient by
-# the gradient's own running size, so without weight decay the factor cancels:
+# scaling of the loss repairs that. And what if you forget to divide the losses by 4? Then
+# every gradient is four times as large, and at a rate of 0.15, SGD diverges. Adam divides
+# each gradient by the gradient's own running size, so without weight decay, the factor
+# cancels:
 
 # %% trap="02.4" role="more"
 def fitted(optimizer, lr, scale, size=8):
@@ -1262,9 +1264,9 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
 # %% [markdown] trap="02.4" role="keep"
 # **Keep:** When you accumulate gradients, weight each part by its share of the rows, or
 # of the labelled rows if there is padding. If a constant factor is wrong, SGD can
-# diverge, whereas Adam without weight decay hides the mistake. **In your own code:**
-# Once, compare the accumulated gradient with the whole batch's gradient. **Source:**
-# PyTorch notes, [Automatic Mixed Precision
+# diverge, whereas Adam without weight decay hides the mistake. **In your own code:** At
+# least once, compare the accumulated gradient with the whole batch's gradient.
+# **Source:** PyTorch notes, [Automatic Mixed Precision
 # examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html), which divide by
 # the number of parts; [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980), section 2.1.
 # **Seen in the wild:** In [huggingface/transformers
@@ -1276,8 +1278,8 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
 #
 # Training fits into memory. Evaluation uses the same batch size, calls `eval()`, and only
 # adds up the batch losses, yet it runs out of memory after a while. "`eval()` only
-# affects layers, so nothing but `no_grad` will help," says the ticket. Your net has 20
-# hidden layers of 64 units. You evaluate 4 batches of 124 digits, and after each batch
+# affects layers, so nothing but `no_grad` will help," says a ticket. Your net has 20
+# hidden layers of 64 units. You evaluate 4 batches of 124 digits, and after each batch,
 # you measure the memory that the graphs hold.
 
 # %% [markdown] trap="02.5" role="break"
@@ -1352,7 +1354,7 @@ plot_columns({f"batch {n}": kept / 1000 for n, kept in enumerate(held, 1)},
                  "is higher than the one before by the same amount.")
 
 # %% trap="02.5" role="look"
-claim("growth from batch 1 to 4, divided by growth from 1 to 2",
+claim("bytes that batches 2 to 4 add, divided by what batch 2 adds",
       (held[3] - held[0]) / each, expected=3)
 
 # %% [markdown] trap="02.5" role="look"
@@ -1417,7 +1419,8 @@ claim("bytes in the graph that item() frees",
 claim("bytes kept by inference_mode", spent["inference_mode"], expected=0)
 
 # %% trap="02.5" role="more"
-claim("gradient through a sum with 8 such rows", shift.grad[0], expected=8)
+claim("gradient of a shift added to 8 rows made in inference_mode",
+      shift.grad[0], expected=8)
 
 # %% [markdown] trap="02.5" role="more"
 # Many evaluation loops make a second mistake: they take the mean of the batch means. If
@@ -1437,7 +1440,7 @@ gap = abs(sum(means) / len(means) - mean)
 print("rows in each batch:", sizes)
 
 # %% trap="02.5" role="more"
-claim("error of the mean of means", gap, above=0.003)
+claim("error of the mean of the batch means", gap, above=0.003)
 claim("error of the mean weighted by rows", abs(by_rows - mean),
       below=1e-5)
 
@@ -1485,17 +1488,17 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
 # recording of graphs, and an evaluation needs both calls. Average the loss over rows, not
 # over batches. **In your own code:** Look for `+= loss` without `.item()`. **Source:**
 # PyTorch notes, [Autograd
-# mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html), locally disabling
-# gradient computation.
+# mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html), section on locally
+# disabling gradient computation.
 
 # %% [markdown] trap="02.6" role="situation" fault="a node passes its gradient on too early" symptom="hand-written autograd gives wrong gradients when a value is used twice"
 # ## An engine of your own
 #
 # You write a small autograd engine of your own. Each value remembers its parents and its
-# slope with respect to each parent. The backward pass uses a queue. The pass takes a node
-# out of the queue, passes the node's gradient on to its parents, and puts the parents
-# into the queue. On a chain of products and on `tanh`, the gradients are right, so you
-# ship it. The first user computes `a + tanh(a + b)`, with `a = w * x`.
+# slope with respect to each parent. The backward pass takes a node out of a queue, passes
+# the node's gradient on to its parents, and puts them into the queue. On a chain of
+# products and on `tanh`, the gradients are right, so you ship it. The first user computes
+# `a + tanh(a + b)`, with `a = w * x`.
 
 # %% trap="02.6" role="break"
 class Value:
@@ -1570,9 +1573,9 @@ claim("error of dL/dw", abs(grads[w] - true_w), above=0.5)
 # `a` is used twice. The engine reached `a` through its first use, the direct one, and at
 # once passed on the gradient of `a`. The gradient from the second use arrived later,
 # after `w` had already received its gradient. A node may pass on its gradient only after
-# **all** its uses have passed their gradients to the node. This order, with every child
-# before its parents, is a *topological order*. To get such an order, list every node
-# after its parents, and then go through that list backwards.
+# **all** its uses have passed their gradients to it. This order, with every child before
+# its parents, is a *topological order*. To get one, list every node after its parents,
+# and then go through that list backwards.
 
 # %% trap="02.6" role="why"
 draw_tree({"w": f"{grads[w]:.2f}, true {true_w:.2f}", "x": "", "b": "",
@@ -1796,8 +1799,8 @@ claim("sum of both slopes, with the bracket detached",
 # comes from a second, frozen network, and no gradient may pass through the target. The
 # target is the reward plus the discounted best value of the next state (at the end of an
 # episode, the reward alone). Only **one** action gets this target: the action that was
-# taken. When you read such code, look for three mistakes: a missing reward, the same
-# target for all actions, and a `.detach()` inside `no_grad`, where it has no effect.
+# taken. When you read code for Q-learning, look for three mistakes: a missing reward, the
+# same target for all actions, and a `.detach()` inside `no_grad`, where it has no effect.
 
 # %% role="concept"
 online, frozen = nn.Linear(8, 4), nn.Linear(8, 4)   # state to 4 actions
@@ -1844,7 +1847,7 @@ print(f"diagonal of the Hessian:      {hessian.diagonal().tolist()}")
 # %% role="concept"
 claim("does the slope have a graph with retain_graph",
       plain_slope.requires_grad, expected=False)
-claim("largest gap between the summed slope's gradient and row sums",
+claim("largest gap between the sum's gradient and the Hessian's row sums",
       (second - hessian.sum(1)).abs().max(), expected=0)
 
 # %% [markdown] role="concept"
@@ -1919,16 +1922,18 @@ print(f"reaches the input: {plain:.0e} plain, {xavier:.2f} plain with "
       f"Xavier, {skipped:.0f} with skips")
 
 # %% role="concept"
-claim("fraction that reaches the input, default weights", plain, below=1e-5)
-claim("fraction that reaches the input, Xavier init", xavier, above=1e-3)
-claim("fraction that reaches the input, default weights and skips",
+claim("fraction of the gradient at the input, default weights",
+      plain, below=1e-5)
+claim("fraction of the gradient at the input, Xavier init",
+      xavier, above=1e-3)
+claim("fraction of the gradient at the input, default weights and skips",
       skipped, above=1)
 
 # %% [markdown] role="concept"
-# So with the default weights, 30 plain layers lose the gradient, and with Xavier init
-# they keep part of the gradient. With skips, the gradient reaches the input even with the
-# default weights. But a skip guarantees nothing. If a branch computes minus its input,
-# the gradient through the branch cancels the gradient through the skip:
+# With the default weights, 30 plain layers lose the gradient, and with Xavier init, they
+# keep part of it. With skips, the gradient reaches the input even with the default
+# weights. But a skip guarantees nothing. If a branch computes minus its input, the
+# gradient through the branch cancels the gradient through the skip:
 
 # %% role="concept"
 x = torch.randn(5, requires_grad=True)
@@ -2014,7 +2019,7 @@ print(f"Python ran for shapes {traces}")
 # %% role="concept"
 claim("traces in three equal calls", once, expected=1)
 claim("traces after a new shape and a new dtype", len(traces), expected=3)
-claim("largest gap between compiled and not compiled",
+claim("largest gap between the compiled and the plain gradients",
       largest_gap(fast, slopes), below=1e-4)
 
 # %% [markdown] role="quiz"
@@ -2215,9 +2220,9 @@ answers
 #
 # **On the H100 of the record**, the large stack behaves as the counts predict. It needs
 # the predicted amount of memory, and its backward pass takes about as long as two forward
-# passes. In the small stacks, the orders to the GPU determine the time. With 256 times as
-# many FLOPs, a small stack takes only an eighth more time, and its backward pass takes
-# longer than four forward passes.
+# passes. In the two small stacks, the orders to the GPU determine the time. The wider of
+# the two needs 256 times as many FLOPs as the other, but its forward pass takes only an
+# eighth more time. In both, the backward pass takes longer than four forward passes.
 #
 # From the bytes that the update moves, we predicted the update's time as a fraction of
 # the backward pass. The measured fraction is nearly three times as large, and the trace

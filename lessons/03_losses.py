@@ -74,8 +74,8 @@ plot_lines(p.tolist(), {"7 heads of 10": nats.tolist()},
                "is lowest at 0.7 and rises steeply towards both ends.")
 
 # %% [markdown] role="concept"
-# (A *nat* is the unit of a natural logarithm.) Look at the ends of the curve. If you gave
-# a probability near zero to something that happens, the loss can become arbitrarily
+# (A *nat* is the unit of a natural logarithm.) Look at the ends of the curve. If you give
+# a probability near zero to something that then happens, the loss can become arbitrarily
 # large.
 #
 # ## Binary cross-entropy
@@ -88,12 +88,13 @@ plot_lines(p.tolist(), {"7 heads of 10": nats.tolist()},
 #
 # A network can output any number, positive or negative. This number is called a *logit*,
 # $z$, and the *sigmoid*, $p = 1 / (1 + e^{-z})$, turns it into a probability. So the
-# obvious code has two steps. If you substitute the sigmoid into the formula, the two
-# steps become one. For $y = 0$, the loss is $-\log(1 - p) = \log(1 + e^z)$, and for $y =
-# 1$, it is $\log(1 + e^z) - z$. So both are $\log(1 + e^z) - zy$. For a large $z$, $e^z$
-# overflows, and therefore the code takes the $z$ out of the logarithm: $\log(1 + e^z) = z
-# + \log(1 + e^{-z})$. For a negative $z$, the code leaves the formula as it is. (`log1p`
-# of a value is the logarithm of 1 plus that value, exact even for tiny values.)
+# obvious code has two steps, the sigmoid and then the formula. If you substitute the
+# sigmoid into the formula, the two steps become one. For $y = 0$, the loss is $-\log(1 -
+# p) = \log(1 + e^z)$, and for $y = 1$, it is $\log(1 + e^z) - z$. So both losses are
+# $\log(1 + e^z) - zy$. For a large $z$, $e^z$ overflows, and therefore the code takes the
+# $z$ out of the logarithm: $\log(1 + e^z) = z + \log(1 + e^{-z})$. For a negative $z$,
+# the code leaves the formula as it is. (`log1p` of a value is the logarithm of 1 plus
+# that value, exact even for tiny values.)
 
 # %% role="concept"
 def in_two_steps(z, y):
@@ -127,9 +128,9 @@ claim("largest gap between the one-step version and PyTorch",
 # ## Cross-entropy, from logits
 #
 # With more than two classes, the model outputs one logit per class. The *softmax* turns
-# the logits into probabilities: $p_k = e^{z_k} / \sum_j e^{z_j}$ is positive, and the
-# $p_k$ add up to 1. The likelihood of a row is the probability of its true class, $p_y$,
-# so the loss is $-\log p_y$. Again, you can simplify the loss on paper:
+# the logits into probabilities, $p_k = e^{z_k} / \sum_j e^{z_j}$, which are positive and
+# add up to 1. The likelihood of a row is the probability of its true class, $p_y$, so the
+# loss is $-\log p_y$. Again, you can simplify the loss on paper:
 #
 # $$L = \log \sum_k e^{z_k} - z_y, \qquad
 #   \frac{\partial L}{\partial z_k} = p_k - [k = y]$$
@@ -138,7 +139,7 @@ claim("largest gap between the one-step version and PyTorch",
 # the other logits stay as they are. This slope is again the probability minus the label,
 # here written as $[k = y]$, which is 1 for the right class and 0 for all other classes.
 # Each entry of this gradient is between minus one and one, whatever the logits are. On
-# paper, the first formula is exact, but in float32 $e^{89}$ is infinite. So subtract the
+# paper, the first formula is exact, but in float32, $e^{89}$ is infinite. So subtract the
 # largest logit $m$ from all logits, which does not change the result: $L = m + \log
 # \sum_k e^{z_k - m} - z_y$.
 #
@@ -166,7 +167,7 @@ print(f"200 higher: {on_paper(far, y):.4f}, {F.cross_entropy(far, y):.4f}")
 # %% [markdown] role="concept"
 # For small logits, the formula returns the same loss as PyTorch, and the gradient derived
 # by hand equals autograd's gradient. For logits that are 200 higher, the formula
-# overflows. PyTorch subtracts the largest logit, so PyTorch's loss stays the same.
+# overflows. PyTorch subtracts the largest logit, so its loss stays the same.
 
 # %% role="concept"
 claim("largest gap between the gradient by hand and autograd's",
@@ -192,7 +193,7 @@ claim("loss of an even guess among 10 classes, ln 10",
 # %% [markdown] trap="03.1" role="situation" core=true fault="softmax before cross_entropy" symptom="classification loss stops at 1.46 and does not go down; softmax before cross_entropy"
 # ## A loss that wants probabilities
 #
-# "Cross-entropy compares probabilities," says the textbook, so you pass it probabilities.
+# "Cross-entropy compares probabilities," says a textbook, so you pass it probabilities.
 # The code runs, but after training with plain SGD, far too many digits are misclassified.
 # To find out why, you take one row on which the model is confident and wrong. In this
 # row, the logit is 10 for one wrong class and 0 for the other nine classes. You compute
@@ -224,12 +225,12 @@ once, twice = pull_of(F.cross_entropy), pull_of(of_probabilities)
 
 # %% trap="03.1" role="guess" quoted="right"
 guess("03.1",
-      "How large is the gradient when `cross_entropy` gets the logits, "
-      "compared with when it gets the probabilities?",
-      choices=["just as large, up to rounding",
-               "about 10 times as large",
-               "about 100 times as large",
-               "about 10,000 times as large"])
+      "How large is the gradient for `cross_entropy` of the logits, as a "
+      "multiple of the gradient for `cross_entropy` of the probabilities?",
+      choices=["1, up to rounding",
+               "about 10",
+               "about 100",
+               "about 10,000"])
 
 # %% trap="03.1" role="look"
 first = torch.zeros(4, dtype=torch.long)          # class 0 is right
@@ -253,7 +254,8 @@ claim("gradient norm on logits, divided by the norm on probabilities",
 # no gradient. Even a perfect answer does not bring the loss with two softmaxes to zero:
 
 # %% trap="03.1" role="look"
-claim("loss of a perfect answer", of_probabilities(sure, first),
+claim("loss of a perfect answer with two softmaxes",
+      of_probabilities(sure, first),
       expected=1.4612, within=1e-4)
 
 # %% trap="03.1" role="look"
@@ -267,8 +269,8 @@ plot_lines(margins, {
     xlabel="logit of the right class, others 0", ylabel="loss, nats",
     title="A second softmax flattens both ends",
     alt="Two curves: the loss against the logit of the right class. With "
-        "one softmax the loss falls from more than ten to zero. With two "
-        "the loss stays between two and a half and one and a half.")
+        "one softmax, the loss falls from more than ten to zero. With two, "
+        "it stays between two and a half and one and a half.")
 
 # %% [markdown] trap="03.1" role="look"
 # In the explorer, move the logit to the far left and read off the slope.
@@ -350,7 +352,7 @@ claim("norm of the first gradient on logits / with the fault",
 # **Told:** Softmax before the loss is a matter of style, and the model trains anyway.
 # **Measured:** With Adam at a learning rate of 0.01 and with SGD at 1.0, the model does
 # train. With SGD at 0.1, the accuracy with the fault is below 0.65 after 300 steps, while
-# training on logits reaches more than 0.88. In all three runs the loss is wrong: 2.46
+# training on logits reaches more than 0.88. In all three runs, the loss is wrong: 2.46
 # instead of 10 for a confident mistake, and 1.4612 instead of 0 for a perfect answer.
 
 # %% trap="03.1" role="exercise" points=4 difficulty=3 minutes=15
@@ -400,7 +402,7 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
 # ## A loss is a statement about noise
 #
 # Not every target is a class. Predicting a number, such as a price, is called
-# *regression*, and the true numbers are the *regression targets*. In regression you can
+# *regression*, and the true numbers are the *regression targets*. In regression, you can
 # also ask under which model the data are most probable, but you have to say how the
 # measurements scatter around the truth. Each of the usual losses is the negative
 # log-likelihood under one assumption about the noise:
@@ -449,15 +451,15 @@ claim("largest of the four gaps between likelihood and loss",
 # model has no inputs and can only output one constant. Then squared error asks for the
 # mean of the data, and absolute error asks for the median. A single outlier of 100 among
 # four readings drags the mean far away, but hardly matters for the median. (For the
-# readings 1, 2, 3 and 100, every value from 2 to 3 is a median, and all these medians
-# have the same absolute error. The search below returns the first median, 2.)
+# readings 1, 2, 3 and 100, every value from 2 to 3 is a median, and all medians have the
+# same absolute error. The search below returns the first median, 2.)
 #
 # *Huber's loss* is a compromise, quadratic near zero and linear further out. It is
 # $\frac12 e^2$ for errors up to $\delta$ and $\delta(|e| - \frac12\delta)$ beyond that,
 # so that the two pieces agree in value and slope at $|e| = \delta$. Why not simply use
 # $e^2$ for small errors and $|e|$ for large errors? These two curves meet at $|e| = 1$,
-# but there the slope of $e^2$ is 2 and the slope of $|e|$ is 1, so the joined curve has a
-# kink.
+# but there, the slope of $e^2$ is 2 and the slope of $|e|$ is 1, so the joined curve has
+# a kink.
 
 # %% role="concept"
 readings = torch.tensor([1.0, 2.0, 3.0, 100.0])
@@ -485,9 +487,9 @@ plot_columns({"squared error": answers["mse_loss"],
               "absolute error": answers["l1_loss"]},
              xlabel="loss", ylabel="best constant for 1, 2, 3 and 100",
              form=".1f", title="One outlier moves the mean, not the median",
-             alt="Three columns: the constant with the lowest squared "
-                 "error is 26.5, with Huber's loss near 2.5 and with "
-                 "absolute error 2.")
+             alt="Three columns: the best constant is 26.5 for squared "
+                 "error, about 2.5 for Huber's loss and 2 for absolute "
+                 "error.")
 
 # %% role="concept"
 zero, e = torch.zeros(2), torch.tensor([0.5, 4.0])
@@ -495,11 +497,11 @@ inside, outside = F.huber_loss(e, zero, reduction="none").tolist()
 print(f"Huber at 0.5: {inside}, at 4: {outside}")
 
 # %% role="concept"
-claim("Huber at 0.5, half the square", inside, expected=0.125)
-claim("Huber at 4: 4 - 1/2", outside, expected=3.5)
+claim("Huber's loss at 0.5, half the square", inside, expected=0.125)
+claim("Huber's loss at 4: 4 - 1/2", outside, expected=3.5)
 
 # %% [markdown] role="concept"
-# According to the same table, squared error on *class labels* assumes that the labels
+# According to the table above, squared error on *class labels* assumes that the labels
 # scatter around the output like measurements with normal noise. Would you notice that
 # assumption in somebody else's code?
 
@@ -509,7 +511,7 @@ claim("Huber at 4: 4 - 1/2", outside, expected=3.5)
 # The label is a number from 0 to 9, so the network might as well output a number. You
 # train a network with a single output on squared error, and the loss falls nicely. To
 # classify a digit, you round the output. In a second script, you write the same loss a
-# little differently, and there the loss soon stops falling.
+# little differently, and it soon stops falling.
 
 # %% trap="03.2" role="break"
 def as_number(out, y):
@@ -552,8 +554,8 @@ plot_columns({k if k < 5 else "5 or more": (distance == k).float().mean()
              xlabel="distance between answer and label",
              ylabel="fraction of the digits", form=".2f",
              title="Nearly right is wrong: a 4 is not a 3 or a 5",
-             alt="Columns: the fraction of the test digits by distance. "
-                 "A third are right; more, 0.43, are off by one.")
+             alt="Columns: the fraction of the test digits by distance. A "
+                 "third of the answers are right, and 43 % are off by one.")
 
 # %% [markdown] trap="03.2" role="look"
 # Many of the wrong answers are off by one. The network from the second script gives
@@ -564,8 +566,8 @@ claim("spread of the second network's answers / the first network's",
       column.std() / number.std(), below=0.3)
 
 # %% [markdown] trap="03.2" role="why"
-# There are two faults. First, numbers put the classes in an order, in which 4 is between
-# 3 and 5. Squared error then asks for the mean of the possible answers, so if an image
+# There are two faults. First, numbers put the classes in an order in which 4 is between 3
+# and 5. Squared error then asks for the mean of the possible answers, so if an image
 # could be a 3 or an 8, the network answers with a number between 3 and 8. The second
 # fault is worse. If you subtract labels of shape `(N,)` from outputs of shape `(N, 1)`,
 # you get an N by N table, because *broadcasting* pairs every output with every label. So
@@ -595,7 +597,7 @@ for loss in (one_hot_mse, F.cross_entropy):
 print({name: round(value, 2) for name, value in score.items()})
 
 # %% trap="03.2" role="repair"
-claim("cross-entropy: accuracy", score["cross_entropy"], above=0.93)
+claim("accuracy with cross-entropy", score["cross_entropy"], above=0.93)
 
 # %% [markdown] trap="03.2" role="more" topics="the table in numbers · squared error on one-hot labels · squared error after a softmax"
 # Squared error itself is not the problem. With one-hot labels, which are 1 for the right
@@ -603,11 +605,11 @@ claim("cross-entropy: accuracy", score["cross_entropy"], above=0.93)
 # digits well:
 
 # %% trap="03.2" role="more"
-claim("accuracy of the number", right, below=0.5)
+claim("accuracy with the class number as the target", right, below=0.5)
 claim("fraction of the digits off by one", off_by_one - right, above=0.2)
 claim("entries of (8, 1) minus (8,)",
       (torch.zeros(8, 1) - torch.arange(8.0)).numel(), expected=64)
-claim("mean answer of the column minus the mean label",
+claim("mean answer of the second network minus the mean label",
       column.mean() - y_train.float().mean(), expected=0, within=1)
 claim("accuracy with one-hot squared error", score["one_hot_mse"],
       above=0.93)
@@ -650,7 +652,7 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     Returns:
         A tensor without dimensions, connected to the graph.
 
-    Example: for scores zeros(2, 4) and labels [[1], [-1]] the loss is
+    Example: for scores zeros(2, 4) and labels [[1], [-1]], the loss is
     1.386.
     """
     # BEGIN SOLUTION
@@ -744,7 +746,7 @@ claim("loss of a positive / loss of a negative, alpha 0.25", ratio,
 # %% [markdown] role="concept"
 # Class weights and focal loss have a price, because the model's probabilities no longer
 # match the data. If you only need a decision, move the threshold of the plain model
-# instead. The section *Further* measures these losses on a rare digit.
+# instead. The section *Further* measures class weights and focal loss on a rare digit.
 
 # %% [markdown] role="concept"
 # ## Distances as losses
@@ -753,7 +755,8 @@ claim("loss of a positive / loss of a negative, alpha 0.25", ratio,
 # together. A face recognition system has to handle people it was never trained on, so it
 # turns each photo into a vector, its *embedding*, and compares photos by the distance
 # between their embeddings. Many search engines for sentences and many recommenders for
-# products work in a similar way. Three losses can teach a network such a space:
+# products work in a similar way. Three losses can teach a network to place similar things
+# close together:
 #
 # - *Contrastive*: $d^2$ for a matching pair at distance $d$, and $\max(0, m - d)^2$ for
 #   any other pair. The *margin* $m$ is the distance that counts as far enough.
@@ -767,8 +770,8 @@ claim("loss of a positive / loss of a negative, alpha 0.25", ratio,
 #   directions, from images to captions and back.
 #
 # The contrastive and the triplet loss are exactly zero for every negative that is already
-# far enough away. So a triplet loss of 0 for random vectors is not a success, because
-# such a triplet teaches nothing:
+# far enough away. So a triplet loss of 0 for random vectors is not a success, because a
+# triplet with a loss of zero teaches nothing:
 
 # %% role="concept"
 anchor = torch.randn(8, 128, requires_grad=True)
@@ -813,11 +816,11 @@ last = {name: norms[-1] / norms[0] for name, norms in back.items()}
 print({name: f"{change:.0e}" for name, change in last.items()})
 
 # %% role="concept"
-claim("fraction that reaches the input, weights half as large",
+claim("fraction of the gradient that reaches the input, weights halved",
       last["weights times 0.5"], below=1e-4)
-claim("fraction that reaches the input, He's weights",
+claim("fraction of the gradient that reaches the input, He's weights",
       last["weights times 1"], above=0.02, below=10)
-claim("growth on the way to the input, weights twice as large",
+claim("growth of the gradient up to the input, weights doubled",
       last["weights times 2"], above=1e4)
 
 # %% role="concept"
@@ -826,8 +829,8 @@ plot_lines(range(21), back, logy=True,
            title="With one factor per layer, a gradient shrinks or grows",
            alt="Three lines on a log scale. With weights half as large, "
                "the gradient falls by a constant factor per layer. With "
-               "He's weights the gradient stays level. With weights twice "
-               "as large it rises.")
+               "He's weights, the gradient stays level. With weights twice "
+               "as large, it rises.")
 
 # %% [markdown] role="concept"
 # Only the product counts, not how many of the factors are below one:
@@ -844,7 +847,7 @@ claim("growth of the gradient, 16 factors of 0.8 and 4 of 10",
 
 # %% [markdown] role="concept"
 # The activation's slope is part of each factor. A sigmoid's slope is at most a quarter,
-# and with PyTorch's default weights even less of the gradient gets through:
+# and with PyTorch's default weights, even less of the gradient gets through:
 
 # %% role="concept"
 def sigmoid_gradients(depth=8, width=32):
@@ -885,7 +888,7 @@ claim("growth of the output of ten layers, weights twice as large",
 # %% [markdown] role="concept"
 # A *skip connection* computes $x + F(x)$, so its slope is $1 + F'(x)$. The 1 gives the
 # gradient a path without factors, and that helps. People often say that a skip connection
-# keeps the gradient at one or more. But there is no guarantee, because with $F(x) = -x$
+# keeps the gradient at one or more. But there is no guarantee, because with $F(x) = -x$,
 # no gradient is left:
 
 # %% role="concept"
@@ -894,7 +897,7 @@ x = torch.ones(4, requires_grad=True)
 print(x.grad)
 
 # %% role="concept"
-claim("largest gradient of x plus minus x", x.grad.abs().max(),
+claim("largest gradient of x + (-x)", x.grad.abs().max(),
       expected=0)
 
 # %% [markdown] role="concept"
@@ -906,7 +909,7 @@ claim("largest gradient of x plus minus x", x.grad.abs().max(),
 # | the loss | stays near its first value | jumps by powers of ten, then `inf` or `nan` |
 # | the weights | the first layers hardly move | some move far in one step |
 # | test | print the gradient norm of every layer | log the norm of all gradients at every step |
-# | it shows | norms that fall from layer to layer | norms that grow, or rare spikes |
+# | the test shows | norms that fall from layer to layer | norms that grow, or rare spikes |
 # | usual causes | flat ends of sigmoid and tanh; weights too small; depth without skips | weights too large; one matrix applied again and again, as in an RNN; a rate too high; a strange batch |
 # | cures | ReLU or GELU; weights that fit the activation; skip connections; normalization | weights that fit the activation; normalization; a lower rate or a warm-up; clipping |
 #
@@ -938,7 +941,7 @@ claim("the entry 6 of a gradient of norm 10, clipped to 1", weak.grad[0],
 # You clip the gradients to a norm of 1, and the norm in your log is 1.0 at every step, as
 # it should be. The model is a linear layer with 32 inputs, trained by SGD at a learning
 # rate of 0.1. Then a batch arrives whose inputs are 100 times too large, and the log
-# still says 1.0. "So that step was no larger than any other," says the incident report.
+# still says 1.0. "So that step was no larger than any other," says an incident report.
 
 # %% trap="03.3" role="break"
 x_big, y_big = 100 * torch.randn(4, 32), torch.randn(4, 1)
@@ -990,14 +993,14 @@ claim("distance that the weights moved, clipped after the step",
       above=100)
 
 # %% [markdown] trap="03.3" role="why"
-# A step uses the gradient that is in `.grad` at that moment. Here the clip comes after
-# the step, when nothing reads the gradient any more, so the clip changes values that
+# A step uses the gradient that is in `.grad` at that moment. Your code clips after the
+# step, when nothing reads the gradient any more, so clipping changes values that
 # `zero_grad` is about to throw away. The log shows the clipped gradient, but the
 # optimizer stepped with the full gradient, and the weights moved a distance of more than
 # 100. The large inputs multiply this move, and the loss squares the result. Clip between
-# `backward` and `step`. (`optimizer.param_groups` is a list of dictionaries, and
-# `group["params"]` lists the parameters of a group.) Then a step of plain SGD moves the
-# weights by at most the learning rate times the limit.
+# `backward` and `step`. Then a step of plain SGD moves the weights by at most the
+# learning rate times the limit. (`optimizer.param_groups` is a list of dictionaries, and
+# `group["params"]` lists the parameters of a group.)
 
 # %% trap="03.3" role="why"
 draw_blocks({"what you ran": ["zero_grad", "backward", "step", "clip"],
@@ -1097,7 +1100,7 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
     parameters of all groups that the loss reaches. The step changes no
     other parameters.
 
-    Example: for a gradient of norm 6 and max_norm 2 it returns (6.0, 2.0).
+    Example: for a gradient of norm 6 and max_norm 2, return (6.0, 2.0).
     """
     # BEGIN SOLUTION
     groups = optimizer.param_groups
@@ -1171,14 +1174,14 @@ print(f"first {norms[0]:.0e}, last {norms[-1]:.0e}")
 measured("03.4", norms[0] / norms[-1], right=(0.9, 2.7))
 
 # %% trap="03.4" role="look"
-claim("first layer's norm divided by the last layer's",
+claim("first layer's gradient norm divided by the last layer's",
       norms[0] / norms[-1],
       above=0.01, below=100)
 
 # %% [markdown] trap="03.4" role="look"
-# In trap 01.3, the gradient shrank on its way back, and this ratio showed it. Here the
-# ratio hides the fault. Both layers' gradients are tiny, because the signal already
-# dies on its way *forward*:
+# In trap 01.3, the gradient shrank on its way back, and this ratio showed it. In this
+# network, the ratio hides the fault. Both layers' gradients are tiny, because the signal
+# already dies on its way *forward*:
 
 # %% trap="03.4" role="look"
 def second_moments(init, sizes=(256,) * 11):
@@ -1196,18 +1199,19 @@ factor = (moments["std 0.01"][-1] / moments["std 0.01"][0]) ** (1 / 9)
 print(f"accuracy {score_small:.2f}, factor per layer {factor:.4f}")
 
 # %% trap="03.4" role="look"
-claim("mean square after ten layers", moments["std 0.01"][-1], below=1e-18)
+claim("mean square after ten layers, standard deviation 0.01",
+      moments["std 0.01"][-1], below=1e-18)
 
 # %% [markdown] trap="03.4" role="why"
 # A layer multiplies the mean square of its inputs by `fan_in` times the variance of its
 # weights, and ReLU halves the result. Here this factor is $256 \cdot 0.01^2 / 2 =
-# 0.0128$, so after ten layers next to nothing is left of the signal. The gradient of a
+# 0.0128$, so after ten layers, next to nothing is left of the signal. The gradient of a
 # layer's weights is a product of two things: the layer's input, which the earlier layers
 # have shrunk, and the gradient that comes back, which the later layers have shrunk.
-# Together, these are all layers but one, so all gradients are about equally tiny, and you
-# have to look at their absolute size. *He initialization* draws the weights with a
-# variance of $2 / n$, where $n$ is the layer's `fan_in`, and so makes the factor per
-# layer equal to one.
+# Together, the earlier and the later layers are all layers but one, so all gradients are
+# about equally tiny, and you have to look at their absolute size. *He initialization*
+# draws the weights with a variance of $2 / n$, where $n$ is the layer's `fan_in`, and so
+# makes the factor per layer equal to one.
 
 # %% trap="03.4" role="repair"
 def he(weight):
@@ -1233,11 +1237,11 @@ claim("accuracy of ten layers with He's weights", score_he, above=0.8)
 # %% trap="03.4" role="repair"
 plot_lines(range(1, 11), moments, xlabel="layer", logy=True,
            ylabel="mean square after ReLU",
-           title="Without biases: He keeps the signal, the default does "
+           title="Without biases, He keeps the signal; the default does "
                  "not",
            alt="Three lines: the mean square by layer on a log axis. With "
-               "a standard deviation of 0.01 it falls to 1e-19 in ten "
-               "layers, and with PyTorch's default to 1e-8. With He it "
+               "a standard deviation of 0.01, it falls to 1e-19 in ten "
+               "layers, and with PyTorch's default, to 1e-8. With He, it "
                "stays near one.")
 
 # %% [markdown] trap="03.4" role="repair"
@@ -1306,7 +1310,7 @@ claim("mean square after five doublings of the width, fan_out: 1/32",
 # %% [markdown] trap="03.4" role="more"
 # He's rule keeps the mean square on average over many draws of the weights. A single net
 # is one draw and strays from that average. With ten layers of 256 units, a net strays a
-# little, and with 50 layers of 16 units it strays a lot. Also, the rule keeps the mean
+# little, and with 50 layers of 16 units, it strays a lot. Also, the rule keeps the mean
 # square, not the variance. The variance is smaller, because after a ReLU the mean is no
 # longer zero.
 
@@ -1438,7 +1442,7 @@ claim("recall of the plain loss at one half", recall["plain"], below=0.2)
 claim("recall with pos_weight", recall["pos_weight"], above=0.7)
 
 # %% [markdown] role="concept"
-# Only the loss has changed, and at a threshold of one half the model with `pos_weight`
+# Only the loss has changed, but at a threshold of one half, the model with `pos_weight`
 # finds most of the eights instead of next to none. With focal loss, the model finds some
 # of the eights with an alpha of 0.75, but few with the much-copied 0.25.
 
@@ -1447,7 +1451,7 @@ claim("recall with alpha 0.25", recall["focal 0.25"], below=0.3)
 claim("recall with alpha 0.75", recall["focal 0.75"], above=0.4)
 
 # %% [markdown] role="concept"
-# If you move the threshold of the plain model instead, that model also finds most of the
+# If you keep the plain loss and move the threshold, the model also finds most of the
 # eights:
 
 # %% role="concept"
@@ -1595,8 +1599,8 @@ claim("test loss after 1000 steps / test loss after 60",
       costs[1000] / costs[60], above=1.5)
 
 # %% [markdown] role="concept"
-# After the long run, the model is confident and often wrong. A single number closes most
-# of the gap:
+# After the long run, the model is confident and often wrong. A single temperature closes
+# most of the gap:
 
 # %% role="concept"
 claim("calibration gap with one temperature from held-out rows",
@@ -1640,9 +1644,9 @@ claim("InfoNCE of 8 perfect pairs at temperature 0.1", perfect,
 
 # %% [markdown] role="concept"
 # If the negative of a triplet is already far away, the triplet has a loss of zero and
-# teaches nothing. A triplet with a loss above zero is called *busy*. Train an embedding of
-# the digits twice, once with a random negative for each anchor, and once with the *hardest*
-# negative in the batch, which is the closest row of a different class.
+# teaches nothing. A triplet with a loss above zero is called *busy*. Train an embedding
+# of the digits twice, once with a random negative for each anchor, and once with the
+# *hardest* negative in the batch, which is the closest row of another class.
 
 # %% role="concept"
 def triplets(net, hardest):
@@ -1684,7 +1688,7 @@ print(f"busy triplets: random {random_busy:.2f}, hardest {mined_busy:.2f}")
 # %% role="concept"
 claim("fraction of random triplets that are busy at the end", random_busy,
       below=0.12)
-claim("busy with hardest negatives / busy with random negatives",
+claim("fraction busy with hardest negatives / with random negatives",
       mined_busy / random_busy, above=2)
 
 # %% [markdown] role="concept"
@@ -1716,7 +1720,7 @@ claim("lower of the two accuracies, by the nearest neighbour",
 # **2. You trained with `pos_weight=20`, long enough to reach the minimum, and need probabilities. What do you do?**
 #
 # - [ ] Take the sigmoid, as always :: The loss asked for odds 20 times too high, so the probabilities are too high.
-# - [ ] Divide each probability by 20 :: The weight multiplied the odds, not the probabilities. For small probabilities that is nearly the same, but for large probabilities it is badly wrong.
+# - [ ] Divide each probability by 20 :: The weight multiplied the odds, not the probabilities. For small probabilities, that is nearly the same, but for large probabilities, it is badly wrong.
 # - [x] Subtract ln 20 from each logit, then take the sigmoid :: The weight multiplies the odds by 20, so it adds ln 20 to the logit. Then compare the mean with the base rate, because a model too simple to fit the odds stays off even at the minimum.
 
 # %% [markdown] role="quiz"
@@ -1748,10 +1752,10 @@ claim("lower of the two accuracies, by the nearest neighbour",
 # 128,256 entries of Llama 3's vocabulary, the logits are the largest tensor of the whole
 # step.
 #
-# **Before you run anything:** Take 8,192 tokens with 4,096 values each, in 16 bits. How
-# large are the logits, as a multiple of these hidden states? And how many tensors of the
-# logits' size does a hand-written cross-entropy create in its forward and backward
-# passes?
+# **Before you run anything:** Take the hidden states of 8,192 tokens, 4,096 values each,
+# in 16 bits. How large are the logits, as a multiple of the hidden states? And how many
+# tensors of the logits' size does a hand-written cross-entropy create in its forward and
+# backward passes?
 #
 # You need no GPU to count shapes and bytes. *Meta* tensors have a shape but no data. Run
 # a function on meta tensors, and `cost` reports how many operations PyTorch carries out,
@@ -1815,7 +1819,7 @@ plot_bars({"hidden states": 8192 * 4096 * 2 / 1e9,
            "logits, 16 bits": 8192 * 128_256 * 2 / 1e9,
            **{f"peak, chunks: {n}": gb for n, gb in chunk.items()}},
           xlabel="GB",
-          title="In one chunk the peak is six times the logits",
+          title="In one chunk, the peak is six times the logits",
           alt="Six bars in GB. The hidden states take 0.067, the head 1.05 "
               "and the logits 2.1. The peak of loss and gradients is 12.6 "
               "in one chunk, 4.25 in four and 3.22 in sixteen.")
@@ -1940,7 +1944,7 @@ answers
 #   gradient norms layer by layer, both as absolute values and as ratios.
 # - Clip after `backward` and before `step`. `clip_grad_norm_` returns the norm before
 #   clipping.
-# - A ReLU layer without biases multiplies its input's mean square by fan_in x Var(w) / 2. He's
-#   rule makes the factor per layer equal to one.
+# - A ReLU layer without biases multiplies its input's mean square by fan_in x Var(w) / 2.
+#   He's rule makes the factor per layer equal to one.
 #
 # **Next:** Stage 4 takes the gradient as given and shows what an optimizer does with it.

@@ -48,8 +48,8 @@ before = torch.get_rng_state()    # put back below, before the five rules
 # for the steep direction, or the weights bounce from wall to wall. At so small a rate,
 # the weights hardly advance in the level direction.
 #
-# Here is the smallest example of such a valley. The example has two weights and is 25
-# times as steep along the second weight as along the first.
+# The smallest such valley has two weights and is 25 times as steep along the second
+# weight as along the first:
 
 # %% role="concept"
 steepness = torch.tensor([1.0, 25.0])
@@ -82,9 +82,9 @@ ax.plot(0, 0, "k*", markersize=12, label="lowest point")
 ax.legend()
 show(ax.figure, "Two paths of 30 steps that start on the left; the lowest "
                 "point is at zero. Plain SGD jumps up and down across the "
-                "valley for most of the way and stops short. With momentum "
-                "the jumps die out within a few steps, and the path "
-                "reaches the lowest point.")
+                "valley for most of the way and stops short. With "
+                "momentum, the jumps die out within a few steps, and the "
+                "path reaches the lowest point.")
 
 # %% role="concept"
 claim("ratio of the losses after 30 steps, momentum 0.5 to plain SGD",
@@ -92,9 +92,9 @@ claim("ratio of the losses after 30 steps, momentum 0.5 to plain SGD",
       below=0.01)
 
 # %% [markdown] role="concept"
-# The one new line is `b = momentum * b + gradient`. This line makes the step follow a sum
-# of all gradients so far, in which older gradients count less. See how large this sum
-# becomes for a gradient that keeps its sign, and for a gradient that alternates:
+# The one new line is `b = momentum * b + gradient`. It makes the step follow a sum of all
+# gradients so far, in which older gradients count less. See how large the sum becomes for
+# a gradient that keeps its sign, and for a gradient that alternates:
 
 # %% role="concept"
 def remembered(gradients, momentum=0.9):
@@ -130,10 +130,10 @@ torch.set_rng_state(before)
 #
 # Momentum leaves one problem unsolved. Within one network, gradients differ by orders of
 # magnitude, from layer to layer and between a common word and a rare word. No single rate
-# suits all of these gradients. *Adam* divides each weight's step by the typical size of
-# that weight's own gradients. Adam keeps two running averages per weight, the *moments*:
-# $m$ averages the gradient, much as momentum sums it, and $v$ averages the gradient's
-# square. The step is the rate times $m / \sqrt{v}$.
+# suits all of them. *Adam* divides each weight's step by the typical size of that
+# weight's own gradients. Adam keeps two running averages per weight, the *moments*: $m$
+# averages the gradient, much as momentum sums it, and $v$ averages the gradient's square.
+# The step is the rate times $m / \sqrt{v}$.
 #
 # What is left of the gradient after that division? If a gradient is steady, whatever its
 # size, $m = g$ and $\sqrt{v} = |g|$, so only the gradient's sign is left. A gradient that
@@ -155,15 +155,16 @@ by_noise = {noise: adam_step_on(noise) for noise in (0, 1, 10)}
 print({f"noise {n}": f"{step:.2f} rates" for n, step in by_noise.items()})
 
 # %% role="concept"
-claim("mean step in rates, noise as large as the gradient", by_noise[1],
+claim("Adam's mean step in rates, noise as large as the gradient",
+      by_noise[1],
       expected=0.71, within=0.06)
-claim("mean step in rates, noise ten times as large", by_noise[10],
+claim("Adam's mean step in rates, noise ten times as large", by_noise[10],
       expected=0.1, within=0.03)
 
 # %% [markdown] role="concept"
 # Where the gradient is steady, Adam moves a weight by the full rate at each step, however
 # large or small the gradient is. Where the gradient is mostly noise, Adam's steps are
-# short and careful. Because of this division, one rate, often 0.001, works for so many
+# short and careful. Because of this division, a single rate, often 0.001, works for many
 # networks.
 
 # %% [markdown] role="concept"
@@ -297,7 +298,7 @@ claim("ratio of the test losses, decay 1 to no "
 
 # %% [markdown] role="concept"
 # In these runs, the more decay, the smaller the weights and the lower the test loss. A
-# decay of 1 is large, but this run is short, and what counts is the product of rate,
+# decay of 1 is large, but these runs are short, and what counts is the product of rate,
 # decay and steps. In long runs, the decay is usually 0.01 to 0.1. Biases and the gains of
 # norm layers are usually exempt (trap 04.1). Whether to decay *embeddings*, tables with
 # one row per token, is a matter of choice. Unless the table is also the output layer, a
@@ -316,10 +317,9 @@ torch.set_rng_state(before)
 #
 # A *gain* is a weight that scales one channel. Weight decay pulls a weight towards zero,
 # and a gain of zero switches its channel off. So you want to exempt gains and biases.
-# Many scripts select these parameters with a list of names. A reviewer writes: "Why
-# names? Count axes instead. A matrix has two or more, so decay it. A gain has one, so
-# don't." You try the list on torch's own encoder layer, and the reviewer's rule on a
-# ConvNeXt.
+# Many scripts select them with a list of names. A reviewer writes: "Why names? Count axes
+# instead. A matrix has two or more, so decay it. A gain has one, so don't." You try the
+# list on torch's own encoder layer, and the reviewer's rule on a ConvNeXt.
 
 # %% trap="04.1" role="break"
 from torchvision import models
@@ -354,8 +354,8 @@ claim("gains of ConvNeXt-T that are decayed when axes are "
       expected=18)
 
 # %% [markdown] trap="04.1" role="look"
-# These gains scale each residual branch, channel by channel. The list of names misses
-# two gains of the encoder layer, so both are decayed:
+# The 18 decayed gains scale ConvNeXt's residual branches, channel by channel. The list of
+# names misses two gains of the encoder layer, so both are decayed:
 
 # %% trap="04.1" role="look"
 print(*decayed, sep="\n")
@@ -398,7 +398,7 @@ print(f"decayed {len(matrices)}, exempt {len(vectors)}")
 #
 # Counting axes is the better start, but it is not enough. Print the names in the decayed
 # group once, and list the exceptions, such as `layer_scale`. The encoder layer has no
-# such exceptions:
+# exceptions:
 
 # %% trap="04.1" role="repair"
 claim("tensors of the encoder layer that are "
@@ -431,7 +431,7 @@ exempt_ids = {id(p) for p in by_shape(resnet)[1]}
 missed = [n for n, m in norms.items() if id(m.weight) not in exempt_ids]
 
 # %% trap="04.1" role="more"
-claim("tensors that are decayed", len(decayed), expected=6)
+claim("tensors that the list of names decays", len(decayed), expected=6)
 claim("tensors of the encoder layer that are "
       "exempt", len(vectors), expected=8)
 claim("norm layers in ResNet-18", len(norms), expected=20)
@@ -460,11 +460,11 @@ short, long = shrunk(2e-5, 0.01, 3000), shrunk(1e-2, 0.1, 1000)
 print(f"fine-tuning: {short:.5f}   a long run: {long:.3f}")
 
 # %% trap="04.1" role="more"
-claim("fraction lost in 3,000 steps at a rate of 0.00002 with decay "
-      "0.01", 1 - short,
+claim("fraction of a gain lost in 3,000 steps at a rate of 0.00002 with "
+      "decay 0.01", 1 - short,
       expected=0.0006, within=1e-5)
-claim("fraction left after 1,000 steps at a rate of 0.01 with decay "
-      "0.1", long,
+claim("fraction of a gain left after 1,000 steps at a rate of 0.01 with "
+      "decay 0.1", long,
       expected=0.368, within=0.001)
 
 # %% [markdown] trap="04.1" role="folklore"
@@ -586,7 +586,7 @@ claim("ratio of the mean first steps at a rate of 0.01, Adam to "
 # %% trap="04.2" role="look"
 plot_bars({"Adam": by_adam, "SGD + momentum": by_sgd}, log=True,
           xlabel="mean first step at a rate of 0.01",
-          title="At the same rate Adam's step is hundreds of times as long",
+          title="At one rate, Adam's step is hundreds of times as long",
           alt="Two bars on a log scale. Adam's first step is about 0.8 "
               "of the rate. SGD's first step is hundreds of times "
               "shorter.")
@@ -622,8 +622,8 @@ plot_bars(borrowed | own, xlabel="test accuracy",
               "tenths. Adam at 0.3 and SGD at 0.001 are far lower.")
 
 # %% [markdown] trap="04.2" role="more" topics="the other three runs · Muon"
-# These are the accuracies of the other three bars. Muon's rate has yet another meaning,
-# which the section *Muon, a rule for matrices*, under *Further*, measures.
+# These claims check the other three bars. Muon's rate has yet another meaning, which the
+# section *Muon, a rule for matrices*, under *Further*, measures.
 
 # %% trap="04.2" role="more"
 claim("accuracy of SGD at 0.001", borrowed["SGD at 0.001"], below=0.75)
@@ -717,11 +717,11 @@ claim("loss of SGD with momentum after 1,000 steps", sgd_loss, below=0.02)
 claim("loss of Adam at 0.001 after 1,000 steps", adam_loss, above=1)
 
 # %% [markdown] role="concept"
-# Adam was held back because it cannot get far in 1,000 steps at this rate. Decay also
+# Adam was held back because it cannot get far in 1,000 steps at this rate. And decay
 # makes the training loss higher, not lower:
 
 # %% role="concept"
-claim("distance of the weight that Adam moved farthest", adam_moved,
+claim("farthest distance that Adam moved a weight", adam_moved,
       below=1.05)
 claim("training loss of AdamW minus training loss of "
       "Adam", adamw_loss - adam_loss,
@@ -739,8 +739,8 @@ claim("training loss of AdamW minus training loss of "
 #
 # A high rate covers the distance to the minimum in few steps, and a low rate ends close
 # to the minimum. No constant rate does both, because the gradient of a batch is the true
-# gradient plus noise. With a constant rate the weights never come to rest. They end up in
-# a cloud around the minimum, and the higher the rate, the larger the cloud. For a
+# gradient plus noise. With a constant rate, the weights never come to rest. They end up
+# in a cloud around the minimum, and the higher the rate, the larger the cloud. For a
 # gradient $w + \text{noise}$ with noise of variance 1, the mean of $w^2$ settles at
 # $\eta/(2-\eta)$. A rate that falls to zero shrinks the cloud.
 
@@ -765,9 +765,9 @@ claim("ratio of the mean squares, constant rate to falling "
 
 # %% [markdown] role="concept"
 # So why not use a low rate from the start? A low rate is slow, and there is a second
-# argument against it, about the shape of minima. Around a *sharp* minimum the loss rises
-# steeply, and around a *flat* minimum it rises slowly. A step at a high rate jumps out of
-# a sharp minimum, because the gradient there is large:
+# argument against it, about the shape of minima. Around a *sharp* minimum, the loss rises
+# steeply, and around a *flat* minimum, it rises slowly. A step at a high rate jumps out
+# of a sharp minimum, because the gradient there is large:
 
 # %% role="concept"
 def distance_after(curvature, rate, steps=20):
@@ -962,10 +962,10 @@ plot_columns({"none": cold, "50 steps": warmed,
              xlabel="warm-up", ylabel="test accuracy", marks=["none"],
              reference=(0.1, "guessing"),
              title="A high rate needs a warm-up, a low rate does not",
-             alt="Three columns. Without warm-up the accuracy is at the "
-                 "dashed line for guessing. With 50 steps of warm-up the "
-                 "accuracy is high, as it is without warm-up at a tenth "
-                 "of the rate.")
+             alt="Three columns. Without warm-up, the accuracy is at the "
+                 "dashed line for guessing. With 50 steps of warm-up, the "
+                 "accuracy is high, as it is without warm-up at a tenth of "
+                 "the rate.")
 
 # %% [markdown] role="concept"
 # With the warm-up, the net trains even at this high rate, except that about one run in
@@ -1025,7 +1025,7 @@ claim("batches at a rate of zero, of 1,000, when called per batch", at_zero,
 plot_lines(range(1, 61), {"called per batch": used[:60],
                           "called per epoch": rates_of(cosine, 60, 100)},
            xlabel="batch", ylabel="learning rate",
-           title="Past its end the cosine climbs again",
+           title="Past its end, the cosine climbs again",
            alt="The rate over the first 60 batches. Called per batch, it "
                "swings between 0.1 and zero three times. Called per epoch, "
                "it is still at 0.1.")
@@ -1048,8 +1048,8 @@ claim("highest rate of any batch, where 0.1 was planned",
 
 # %% [markdown] trap="04.3" role="why"
 # A scheduler knows neither batches nor epochs. It counts calls to `step()`, and its
-# arguments also count calls. With `T_max=10` the cosine falls for ten calls and climbs
-# for the next ten, so in a thousand calls it falls fifty times and climbs fifty times.
+# arguments also count calls. With `T_max=10`, the cosine falls for ten calls and climbs
+# for the next ten, so in a thousand calls, it falls fifty times and climbs fifty times.
 # The one-cycle schedule expects 1,000 calls and gets ten, so it has hardly begun to
 # climb. Use the same unit for the arguments and for the calls.
 
@@ -1213,13 +1213,14 @@ print(f"decay alone removes a fraction of "
 measured("04.4", 0)
 
 # %% trap="04.4" role="look"
-claim("largest difference of a weight", gap, above=1e-4)
+claim("largest difference of a weight between Adam and AdamW",
+      gap, above=1e-4)
 
 # %% [markdown] trap="04.4" role="why"
 # If you leave the argument out, AdamW does not switch the decay off but uses its default,
-# 0.01. By itself, that decay removes 1 % of each weight in these 100 steps. The
-# difference between the two models can be larger, because models that differ get
-# different gradients.
+# 0.01. By itself, that decay removes 1 % of each weight in 100 steps. The difference
+# between the two models can be larger, because models that differ get different
+# gradients.
 #
 # Adam's own `weight_decay` is a different method. It adds $\lambda w$ to the *gradient*,
 # so Adam also divides the decay by the gradient's size. AdamW multiplies the weight
@@ -1232,8 +1233,8 @@ draw_blocks({"Adam": ["g + λw", "m and v", "divide", "step"],
             captions={"Adam": "the decay is also divided",
                       "AdamW": "the same fraction of each weight"},
             title="Adam's decay goes through the division",
-            alt="Two columns of boxes. In Adam the decay is added to the "
-                "gradient before the averages and the division. In AdamW "
+            alt="Two columns of boxes. In Adam, the decay is added to the "
+                "gradient before the averages and the division. In AdamW, "
                 "the decay multiplies the weight and enters neither the "
                 "averages nor the division.")
 
@@ -1302,8 +1303,8 @@ def decoupled_step(opt: torch.optim.Optimizer, weight_decay: float) -> None:
 
     First multiply each weight by 1 - lr * weight_decay, where lr is the
     rate of its own group. Then let opt take its usual step. A parameter
-    whose grad is None does not change. With torch.optim.Adam the result is
-    AdamW, and with SGD it is SGDW.
+    whose grad is None does not change. With torch.optim.Adam, the result is
+    AdamW, and with SGD, it is SGDW.
 
     Args:
         opt: was made without decay, and its groups keep a decay of 0.
@@ -1398,7 +1399,7 @@ claim("fraction of hidden units that are silent at a rate of "
 # constant factor after each batch and watch the loss. Typically, the loss stays flat,
 # falls, and then shoots up. By the lowest point, the smaller rates have already brought
 # the loss down, so the rate at that point is close to a rate that fails. Train at a tenth
-# of that rate.
+# of the rate at the lowest point.
 
 # %% trap="04.5" role="repair"
 def sweep(optimizer=momentum, steps=100, low=1e-5, high=10.0):
@@ -1436,7 +1437,8 @@ print(f"trained at a tenth: {tenth:.2f}, at the lowest point: {at_edge:.2f}"
       f", at 4 times that: {beyond:.2f}")
 
 # %% trap="04.5" role="repair"
-claim("accuracy at a tenth of that rate", tenth, above=0.92)
+claim("accuracy at a tenth of the rate of the lowest loss", tenth,
+      above=0.92)
 
 # %% role="explore" explorer="lr_range_test"
 from dlsys_helpers.explorers.lr_range_test import lr_range_test
@@ -1444,18 +1446,18 @@ from dlsys_helpers.explorers.lr_range_test import lr_range_test
 lr_range_test
 
 # %% [markdown] trap="04.5" role="more" topics="the two runs · at the edge and beyond · without momentum"
-# Training at the rate of the lowest point itself gains little accuracy or loses a little.
+# Training at the rate of the lowest point itself gains or loses only a little accuracy.
 # Beyond that rate, training fails:
 
 # %% trap="04.5" role="more"
 claim("loss at a rate of 0.0001", low[0], expected=2.3, within=0.15)
-claim("accuracy of the better of the two runs", max(low[1], high[1]),
-      below=0.35)
+claim("accuracy of the better of the runs at 0.0001 and at 3",
+      max(low[1], high[1]), below=0.35)
 claim("rate at the lowest loss", edge, above=0.1, below=2)
 claim("accuracy at the rate of the lowest loss minus accuracy at a tenth "
       "of it",
       at_edge - tenth, below=0.03)
-claim("accuracy at 4 times that rate", beyond, below=0.9)
+claim("accuracy at 4 times the rate of the lowest loss", beyond, below=0.9)
 
 # %% [markdown] trap="04.5" role="more"
 # A tenth is a safety margin, and the margin that you need depends on the optimizer.
@@ -1533,11 +1535,11 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
 # %% [markdown] trap="04.6" role="situation" fault="max() as a floor: the cosine stands still" symptom="learning rate is flat at the end of cosine decay; first step has learning rate zero"
 # ## A floor under a cosine
 #
-# The usual recipe for large models warms up the rate and then lets the rate follow a
-# cosine down to a *floor*, a tenth of the peak. You copy such a schedule from a script,
-# with 100 steps of warm-up and 1,000 steps in all. After the warm-up, the schedule takes
-# the larger of two values: the floor, and a cosine that falls to zero. A comment below
-# the script says: "Your first batch is wasted."
+# The usual recipe for large models warms up the rate and then lets it follow a cosine
+# down to a *floor*, a tenth of the peak. You copy such a schedule from a script, with 100
+# steps of warm-up and 1,000 steps in all. After the warm-up, the schedule takes the
+# larger of two values: the floor, and a cosine that falls to zero. A comment below the
+# script says: "Your first batch is wasted."
 
 # %% trap="04.6" role="break"
 def factor(step, warm=100, total=1000, floor=0.1):
@@ -1578,7 +1580,7 @@ claim("rate of the first step as a fraction of the "
 # rest times the cosine. Without a warm-up, `CosineAnnealingLR(opt, T_max, eta_min=floor)`
 # does this. Steps are counted from 0, so in a warm-up over `warm` steps the factor is
 # `(step + 1) / warm`, and step `warm - 1` runs at the peak. The cosine starts from step
-# `warm - 1`, so the last step of the run is at the floor. (In the exercise the cosine
+# `warm - 1`, so the last step of the run is at the floor. (In the exercise, the cosine
 # starts at step `warm`, so it reaches the floor at step `total`.)
 
 # %% trap="04.6" role="repair"
@@ -1623,7 +1625,7 @@ def warmup_cosine(step: int, warm: int, total: int, peak: float,
                   floor: float) -> float:
     """Return the learning rate of a step.
 
-    In steps 0 to warm - 1 the rate rises in a straight line, from peak /
+    In steps 0 to warm - 1, the rate rises in a straight line, from peak /
     warm to peak. From step warm on, the rate follows half a cosine, from
     peak at step warm to floor at step total. Later steps run at floor.
 
@@ -1726,10 +1728,10 @@ def path(grad, steps=10):
 plot_lines(range(11), {"then None": path(None),
                        "then zeros": path(torch.zeros(1))},
            xlabel="step", ylabel="weight",
-           title="With zeros Adam coasts on, with None it stops",
+           title="Adam coasts on with zeros, and stops with None",
            alt="A weight at each step. Both lines fall from 1 to 0.9 in "
-               "the first step. With None the line stays there. With zeros "
-               "it keeps falling, more and more slowly.")
+               "the first step. With None, the line stays there. With "
+               "zeros, it keeps falling, more and more slowly.")
 
 # %% trap="04.7" role="repair"
 with_none = idle_drift(set_to_none=True)
@@ -1825,7 +1827,7 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
 #
 # Somebody ported Adam and left out the bias correction. You expect cautious first steps,
 # because $m$ starts at zero and takes in only a tenth of each gradient. "The first steps
-# are too long," says the reviewer.
+# are too long," says a reviewer.
 #
 # To find out, you give a weight a gradient of 1 at every step. With the correction, each
 # step is exactly as long as the learning rate.
@@ -1848,7 +1850,7 @@ bare = adam_moves(2000, corrected=False)
 
 # %% trap="04.8" role="guess" quoted="right"
 guess("04.8",
-      "How long is the twelfth step without the correction, in multiples "
+      "How long is the twelfth step without the correction, as a multiple "
       "of the learning rate?", unit="learning rates")
 
 # %% trap="04.8" role="look"
@@ -1897,10 +1899,10 @@ claim("largest distance of a corrected step from one rate",
 # %% trap="04.8" role="repair"
 plot_lines(range(1, 2001), {"without": bare, "corrected": whole},
            xlabel="step", ylabel="step size / rate", logx=True,
-           title="Without correction Adam's first steps are too long",
-           alt="Step size in rates at each step. Without correction it "
+           title="Without correction, Adam's first steps are too long",
+           alt="Step size in rates at each step. Without correction, it "
                "starts at 3, peaks near 6.6 at step 12 and comes down "
-               "close to 1 by step 2000. With correction it is 1 "
+               "close to 1 by step 2000. With correction, it is 1 "
                "throughout.")
 
 # %% [markdown] trap="04.8" role="more" topics="more of the curve · other betas: too short"
@@ -1933,10 +1935,10 @@ claim("length of the first step with a second beta of 0.95, in "
       within=0.001)
 
 # %% [markdown] trap="04.8" role="folklore"
-# **Told:** Without the correction, the first steps are tiny, and after step 100 the
+# **Told:** Without the correction, the first steps are tiny, and after step 100, the
 # correction no longer matters. **Measured:** With the default betas and a steady
 # gradient, the early steps are 3 to 6.57 times too long, and step 100 is still 3.24 times
-# too long. With betas of 0.9 and 0.95 the first step is indeed short, at 0.447 of the
+# too long. With betas of 0.9 and 0.95, the first step is indeed short, at 0.447 of the
 # rate. A BERT optimizer that lacked the correction has been blamed for unstable
 # fine-tuning on small data sets.
 
@@ -1944,11 +1946,11 @@ claim("length of the first step with a second beta of 0.95, in "
 def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
               betas: tuple[float, float], eps: float,
               weight_decay: float) -> None:
-    """Make one step of AdamW on w, in place. With weight_decay 0.0 it is
-    Adam.
+    """Make one step of AdamW on w, in place. With weight_decay 0.0, it
+    is Adam.
 
     Write the rule out, without torch.optim. The decay is decoupled, so
-    first multiply w by 1 - lr * weight_decay. Over 200 steps the weights
+    first multiply w by 1 - lr * weight_decay. Over 200 steps, the weights
     match torch.optim.AdamW's, even with gradients near eps.
 
     Args:
@@ -1972,7 +1974,7 @@ def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # %% [markdown] trap="04.8" role="hint"
 # 1. Three things must survive between calls: two averages, and a step count that is 1 in the first step.
 # 2. Correct both averages, and keep the uncorrected averages in `state`.
-# 3. Add `eps` to the root, not under it. With tiny gradients the place of `eps` matters.
+# 3. Add `eps` to the root, not under it. With tiny gradients, the place of `eps` matters.
 
 # %% [markdown] trap="04.8" role="keep"
 # **Keep:** With the default betas, Adam without bias correction starts with steps that
@@ -2043,15 +2045,15 @@ plot_lines(range(101), {"0.9 twice": one[:101],
                         "0.9 and 0.99": two[:101]},
            xlabel="age of a gradient, in steps",
            ylabel="its weight in the blend",
-           title="With one beta the memory is ten steps, not a hundred",
-           alt="Weight of a gradient against its age. With 0.9 twice it "
+           title="With one beta, the memory is ten steps, not a hundred",
+           alt="Weight of a gradient against its age. With 0.9 twice, it "
                "falls from 0.1 to almost nothing within 40 steps. With 0.9 "
-               "and 0.99 only the newest gradient has a weight of 0.1. "
+               "and 0.99, only the newest gradient has a weight of 0.1. "
                "Older gradients have low weights that fall slowly over a "
                "hundred steps.")
 
 # %% [markdown] trap="04.9" role="repair"
-# With two betas the port matches the paper. To test any port, feed it noise. The
+# With two betas, the port matches the paper. To test any port, feed it noise. The
 # correlation $\rho$ between two blends predicts what fraction of their signs differ:
 # $\arccos(\rho)/\pi$.
 
@@ -2085,8 +2087,8 @@ print(f"left of a weight: {before:.3f}; tenth of the rate: {smaller:.3f}")
 # %% trap="04.9" role="more"
 claim("ratio of the logarithms of what is left, rate 0.01 to rate 0.001",
       math.log(before) / math.log(smaller), expected=10, within=0.01)
-claim("what is left at a rate of 0.001 with a decay of 1, as at 0.01 with "
-      "0.1",
+claim("fraction of a weight left at a rate of 0.001 with a decay of 1, "
+      "as at 0.01 with 0.1",
       shrunk(1e-3, 1.0, 1000), expected=before, within=1e-9)
 
 # %% [markdown] trap="04.9" role="folklore"
@@ -2139,10 +2141,10 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # %% [markdown] trap="04.11" role="situation" fault="Adam's second moment in bfloat16 never falls" symptom="bfloat16 model with AdamW: steps stay too short after large gradients, exp_avg_sq does not fall"
 # ## A model in sixteen bits
 #
-# To save memory you load a model in bfloat16. AdamW keeps its moments in the same
-# dtype. bfloat16 has the range of float32, but only two to three decimal digits of
-# precision. The design document says: "With the default second beta of 0.999 we average
-# a thousand gradients. The rounding errors cancel."
+# To save memory, you load a model in bfloat16. AdamW keeps its moments in the same dtype.
+# bfloat16 has the range of float32, but only two to three decimal digits of precision. A
+# design document says: "With the default second beta of 0.999, we average a thousand
+# gradients. The rounding errors cancel."
 #
 # Many runs begin with large gradients. Here the first five gradients are 30 times as
 # large as the next 3,000. You track the second moments in bfloat16 and in float32.
@@ -2185,12 +2187,12 @@ plot_lines(range(0, 3001, 50), {"float32": full[::50].mean(1),
                                 "bfloat16": half[::50].mean(1)},
            xlabel="quiet steps", ylabel="mean of exp_avg_sq",
            title="float32 forgets the loud start, bfloat16 does not",
-           alt="The second moment over 3,000 quiet steps. In float32 it "
-               "falls from about 4.5 to about 1.2. In bfloat16 it also "
+           alt="The second moment over 3,000 quiet steps. In float32, it "
+               "falls from about 4.5 to about 1.2. In bfloat16, it also "
                "starts at about 4.5, but rises a little.")
 
 # %% [markdown] trap="04.11" role="look"
-# Adam divides by the root of the second moment, so in bfloat16 its steps have about half
+# Adam divides by the root of the second moment, so in bfloat16, its steps have about half
 # the right length. How many of the 300 moments have fallen since the loud start?
 
 # %% trap="04.11" role="look"
@@ -2237,9 +2239,9 @@ claim("bytes per value of the second moment under autocast",
 
 # %% [markdown] trap="04.11" role="repair"
 # If memory is short, *round at random*. A value nine tenths of the way to the next value
-# is rounded up nine times out of ten, and down otherwise. Each result is off, but their
-# mean is right. With whole numbers, rounding $0.999 \cdot 100 = 99.9$ to the nearest
-# returns 100 every time:
+# is rounded up nine times out of ten, and down otherwise. Each single result is off, but
+# the mean of many is right. With whole numbers, rounding $0.999 \cdot 100 = 99.9$ to the
+# nearest returns 100 every time:
 
 # %% trap="04.11" role="repair"
 def at_random(x):
@@ -2276,8 +2278,8 @@ print(f"no loud start: {even:.2f} for {exact:.2f}   fused: {fused:.1f}   "
 # %% trap="04.11" role="more"
 claim("ratio of the second moments without a loud start, bfloat16 to "
       "float32", even / exact, above=1.5)
-claim("ratio with fused and a loud start, bfloat16 to float32",
-      fused / full[-1].mean(), above=3)
+claim("ratio of the second moments with fused and a loud start, bfloat16 "
+      "to float32", fused / full[-1].mean(), above=3)
 claim("mean second moment with beta 0.95 and a loud start, which should be "
       "1", quick,
       expected=1, within=0.1)
@@ -2343,10 +2345,10 @@ def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
 #
 # A hidden layer of 256 by 256 no longer fits on one GPU. So its rows are split over four
 # GPUs, the *ranks* (not the rank of a matrix). Each rank holds 64 rows with their
-# gradient and momentum and updates only these rows. With AdamW this works. Now you switch
-# to Muon, whose step is a matrix with singular values near one. The pull request says:
-# "Each rank still brings the singular values of its rows to one. So the step is as long
-# as if one rank held all rows."
+# gradient and momentum and updates only these rows. With AdamW, this works. Now you
+# switch to Muon, whose step is a matrix with singular values near one. A pull request
+# says: "Each rank still brings the singular values of its rows to one. So the step is as
+# long as if one rank held all rows."
 #
 # In the code, one process plays all four ranks.
 
@@ -2398,8 +2400,8 @@ lengths = {str(n): (step_of(muon, pull, n).norm() / whole.norm()).item()
 plot_columns(lengths, xlabel="ranks", ylabel="norm of the step",
              form=".2f", title="More ranks, a longer step",
              alt="Columns for 1, 2, 4 and 8 ranks. Each column is higher "
-                 "than the one before. At 8 ranks the step is nearly twice "
-                 "as long as on one rank.")
+                 "than the one before. On 8 ranks, the step is nearly "
+                 "twice as long as on one rank.")
 
 # %% [markdown] trap="04.10" role="look"
 # The direction also differs. The distance between the two steps is about as large as the
@@ -2411,11 +2413,11 @@ claim("distance between the two steps, where one rank's step has norm 1",
 
 # %% [markdown] trap="04.10" role="why"
 # AdamW works entry by entry, so it does not matter where a row is stored. Muon's rule
-# works on a *matrix*. The gradient of these 64 digits has at most 64 directions, and each
-# direction runs through all rows. On one rank, a strong direction gets a norm of one, so
-# each quarter has a norm of about one half, since $4 \cdot (1/2)^2 = 1$. Four ranks
-# bring each quarter to a norm of one, so the direction has a norm of $\sqrt{4} = 2$. Weak
-# directions grow less.
+# works on a *matrix*. The gradient of a batch of 64 digits has at most 64 directions, and
+# each direction runs through all rows. On one rank, a strong direction gets a norm of
+# one, so each quarter has a norm of about one half, since $4 \cdot (1/2)^2 = 1$. Four
+# ranks bring each quarter to a norm of one, so the direction has a norm of $\sqrt{4} =
+# 2$. Weak directions grow less.
 
 # %% trap="04.10" role="why"
 tops = {name: torch.linalg.svdvals(step)[:40]
@@ -2424,7 +2426,7 @@ plot_lines(range(1, 41), tops, xlabel="index of the direction",
            ylabel="singular value of the step",
            title="Four ranks double each strong direction",
            alt="The forty largest singular values of the step. With one "
-               "rank these values are around one. With four ranks each "
+               "rank, these values are around one. With four ranks, each "
                "value is nearly twice as large.")
 
 # %% trap="04.10" role="why"
@@ -2448,8 +2450,8 @@ claim("largest difference from one rank's step after gathering", mended,
       expected=0)
 
 # %% [markdown] trap="04.10" role="repair"
-# The momentum may stay on its rank. Here only the matrix that Muon orthogonalizes has to
-# be whole. An *all-gather* sends every part to every rank.
+# The momentum may stay on its rank. Only the matrix that Muon orthogonalizes has to be
+# whole. An *all-gather* sends every part to every rank.
 #
 # Query, key and value weights are often stored as one stack. If you orthogonalize the
 # stack as one matrix, the part with the largest gradient gets most of the step. So cut
@@ -2459,8 +2461,8 @@ claim("largest difference from one rank's step after gathering", mended,
 # Divided by the root of four, the four ranks' step has about the right norm but is still
 # far from the right step. A matrix of noise has no strong directions. It has 256
 # directions of similar size, and each of four ranks finds 64 directions of its own, so
-# the joint step is about as long as one rank's step. But the joint step still points in a
-# different direction:
+# the joint step is about as long as one rank's step. But the joint step still points in
+# another direction:
 
 # %% trap="04.10" role="more"
 noise = torch.randn(256, 256)
@@ -2489,8 +2491,8 @@ claim("distance of half of the four ranks' step from the right step, which "
 claim("norm of the loud matrix's part of the step, as a fraction of the "
       "whole, in one stack",
       joint[:64].norm() / joint.norm(), above=0.85)
-claim("the same fraction when the three matrices are cut "
-      "apart", each[:64].norm() / each.norm(),
+claim("norm of the loud matrix's part, as a fraction of the whole, with "
+      "the three matrices cut apart", each[:64].norm() / each.norm(),
       expected=math.sqrt(1 / 3), within=0.03)
 
 # %% [markdown] trap="04.10" role="more"
@@ -2523,7 +2525,7 @@ claim("ratio of the losses at a rate of 0.02, sixteen ranks to one rank",
       sixteen / single, below=0.6)
 
 # %% [markdown] trap="04.10" role="more"
-# On sixteen ranks the loss is lower, because this rate was low and sixteen ranks take
+# On sixteen ranks, the loss is lower, because the rate is low and sixteen ranks take
 # longer steps. So the loss rewards the fault. But the fault has a cost, because with the
 # same settings, a different number of GPUs leads to a different result.
 #
@@ -2683,7 +2685,7 @@ claim("ratio of Muon's losses, rate 0.02 to rate 0.001", bolder / by_muon,
       below=0.8)
 
 # %% [markdown] role="concept"
-# In these 60 steps the default rate is far too low, and a rate twenty times as high is
+# In these 60 steps, the default rate is far too low, and a rate twenty times as high is
 # not. Again, a rate that suits one rule does not suit another. **Source:** PyTorch
 # documentation of
 # [`Muon`](https://docs.pytorch.org/docs/stable/generated/torch.optim.Muon.html).
@@ -2719,7 +2721,7 @@ claim("ratio of Muon's losses, rate 0.02 to rate 0.001", bolder / by_muon,
 #
 # - [x] about 0.05 :: A tenth leaves a margin. A schedule may bring the rate down from there.
 # - [ ] 0.5, because the loss was lowest there :: The smaller rates had already brought the loss down. At 0.5 you are close to the edge.
-# - [ ] 5, because the loss was still falling :: Past the lowest point the loss was rising, and it soon ran away.
+# - [ ] 5, because the loss was still falling :: Past the lowest point, the loss was rising, and it soon ran away.
 
 # %% [markdown] role="quiz"
 # **5. From now on, a layer gets a gradient of exactly zero, not None. What happens to the layer's weights with AdamW?**
@@ -2861,20 +2863,20 @@ answers
 # `fused` has overhead as well: 400 tensors of 1,000 values take 1.0 ms, nearly as long as
 # 400 tensors of 250,000 values, which take 1.1 ms.
 #
-# With four large tensors the loop is no slower than `foreach`. There, `fused` takes 0.38
+# With four large tensors, the loop is no slower than `foreach`. There, `fused` takes 0.38
 # of the loop's time, although the counts predicted 0.5, because `cost` counts only the
 # bytes that are written. If you also count the bytes that are read, as in stage 2,
 # `fused` moves 7 tensors where the loop moves 20, a ratio of 0.35. The loop needs extra
 # memory for the copies of one tensor at a time: 3 MB if the weights are in 400 tensors,
 # and 302 MB if they are in four.
 #
-# **Keep:** When an optimizer step is slow, count tensors, not weights. If your
-# optimizer offers it, use `fused=True`, which needs the fewest orders and the least
-# extra memory. `foreach` is torch's default on a GPU and holds temporary copies while
-# it runs. On a CPU the default is the loop. The optimizer's state stays in memory for
-# the whole run, in addition to the weights (4 bytes each in fp32) and the gradients (4
-# more). Like SGD with momentum, Lion keeps one value per weight, half as many as AdamW:
-# 28 GB instead of 56 GB for 7 billion weights. **Source:** PyTorch documentation of
+# **Keep:** When an optimizer step is slow, count tensors, not weights. If your optimizer
+# offers it, use `fused=True`, which needs the fewest orders and the least extra memory.
+# `foreach` is torch's default on a GPU and holds temporary copies while it runs. On a
+# CPU, the default is the loop. The optimizer's state stays in memory for the whole run,
+# in addition to the weights (4 bytes each in fp32) and the gradients (4 more). Like SGD
+# with momentum, Lion keeps one value per weight, half as many as AdamW: 28 GB instead of
+# 56 GB for 7 billion weights. **Source:** PyTorch documentation of
 # [`torch.optim`](https://docs.pytorch.org/docs/stable/optim.html), "Algorithms", and of
 # [`AdamW`](https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html),
 # "foreach".

@@ -6,8 +6,8 @@
 # training, and a copy with averaged weights is about to ship.
 #
 # A network is more than its weights. It also depends on stored statistics, a mode, random
-# masks and the scale of its initial weights, and no optimizer looks after any of these.
-# This stage shows what each of these parts is for, and then breaks them in five ways.
+# masks and the scale of its initial weights, and no optimizer looks after any of them.
+# This stage shows what each part is for, and then breaks the parts in five ways.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -39,7 +39,7 @@ before = torch.get_rng_state()    # put back below, before the first trap
 # %% [markdown] role="concept"
 # ## Why normalize: the network accepts higher learning rates
 #
-# In a deep network each layer's inputs are the previous layer's outputs, so their size
+# In a deep network, each layer's inputs are the previous layer's outputs, so their size
 # depends on all earlier layers. If one step makes an early layer's outputs larger, every
 # later layer gets larger inputs, and that layer's own update, computed for the old
 # inputs, is no longer right. So you have to keep the learning rate low, or start from
@@ -87,13 +87,12 @@ plot_lines(list(by_rate["BatchNorm"]),
            {name: list(row.values()) for name, row in by_rate.items()},
            logx=True, xlabel="learning rate",
            ylabel="accuracy after 100 steps",
-           title="With BatchNorm a hundredfold range of rates works",
+           title="With BatchNorm, a hundredfold range of rates works",
            alt="Test accuracy against the learning rate. With BatchNorm, "
                "the accuracy is high at rates from 0.03 to 3. Without a "
-               "norm, He's weights reach "
-               "about 0.9 at a rate of 0.1 and fall to chance at a rate of "
-               "1. The weights that torch draws by default hardly learn at "
-               "any rate.")
+               "norm, He's weights reach an accuracy of about 0.9 at a "
+               "rate of 0.1 and fall to chance at a rate of 1. The weights "
+               "that torch draws by default hardly learn at any rate.")
 
 # %% role="concept"
 claim("lowest accuracy with BatchNorm at rates from 0.03 to 3",
@@ -134,11 +133,11 @@ claim("factor by which the gradient grows with BatchNorm and weights 10 "
       large[1] / small[1], expected=0.1, within=0.005)
 
 # %% [markdown] role="concept"
-# With BatchNorm the outputs stay the same, and the gradient shrinks to a tenth. A step
+# With BatchNorm, the outputs stay the same, and the gradient shrinks to a tenth. A step
 # that is too long makes the weights larger, and larger weights get smaller gradients. So
 # the layer slows itself down.
 #
-# The paper that introduced BatchNorm gave a different reason, *internal covariate shift*.
+# The paper that introduced BatchNorm gave another reason, *internal covariate shift*.
 # According to the paper, the inputs of later layers keep changing while early layers
 # learn, and a norm keeps these inputs steady. [Santurkar et al.
 # 2018](https://arxiv.org/abs/1805.11604) added random shifts after the norms, so that the
@@ -161,9 +160,9 @@ print(centred, centred / var.sqrt(), sep="\n")
 # %% [markdown] role="concept"
 # Both features now have the same scale. Three details turn this computation into a layer.
 # A small $\epsilon$ under the square root prevents a division by zero when a feature is
-# constant. A *gain* $\gamma$ and a *bias* $\beta$, both learned, let the network choose a
-# different scale and mean where it needs them. With mean $\mu$ and variance $\sigma^2$,
-# the output is:
+# constant. A *gain* $\gamma$ and a *bias* $\beta$, both learned, let the network choose
+# another scale and mean where it needs them. With mean $\mu$ and variance $\sigma^2$, the
+# output is:
 #
 # $$y = \gamma \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
@@ -180,7 +179,7 @@ print(centred, centred / var.sqrt(), sep="\n")
 # | `InstanceNorm` | row and channel | `H`, `W` |
 # | `RMSNorm(C)` | row (and position); subtracts no mean | `C` |
 #
-# So the same few lines, applied over different axes, compute four of these norms:
+# So the same few lines, applied over different axes, compute four of the norms:
 
 # %% role="concept"
 def standardised(x, axes, eps=1e-5):
@@ -241,7 +240,7 @@ draw_grids({
 # of squared deviations divided by the number of values. If you add $\epsilon$ outside the
 # square root, the result hardly changes for inputs of scale 1, but it changes a lot for
 # small inputs. Also, do not expect torch's `std` of a normalized row to be exactly 1. By
-# default `std` is the unbiased estimate, so for 64 normalized values it returns the
+# default, `std` is the unbiased estimate, so for 64 normalized values, it returns the
 # square root of 64/63.
 
 # %% role="concept"
@@ -265,14 +264,14 @@ claim("unbiased std after LayerNorm over 64 values, which is sqrt(64/63)",
       spread, expected=math.sqrt(64 / 63), within=1e-4)
 
 # %% [markdown] role="concept"
-# `GroupNorm(1, C)` has one group, so it averages over the channels *and* pixels of an
-# image. A transformer's LayerNorm averages over the channels of one position instead.
-# With as many groups as channels, GroupNorm is the same as *InstanceNorm*, which averages
-# over the pixels of one channel of one image. So InstanceNorm removes the brightness and
-# the contrast of each image. This helps if brightness and contrast are not part of the
-# answer, as in style transfer, for which InstanceNorm was made ([Ulyanov et al.
-# 2016](https://arxiv.org/abs/1607.08022)), but hurts if they are. RMSNorm divides by the
-# root mean square and does not subtract the mean.
+# `GroupNorm(1, C)` has one group, so it takes one mean over the channels *and* pixels of
+# an image. A transformer's LayerNorm takes its mean over the channels of one position
+# instead. With as many groups as channels, GroupNorm is the same as *InstanceNorm*, which
+# takes its mean over the pixels of one channel of one image. So InstanceNorm removes the
+# brightness and the contrast of each image. This helps if brightness and contrast are not
+# part of the answer, as in style transfer, for which InstanceNorm was made ([Ulyanov et
+# al. 2016](https://arxiv.org/abs/1607.08022)), but hurts if they are. RMSNorm divides by
+# the root mean square and does not subtract the mean.
 
 # %% role="concept"
 one_group = F.group_norm(pixels, 1)
@@ -305,12 +304,12 @@ norm_axes
 # image depends on the other images in the batch. This dependence is unacceptable in
 # production, where a batch may hold a single image. So BatchNorm has two modes:
 #
-# - In *train mode* (`model.train()`) BatchNorm normalizes with the mean and variance of
-#   the batch. It also moves its stored *running* mean and variance a tenth of the way
-#   towards the batch's mean and variance. This fraction, a tenth, is torch's default
-#   `momentum`.
-# - In *eval mode* (`model.eval()`) BatchNorm normalizes with the running values and does
-#   not change them.
+# - In *train mode* (`model.train()`), BatchNorm normalizes its inputs with the mean and
+#   variance of the batch. It also moves its stored *running* mean and variance a tenth of
+#   the way towards the batch's mean and variance. This fraction, a tenth, is torch's
+#   default `momentum`.
+# - In *eval mode* (`model.eval()`), BatchNorm normalizes its inputs with the running
+#   values and does not change them.
 #
 # How soon can you rely on the running values? The running variance starts at 1. Follow a
 # fresh norm's running mean, which starts at 0, over batches whose mean is 10:
@@ -332,16 +331,17 @@ plot_lines(range(1, 23), {"running mean": followed,
                "batches.")
 
 # %% role="concept"
-claim("fraction of the way after one batch", followed[0], expected=0.1,
+claim("fraction of the way to the batch's mean after one batch",
+      followed[0], expected=0.1,
       within=1e-5)
-claim("fraction of the way after 22 batches, which is 1 - "
-      "0.9^22", followed[-1],
+claim("fraction of the way after 22 batches, which is 1 - 0.9^22",
+      followed[-1],
       expected=1 - 0.9 ** 22, within=1e-4)
 
 # %% [markdown] role="concept"
 # After one batch, the initial 0 still has nine tenths of the weight in the running mean.
-# After 22 batches, this 0 still has about a tenth of the weight. So after only a few
-# batches, a model is not ready for eval mode.
+# After 22 batches, it still has about a tenth of the weight. So after only a few batches,
+# a model is not ready for eval mode.
 #
 # A norm over the batch also needs rows that can share a mean. *Sequences of different
 # lengths* are padded with zeros to the length of the longest sequence, and the zeros
@@ -379,7 +379,7 @@ torch.set_rng_state(before)
 #
 # Your digit classifier has two BatchNorm layers and gets nearly every test digit right.
 # You deploy it in eval mode with a camera that sends one image at a time, and now its
-# answers are wrong more often than right. The ticket says: "BatchNorm cannot work with a
+# answers are wrong more often than right. A ticket says: "BatchNorm cannot work with a
 # batch of one." To find out, you train `plain`, the same net without BatchNorm, and send
 # it the same camera images.
 
@@ -450,10 +450,10 @@ claim("largest shift of a mean by the camera, in stored standard "
       shift["camera"], above=3)
 
 # %% [markdown] trap="05.1" role="why"
-# The batch of one is innocent. In eval mode BatchNorm normalizes with the mean and
-# variance that it *stored* during training, so the other images in the batch have no
-# effect. The camera causes the damage. Its images are brighter, so the norm's inputs no
-# longer have the mean that the norm subtracts.
+# The batch of one is innocent. In eval mode, BatchNorm normalizes its inputs with the
+# mean and variance that it *stored* during training, so the other images in the batch
+# have no effect. The camera causes the damage. Its images are brighter, so the norm's
+# inputs no longer have the mean that the norm subtracts.
 
 # %% trap="05.1" role="why"
 enters = {"test digits": reader[0](x_test), "camera": reader[0](x_camera)}
@@ -497,7 +497,7 @@ from dlsys_helpers.explorers.batch_mates import batch_mates
 batch_mates
 
 # %% [markdown] trap="05.1" role="more" topics="a pass in eval mode · an inverted camera · a net without norms · two rows in train mode · one row in train mode"
-# In eval mode a test digit gets the same logits, up to rounding, whether it is alone or
+# In eval mode, a test digit gets the same logits, up to rounding, whether it is alone or
 # in a batch with 496 other digits. The stored statistics change only in train mode. So a
 # forward pass in eval mode, which is sometimes recommended as a fix, changes nothing:
 
@@ -529,12 +529,12 @@ torch.optim.swa_utils.update_bn((1 - x_train).split(100), inverted)
 negatives = accuracy(inverted, 1 - x_test, y_test)
 
 # %% trap="05.1" role="more"
-claim("accuracy on inverted images after the same recalibration",
+claim("accuracy on inverted images after update_bn on inverted images",
       negatives, below=0.3)
 
 # %% [markdown] trap="05.1" role="more"
 # A net without norms has no statistics to re-estimate, so you would subtract the camera's
-# shift from the pixels instead. Small batches do hurt in *train* mode, because there the
+# shift from the pixels instead. Small batches do hurt in *train* mode, because there, the
 # rows of the batch supply the statistics.
 
 # %% trap="05.1" role="more"
@@ -549,11 +549,11 @@ for batch in (2, 8, 32):
 plot_columns(in_train_mode, xlabel="rows in a batch, train mode",
              ylabel="accuracy on test digits", form=".2f", marks=[2],
              reference=(accuracy(reader, x_test, y_test), "eval mode"),
-             title="In train mode the other rows count",
-             alt="Three columns. With two rows in a batch about half of "
-                 "the digits are right, and with 8 rows more. With 32 rows "
-                 "nearly as many are right as in eval mode, which is a "
-                 "dashed line.")
+             title="In train mode, the other rows count",
+             alt="Three columns. With two rows in a batch, about half of "
+                 "the digits are right, and with 8 rows, more are. With 32 "
+                 "rows, nearly as many are right as in eval mode, which is "
+                 "a dashed line.")
 
 # %% trap="05.1" role="more"
 claim("accuracy of a net without norms on camera "
@@ -587,7 +587,7 @@ claim("standard deviation of one image of 8 x 8 pixels after BatchNorm2d",
 # %% [markdown] trap="05.1" role="folklore"
 # **Told:** BatchNorm breaks with a batch of one, because the variance is zero and the
 # output is NaN. In eval mode, a batch of one lowers the accuracy. **Measured:** In eval
-# mode the batch size does not matter. In train mode a single row raises an error, a
+# mode, the batch size does not matter. In train mode, a single row raises an error, a
 # single image of 64 pixels per channel works, and accuracy is lower with two rows per
 # batch than with 32. (A norm with `track_running_stats=False` stores nothing and uses the
 # batch's statistics in both modes.)
@@ -635,7 +635,7 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
 # 3. For both `(N, C)` and `(N, C, H, W)`, `h.transpose(0, 1).flatten(1)` has one row for each channel. In a loop, bind the name with a default argument, `name=name`.
 
 # %% [markdown] trap="05.1" role="keep"
-# **Keep:** In eval mode BatchNorm fails when new data no longer match its stored
+# **Keep:** In eval mode, BatchNorm fails when new data no longer match its stored
 # statistics, not when the batch is small. Re-estimate outdated statistics with
 # `update_bn`. **In your own code:** Compare `running_mean` and `running_var` with the
 # mean and variance of that norm's inputs on a fresh batch. **Source:** [Ioffe & Szegedy
@@ -648,13 +648,13 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
 # ## Sixteen layers, the norm after the sum
 #
 # You train 16 of torch's encoder layers on the digits. Each row of 8 pixels is a token,
-# and Adam uses a learning rate of 0.007 from the first step. After 50 steps the loss is
+# and Adam uses a learning rate of 0.007 from the first step. After 50 steps, the loss is
 # still ln 10, the loss of guessing.
 #
 # In outline (stage 8 has the details), a *stream* $x$ runs through the whole net, and
-# each layer adds the outputs of two *branches* $f$ to the stream. By default torch
-# normalizes *after* each sum (*post-norm*), $x \leftarrow \mathrm{norm}(x + f(x))$. A
-# review comment says: "Each norm shrinks the gradient."
+# each layer adds the outputs of two *branches* $f$ to the stream. By default, torch
+# normalizes the stream *after* each sum (*post-norm*), $x \leftarrow \mathrm{norm}(x +
+# f(x))$. A review comment says: "Each norm shrinks the gradient."
 
 # %% trap="05.2" role="break"
 class Encoder(nn.Module):
@@ -687,8 +687,8 @@ ratio = {"fresh": first_over_last(post)}
 
 # %% trap="05.2" role="guess" quoted="wrong"
 guess("05.2",
-      "Before any training, what is the ratio of the first layer's "
-      "gradient norm to the last layer's?",
+      "Before any training, how large is the first layer's gradient norm, "
+      "as a multiple of the last layer's?",
       choices=["between `0.2` and `5`",
                "about `0.01`",
                "below `0.0001`"])
@@ -758,9 +758,9 @@ claim("ratio of the gradient norms after 50 steps at 0.007, first layer to "
 
 # %% [markdown] trap="05.2" role="why"
 # Adam takes its first steps at the full rate. Then a branch adds nearly the same vector
-# to *every* image's stream, and the norm divides the sum by the sum's size. So the
-# difference between images shrinks from layer to layer, and the head receives almost the
-# same stream for every image.
+# to *every* image's stream, and the norm divides the sum by its size. So the difference
+# between images shrinks from layer to layer, and the head receives almost the same stream
+# for every image.
 #
 # *Pre-norm* normalizes only the input of a branch, $x \leftarrow x +
 # f(\mathrm{norm}(x))$. So both the signal and the gradient have a path without a norm.
@@ -788,7 +788,7 @@ by_net["pre-norm, 50 steps"] = differs(pre)
 # %% trap="05.2" role="why"
 plot_lines(range(17), by_net, logy=True, xlabel="layer",
            ylabel="fraction of the stream that differs",
-           title="After 50 steps all images look the same to post-norm",
+           title="After 50 steps, all images look the same to post-norm",
            alt="On a log axis, the lines of fresh post-norm and of "
                "pre-norm after 50 steps stay high. The line of post-norm "
                "after 50 steps falls by many powers of ten.")
@@ -822,16 +822,16 @@ claim("loss of post-norm at 0.007 minus the median of three pre-norm "
       loss["post-norm"] - middle, above=0)
 
 # %% [markdown] trap="05.2" role="repair"
-# Post-norm is not a mistake. It learns at a tenth of this rate. With a *warm-up*, a
+# Post-norm is not a mistake. It learns at a tenth of the rate. With a *warm-up*, a
 # learning rate that rises at first, the best of three nets also learns. Pre-norm
 # (`norm_first=True`) usually tolerates the full rate at this width, even without a final
 # norm.
 
 # %% [markdown] trap="05.2" role="more" topics="nets that stay stuck · the numbers · what the last norm is for"
-# How high a rate pre-norm tolerates depends on the width. At this rate, nets four times
-# as wide often stay stuck near the loss of guessing, and even a single net of width 32
-# may stay stuck. That is why the bar for pre-norm shows the middle of three nets, and the
-# bar for warm-up the best of three. Here are the losses:
+# How high a rate pre-norm tolerates depends on the width. At a rate of 0.007, nets four
+# times as wide often stay stuck near the loss of guessing, and even a single net of width
+# 32 may stay stuck. That is why the bar for pre-norm shows the middle of three nets, and
+# the bar for warm-up the best of three. Here are the losses:
 
 # %% trap="05.2" role="more"
 claim("loss of post-norm after 50 steps at 0.007, where guessing has 2.303",
@@ -867,8 +867,8 @@ sizes = {"pre-norm": stream_sizes(True), "post-norm": stream_sizes(False)}
 # %% trap="05.2" role="more"
 plot_lines(range(1, 17), sizes, xlabel="layer",
            ylabel="root mean square", title="The pre-norm stream grows",
-           alt="Size of the stream after each layer. For post-norm it is "
-               "one throughout, for pre-norm it rises.")
+           alt="Size of the stream after each layer. For post-norm, it is "
+               "one throughout; for pre-norm, it rises.")
 
 # %% trap="05.2" role="more"
 claim("growth of the pre-norm stream from the first layer to the last",
@@ -879,7 +879,7 @@ claim("size of the post-norm stream after the last "
 
 # %% [markdown] trap="05.2" role="folklore"
 # **Told:** Post-norm shrinks the gradient of the first layers, and modern libraries
-# default to pre-norm. **Measured:** In a fresh encoder of 16 layers the first layer's
+# default to pre-norm. **Measured:** In a fresh encoder of 16 layers, the first layer's
 # gradient is about as large as the last layer's. After 50 steps at 0.007 without warm-up,
 # the first layer's gradient is small, and so is the part of the stream that differs
 # between images. Torch's own encoder layer is post-norm by default.
@@ -889,7 +889,7 @@ def told_apart(layers: list, x: torch.Tensor) -> list[float]:
     """Measure what fraction of a stream differs between its rows, by layer.
 
     Subtract the mean row from the stream, and divide the mean square of the
-    rest by the mean square of the whole stream. For a stream of zeros the
+    rest by the mean square of the whole stream. For a stream of zeros, the
     fraction is 0.0. Fractions down to 1e-6 are accurate to 1 %.
 
     Args:
@@ -916,7 +916,7 @@ def told_apart(layers: list, x: torch.Tensor) -> list[float]:
     # END SOLUTION
 
 # %% [markdown] trap="05.2" role="hint"
-# 1. Do the example by hand. After the layer the rows are 10 and 8. What is their mean row, what is left after you subtract it, and how large are the two mean squares?
+# 1. Do the example by hand. After the layer, the rows are 10 and 8. What is their mean row, what is left after you subtract it, and how large are the two mean squares?
 # 2. The mean row is the mean over axis 0 and has the shape of a row, so write `x - x.mean(0)`.
 # 3. Keep the stream in one variable. With `nn.Identity()` before the layers, the same loop also returns the fraction for `x` itself.
 
@@ -926,7 +926,7 @@ def told_apart(layers: list, x: torch.Tensor) -> list[float]:
 # final norm helps. **In your own code:** Look for `norm_first`. If the loss does not
 # fall, check whether two rows still differ after the last layer. **Source:** [Xiong et
 # al. 2020, "On Layer Normalization in the Transformer
-# Architecture"](https://arxiv.org/abs/2002.04745): in fresh post-norm nets the gradients
+# Architecture"](https://arxiv.org/abs/2002.04745): in fresh post-norm nets, the gradients
 # near the *output* are large, which is why the authors recommend a warm-up. **Seen in the
 # wild:** In [pytorch/pytorch 55270](https://github.com/pytorch/pytorch/issues/55270), a
 # user reported that deep stacks of torch's post-norm layers were unstable and blamed
@@ -940,7 +940,7 @@ def told_apart(layers: list, x: torch.Tensor) -> list[float]:
 # A network with more weights than training rows can memorize the rows. Its units come to
 # rely on one another, and a few units together recognize a single row. The network then
 # stores the label of that row, right or wrong, and learns nothing general. *Dropout*
-# makes such memorizing hard. At every training step it sets each unit to zero with
+# makes such memorizing hard. At every training step, it sets each unit to zero with
 # probability $p$, so no unit can rely on any other unit being there.
 
 # %% role="concept" tags=["plumbing"]
@@ -963,7 +963,7 @@ claim("mean of ones after dropping half of them and dividing by 1 - p",
 # production, with all units present, it would be twice as large as in training. The
 # original dropout paper therefore multiplied the weights by $1-p$ after training
 # (*standard dropout*). Today's libraries divide the surviving units by $1-p$ during
-# training (*inverted dropout*). Then the mean is right in both modes, and in eval mode
+# training (*inverted dropout*). Then the mean is right in both modes, and in eval mode,
 # dropout has nothing to do. `nn.Dropout(p)` is inverted dropout:
 
 # %% role="concept"
@@ -976,16 +976,16 @@ draw_grids({name: h.view(8, 8) for name, h in passes.items()},
            captions={"step 1": "half of 64 units",
                      "eval mode": "all of them"},
            title="Each step trains a different half of the units",
-           alt="Four grids of 64 units. In each of three steps about half "
+           alt="Four grids of 64 units. In each of three steps, about half "
                "of the cells are empty, different ones each time. In eval "
-               "mode all cells are filled.")
+               "mode, all cells are filled.")
 
 # %% [markdown] role="concept"
-# So each step trains a different, smaller network, and in production you get something
+# So each step trains a different, smaller network, and in production, you get something
 # like the average of these networks. Dropout is a *regularizer*: with it, the network
 # fits the training rows less exactly so that it does better on new rows. Does dropout
 # help? Train a wide network on 200 digits, of which about three out of ten have a random
-# label. Such labels give the network plenty to memorize:
+# label. Random labels give the network plenty to memorize:
 
 # %% role="concept"
 rows = torch.randperm(1300)[:200]
@@ -1043,7 +1043,7 @@ torch.set_rng_state(before)
 # `forward` now calls a function instead. You train the classifier, call `eval()` and put
 # it into production.
 #
-# Here are six ways to write such a call: `F.dropout(h, 0.5)`, `F.alpha_dropout(h, 0.5)`,
+# Here are six ways to call dropout: `F.dropout(h, 0.5)`, `F.alpha_dropout(h, 0.5)`,
 # `nn.Dropout(0.5)(h)`, `self.drop(h)`, `self.drops[0]` with a list `self.drops`, and
 # `F.dropout(h, 0.5, self.training)`. You try each way once in eval mode.
 
@@ -1083,8 +1083,9 @@ class Ways(nn.Module):
 
 # %% trap="05.3" role="guess"
 guess("05.3",
-      "Unlike `F.dropout`, `F.alpha_dropout` drops nothing by default. How "
-      "many of the six calls still drop units after `eval()`?",
+      "Unlike `F.dropout`, `F.alpha_dropout` is off unless you pass "
+      "`training=True`. How many of the six calls still drop units after "
+      "`eval()`?",
       unit="calls")
 
 # %% trap="05.3" role="look"
@@ -1117,8 +1118,8 @@ claim("ways that drop units in eval mode, of six", sum(acts["eval"]),
       expected=3)
 
 # %% [markdown] trap="05.3" role="look"
-# The tidied classifier uses the first of these ways, `F.dropout(h, 0.5)`. Its predictions
-# for the same images differ from call to call:
+# The tidied classifier uses the first of the six ways, `F.dropout(h, 0.5)`. Its
+# predictions for the same images differ from call to call:
 
 # %% trap="05.3" role="look"
 flips = (first.argmax(1) != second.argmax(1)).float().mean()
@@ -1133,7 +1134,7 @@ claim("fraction of labels on which two calls in eval mode differ", flips,
 # `eval()` sets a flag, `training`, on every registered *module*. A function has no such
 # flag. `F.dropout` takes the mode as an argument, `training`, whose default is `True`. A
 # module created inside `forward`, or kept in a plain list, is not registered, so it stays
-# in train mode. (In `F.alpha_dropout` the default is `False`, so it drops nothing in
+# in train mode. (In `F.alpha_dropout`, the default is `False`, so it drops nothing in
 # either mode.) Pass `self.training` to the function. You do not have to train the weights
 # again.
 
@@ -1174,8 +1175,8 @@ with torch.no_grad(), torch.random.fork_rng(devices=[]):
 draw_grids({name: (kept / h.max()).view(8, 8)
             for name, kept in calls.items()},
            captions={"the units": "after ReLU"},
-           title="Each call drops different units, in eval mode",
-           alt="Three grids of 64 units. In each of the two calls about "
+           title="In eval mode, each call drops different units",
+           alt="Three grids of 64 units. In each of the two calls, about "
                "half of the active units are empty, and different ones in "
                "each call.")
 
@@ -1195,7 +1196,7 @@ claim("largest difference between two calls of attention without any "
       (a - b).abs().max(), above=0.05)
 
 # %% [markdown] trap="05.3" role="more"
-# What does dropout that stays on do to the *size* of an output? Inverted dropout keeps
+# What does dropout do to the *size* of an output if it stays on? Inverted dropout keeps
 # the mean, so it only adds noise. Average the outputs of many noisy calls and compare the
 # average with one clean output. Then leave out the division by $1-p$:
 
@@ -1238,9 +1239,9 @@ claim("accuracy without the division", score, above=0.93)
 
 # %% [markdown] trap="05.3" role="folklore"
 # **Told:** Dropout that stays on leaves only a fraction $1 - p$ of the output, and
-# without the division the accuracy falls to a fraction $1 - p$ as well. **Measured:** In
+# without the division, the accuracy falls to a fraction $1 - p$ as well. **Measured:** In
 # this net, with one dropout before the last layer, the mean stays the same and the
-# *noise* does the damage. Without the division the logits double in eval mode. The
+# *noise* does the damage. Without the division, the logits double in eval mode. The
 # predictions hardly suffer, because apart from the bias, the largest logit stays the
 # largest when all logits double.
 
@@ -1345,9 +1346,9 @@ plot_lines(range(1, 21), sizes, logy=True, xlabel="linear layer",
            title="A factor of two per layer is a million after twenty "
                  "layers",
            alt="Mean square after each layer on a log axis. With a "
-               "variance of 1/n the line is level at one. With 2/n it "
-               "rises to about a million, and with 0.5/n it falls to about "
-               "a millionth.")
+               "variance of 1/n, the line is level at one. With 2/n, it "
+               "rises to about a million, and with 0.5/n, it falls to "
+               "about a millionth.")
 
 # %% role="concept"
 claim("mean square after twenty layers, variance "
@@ -1362,9 +1363,9 @@ claim("mean square after twenty layers, variance 0.5/n", sizes["0.5/n"][-1],
 # **Xavier.** The backward pass sends gradients through the same matrix in the other
 # direction. There, each sum has as many terms as the layer has outputs, the *fan-out*, so
 # the gradient keeps its size if $\sigma^2 = 1/n_\mathrm{out}$. If the layer is not
-# square, no single variance satisfies both conditions. Xavier Glorot averages the two
-# counts: $\sigma^2 = 2/(n_\mathrm{in} + n_\mathrm{out})$. Try all three rules on a layer
-# with 64 inputs and 512 outputs:
+# square, no single variance satisfies both conditions. Xavier Glorot's rule averages the
+# two counts: $\sigma^2 = 2/(n_\mathrm{in} + n_\mathrm{out})$. Try all three rules on a
+# layer with 64 inputs and 512 outputs:
 
 # %% role="concept"
 def through(variance, n_in=64, n_out=512):
@@ -1391,7 +1392,7 @@ claim("growth of the gradient with Xavier", grows["Xavier"][1],
 
 # %% [markdown] role="concept"
 # The rules 1 / fan-in and 1 / fan-out are each off by a factor of 8 in one direction.
-# Xavier's rule is off in both directions, but by smaller factors. In a square layer all
+# Xavier's rule is off in both directions, but by smaller factors. In a square layer, all
 # three rules are the same.
 #
 # **He.** So far we have assumed that nothing happens between the layers. But ReLU sets
@@ -1475,8 +1476,7 @@ draw_histogram(out["tanh, He"], unit="output of the tenth layer", bins=60,
                    "beyond 0.99.")
 
 # %% [markdown] trap="05.4" role="look"
-# The signal fades fastest in a different net. Here is the mean square of each layer's
-# output:
+# The signal fades fastest in another net. Here is the mean square of each layer's output:
 
 # %% trap="05.4" role="look"
 pairs = {"ReLU, He": (torch.relu, he), "tanh, He": (torch.tanh, he),
@@ -1505,10 +1505,10 @@ claim("mean square of the tenth layer, ReLU with Xavier divided by tanh "
 # %% [markdown] trap="05.4" role="why"
 # With weights of variance $g^2 / n$, the mean square of a sum of $n$ products is $g^2$
 # times the inputs' mean square. The *gain* $g$ has to make up for what the activation
-# removes. So $g^2$ times the mean square of the activation's outputs for inputs from N(0,
-# 1) should be one. ReLU halves the mean square, so it needs He's $g^2 = 2$, and with
-# Xavier's $g^2 = 1$ each layer loses half. Tanh removes more than ReLU, so its gain has
-# to be even larger than He's.
+# removes. So for inputs from N(0, 1), $g^2$ times the mean square of the activation's
+# outputs should be one. ReLU halves the mean square, so it needs He's $g^2 = 2$, and with
+# Xavier's $g^2 = 1$, each layer loses half of it. Tanh removes more than ReLU, so its
+# gain has to be even larger than He's.
 
 # %% trap="05.4" role="repair"
 left = F.tanh(torch.randn(1_000_000)).square().mean().item()
@@ -1525,7 +1525,7 @@ plot_columns(kept, xlabel="gain of the tanh layers", form=".2f",
              title="The gain that fits keeps the size",
              alt="Four columns. Xavier's gain keeps about an eighth of the "
                  "mean square, He's keeps most of it, and the fitting gain "
-                 "keeps all of it. With torch's gain it grows a little.")
+                 "keeps all of it. With torch's gain, it grows a little.")
 
 # %% trap="05.4" role="repair"
 claim("fraction of the mean square kept after ten layers with the fitting "
@@ -1624,7 +1624,7 @@ claim("fraction of outputs beyond 0.99 in the first layer, tanh with "
 # %% [markdown] trap="05.4" role="folklore"
 # **Told:** He's weights saturate tanh in the first pass, so tanh needs Xavier and ReLU
 # needs He. **Measured:** In ten layers without biases, He's weights saturate 6 % of the
-# tanh outputs in the first layer and under 1 % in the tenth. In three settings the
+# tanh outputs in the first layer and under 1 % in the tenth. In three settings, the
 # accuracy with He's weights is about as high as with Xavier's, or higher. With ReLU and
 # Xavier's weights, the mean square does fade, by half per layer.
 
@@ -1657,7 +1657,7 @@ def gain_for(act) -> float:
 
 # %% [markdown] trap="05.4" role="hint"
 # 1. You need only one number: how large the output of `act` is, on average, for the inputs of a layer at the start.
-# 2. Draw many numbers from N(0, 1). With a thousand numbers, the result can be off by more than 2 %. With a million numbers it is not, unless `act` grows very steeply.
+# 2. Draw many numbers from N(0, 1). With a thousand numbers, the result can be off by more than 2 %. With a million numbers, it is not, unless `act` grows very steeply.
 # 3. The gain is one over the root of the mean square. Take the mean square, not the variance, and build no graph.
 
 # %% [markdown] trap="05.4" role="keep"
@@ -1676,12 +1676,12 @@ def gain_for(act) -> float:
 # ## The average of the weights
 #
 # Averaged weights often do a little better than the last weights of a run. So you keep a
-# second model. After each training step you move each parameter of the second model one
+# second model. After each training step, you move each parameter of the second model one
 # hundredth of the way towards its trained counterpart. The second model's weights are
 # then an *exponential moving average* (EMA) of the first model's. Many recipes use the
 # second model as a *teacher* for the first, or ship the second model.
 #
-# The classifier has two BatchNorm layers. After 200 steps of SGD the trained model gets
+# The classifier has two BatchNorm layers. After 200 steps of SGD, the trained model gets
 # nearly every test digit right.
 
 # %% trap="05.5" role="break"
@@ -1714,13 +1714,11 @@ train_with(average_weights, student, teacher)
 
 # %% trap="05.5" role="guess"
 guess("05.5",
-      "How accurate is the averaged model in eval mode, compared with the "
+      "In eval mode, how accurate is the averaged model, compared with the "
       "trained model?",
-      choices=["at least as accurate, because averaging removes noise",
-               "more than 5 points less accurate, because of its BatchNorm "
-               "layers",
-               "up to 5 points less accurate, because its weights lag "
-               "behind"])
+      choices=["at least as accurate",
+               "more than 5 percentage points less accurate",
+               "up to 5 percentage points less accurate"])
 
 # %% trap="05.5" role="look"
 read = {name: accuracy(net, x_test, y_test)
@@ -1807,7 +1805,7 @@ claim("accuracy of the averaged weights with the statistics of the batch",
 
 # %% [markdown] trap="05.5" role="more"
 # Copied buffers match the *trained* weights, not the averaged weights. At this learning
-# rate averaged buffers usually work better, but at a tenth of this rate copied buffers
+# rate, averaged buffers usually work better, but at a tenth of this rate, copied buffers
 # usually do. A buffer such as a counter or a mask has no meaningful average. LayerNorm
 # stores no statistics and cannot have this fault:
 
@@ -1859,8 +1857,8 @@ def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
 
 # %% [markdown] trap="05.5" role="keep"
 # **Keep:** A model is its parameters *and* its buffers. Code that copies or averages a
-# model has to handle both. **In your own code:** Compare the two models'
-# `state_dict()`, key by key, after the first steps. **Source:** The documentation of
+# model has to handle both. **In your own code:** After the first steps, compare the two
+# models' entries of `state_dict()`, key by key. **Source:** The documentation of
 # [`AveragedModel`](https://docs.pytorch.org/docs/stable/generated/torch.optim.swa_utils.AveragedModel.html),
 # `use_buffers`. **Seen in the wild:** In [saltoricristiano/cosmix-uda
 # 21](https://github.com/saltoricristiano/cosmix-uda/issues/21), a user reports that the
@@ -1977,7 +1975,7 @@ claim("fraction of the gradient left after 50 steps, orthogonal with "
 # **1. A classifier with BatchNorm is deployed on a device that sends one image at a time.
 # The classifier is in eval mode and often wrong. What do you look at first?**
 #
-# - [ ] the batch size: collect 32 images before each call :: In eval mode BatchNorm uses the stored statistics, so the other images of the batch change nothing.
+# - [ ] the batch size: collect 32 images before each call :: In eval mode, BatchNorm uses the stored statistics, so the other images of the batch change nothing.
 # - [x] the stored statistics, compared with the statistics of the device's images :: The data differ. A pass in train mode can undo a change of brightness or contrast, but not an inversion or a crop.
 # - [ ] the norm: replace it with GroupNorm :: You would have to train again, and a shift of the data also hurts other nets.
 
@@ -2002,7 +2000,7 @@ claim("fraction of the gradient left after 50 steps, orthogonal with "
 #
 # - [x] `F.dropout` without `training=`, and `dropout_p=` in attention calls :: A function does not know the mode unless you pass it.
 # - [ ] a missing `no_grad()` :: `no_grad()` keeps autograd from building a graph, and makes nothing less random. (`eval()` does not switch gradients off, either.)
-# - [ ] BatchNorm layers, which never settle :: In eval mode they use stored statistics, so the same input returns the same output.
+# - [ ] BatchNorm layers, which never settle :: In eval mode, they use stored statistics, so the same input returns the same output.
 
 # %% [markdown] role="quiz"
 # **5. Your own dropout zeroes half of the units in training and does not divide the rest
@@ -2016,8 +2014,8 @@ claim("fraction of the gradient left after 50 steps, orthogonal with "
 # **6. A deep encoder with post-norm stays at the loss of guessing. The cheapest thing to try is**
 #
 # - [ ] clipping its gradients :: Adam divides by the gradient's own size (stage 4), so a clipped gradient produces nearly the same step.
-# - [x] a warm-up, or a smaller rate :: In trap 05.2 a tenth of the rate was enough, and a warm-up rescued at least one net out of three. Pre-norm also helps, but it changes the model.
-# - [ ] a larger first layer, because its gradient vanishes :: In a fresh encoder the first layer's gradient was about as large as the last layer's.
+# - [x] a warm-up, or a smaller rate :: In trap 05.2, a tenth of the rate was enough, and a warm-up rescued at least one net out of three. Pre-norm also helps, but it changes the model.
+# - [ ] a larger first layer, because its gradient vanishes :: In a fresh encoder, the first layer's gradient was about as large as the last layer's.
 
 # %% [markdown] role="quiz"
 # **7. An activation returns 0.5 + x/10 for all x near zero. What determines the gain that keeps the size of the next layer's sums?**
@@ -2035,8 +2033,8 @@ claim("fraction of the gradient left after 50 steps, orthogonal with "
 # kernel does everything in one launch.
 #
 # **Before you run anything:** LayerNorm by hand takes seven operations. How many bytes do
-# these operations move, as a multiple of what a copy moves? BatchNorm in train mode needs
-# a whole channel before it can write the first value. How many times must BatchNorm read
+# they move, as a multiple of the bytes that a copy moves? BatchNorm in train mode needs a
+# whole channel before it can write the first value. How many times must BatchNorm read
 # its input?
 #
 # Images can be stored in two orders: one channel after the other or, with
@@ -2093,7 +2091,7 @@ claim("ratio of the orders, by hand to fused",
 images = torch.randn(2, 8, 5, 5)
 last = images.to(memory_format=torch.channels_last)
 norm = nn.BatchNorm2d(8)
-claim("largest difference between BatchNorm in both orders",
+claim("largest difference between BatchNorm's outputs in both orders",
       (norm(images) - norm(last)).abs().max(), below=1e-5)
 claim("channels_last stays channels_last through the norm",
       norm(last).is_contiguous(memory_format=torch.channels_last),
@@ -2182,7 +2180,9 @@ answers
 #
 # - A norm feeds the next layer inputs of a fixed scale, so the network usually tolerates
 #   higher learning rates. The norms differ in which values share a mean.
-# - In eval mode BatchNorm uses its running statistics, whatever is in the batch. Compare these statistics with your data. If they do not match, re-estimate the statistics in train mode.
+# - In eval mode, BatchNorm uses its running statistics, whatever is in the batch. Compare
+#   the statistics with your data. If they do not match, re-estimate the statistics in
+#   train mode.
 # - Train post-norm with a warm-up or a low rate. Pre-norm keeps the stream free of
 #   norms and usually tolerates a higher rate. With one more norm at the end, the head
 #   gets an input of size one.

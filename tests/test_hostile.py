@@ -590,7 +590,7 @@ FAULTS = {
     "None": ("return None", "got NoneType"),
     "True": ("return True", "got bool"),
     "complex": ("return 1j", "got complex"),
-    "a numpy float": ("import numpy; return numpy.float64(0.5)", "got float64"),
+    "a numpy float": ("import numpy; return numpy.float32(0.5)", "got numpy.float32"),
     "a tensor": ("return torch.tensor(0.5)", "got Tensor"),
     "a sparse tensor": ("return torch.eye(3).to_sparse()", "type of the"),
     "a meta tensor": ("return torch.empty(3, device='meta')", "raised|type of the"),

@@ -107,7 +107,8 @@ wrong("dividing the sigmoids by their sum", "multiclass",
 wrong("applying softmax to independent labels", "multilabel",
       "return out", 'return logits.sigmoid() if kind == "binary" else logits.softmax(1)',
       says="its own yes-or-no")
-wrong("deciding by the number of columns, not by the kind", ("multilabel", "multiclass"),
+wrong("choosing the function by the number of columns, not by the kind",
+      ("multilabel", "multiclass"),
       "return out", "return logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(1)",
       says="one choice among")
 wrong("keeping only the most likely class", "multiclass",

@@ -13,23 +13,23 @@ from dlsys_helpers.expect import Broken, expect_close, expect_length, expect_par
 from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("01.3", "grad_ratio", seen=("layers", "held", "calls", "x", "y"), kept=("after",),
-              says="divided by the last's")
+              says="divided by the last Linear's")
 
 ex.promise("ratio", "Divide the first Linear's gradient norm by the last Linear's.",
-           says=("divided by the last's",))
+           says=("divided by the last Linear's",))
 ex.promise("layers", "Args: model: all its Linears are direct children, among other layers.",
            cases=("a gain before the first Linear", "a matrix that is not a Linear",
                   "layers after the last Linear", "a convolution between the Linears", "a bare "
                                                                                        "stack"))
 ex.promise("loss", "x: float32; model(x) has the shape (N, C). y: (N,) int64, the classes. The "
-                   "loss is the mean cross-entropy.", says=("divided by the last's",))
+                   "loss is the mean cross-entropy.", says=("divided by the last Linear's",))
 ex.promise("held gradients", "Gradients that the model already holds must not count.",
            cases=("gradients left over from before", "the third call in a row"))
 ex.promise("tiny", "Both norms can be tiny, so add no constant to either.",
            cases=("tiny inputs",))
 ex.promise("weights", "No weight may change.", says=("weights after the call",))
 ex.promise("biases", "Returns: The ratio of the two weights' gradient norms, a float. Biases are "
-                     "left out.", says=("divided by the last's",))
+                     "left out.", says=("divided by the last Linear's",))
 ex.promise("example", "Example: a model with a single Linear gives 1.0.",
            cases=("a single Linear",))
 
@@ -176,7 +176,7 @@ def law(out, layers, held, calls, x, y):
             raise Broken("weights after the call", f"a change in Linear {place}", "no change",
                          "A measurement must not train the model.")
     norms = weight_norms(layers, x, y)
-    expect_close("first Linear's weight-gradient norm divided by the last's", out["ratio"],
+    expect_close("first Linear's weight-gradient norm divided by the last Linear's", out["ratio"],
                  norms[0] / norms[-1], rtol=1e-3,
                  look=f"The two norms are {norms[0]:.4g} and {norms[-1]:.4g}.")
 

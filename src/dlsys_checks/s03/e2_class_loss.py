@@ -34,7 +34,7 @@ ex.promise("form", "Returns: A tensor without dimensions,",
            says=("type of the loss", "shape of the loss"))
 ex.promise("connected", "connected to the graph.",
            says=("connected to the scores", "gradient with respect to the scores:"))
-ex.promise("example", f"Example: for scores zeros(2, 4) and labels [[1], [{NO_LABEL}]] the "
+ex.promise("example", f"Example: for scores zeros(2, 4) and labels [[1], [{NO_LABEL}]], the "
            "loss is 1.386.", cases=("the example",))
 
 

@@ -39,7 +39,7 @@ one number | A norm is one number over all parameters of all groups | case two g
              reach
 reached    | that the loss reaches. The step changes no other parameters. | case a parameter that
              the loss does not reach; an old gradient that the loss does not reach
-example    | Example: for a gradient of norm 6 and max_norm 2 it returns (6.0, 2.0). | case the
+example    | Example: for a gradient of norm 6 and max_norm 2, return (6.0, 2.0). | case the
              example
 """)
 

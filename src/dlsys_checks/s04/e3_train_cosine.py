@@ -187,9 +187,9 @@ UPDATES_OF = "updates_of(losses, epochs, accumulate)"
 END = "schedule.step()"
 SCHEDULE = "schedule = cosine(opt, updates_of(losses, epochs, accumulate))"
 CLEARED = "opt.step()\n                opt.zero_grad()"
-wrong("counting T_max in epochs, but stepping after every update", "whole run",
+wrong("counting T_max in epochs, but stepping the schedule after every update", "whole run",
       UPDATES_OF, "epochs", says="rate of update")
-wrong("counting T_max in updates, but stepping after every epoch", "whole run",
+wrong("counting T_max in updates, but stepping the schedule after every epoch", "whole run",
       END, f"pass\n        {END}", says="rate of update 1")
 wrong("setting T_max to the updates of one epoch", "whole run",
       "(losses, epochs", "(losses, 1", says="rate of update")

@@ -17,7 +17,7 @@ ex.promise_table("""
 rates      | Return the learning rate of a step. | case a schedule; tiny rates; a large peak; no
              warm-up; a single step of warm-up; a single step of cosine; a long schedule; floor
              equal to peak; steps in any order; two schedules in turn
-warm-up    | In steps 0 to warm - 1 the rate rises in a straight line, from peak / warm to peak. |
+warm-up    | In steps 0 to warm - 1, the rate rises in a straight line, from peak / warm to peak. |
              in the warm-up
 cosine     | From step warm on, the rate follows half a cosine, from peak at step warm to floor at
              step total. | on the cosine

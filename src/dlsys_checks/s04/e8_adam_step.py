@@ -22,7 +22,7 @@ DECAYED = ("a few steps", "a gradient of zeros", "200 steps", "a rate that chang
 ex.promise_table("""
 step        | Make one step of AdamW | weights after
 in place    | on w, in place. | case a column of a table
-Adam        | With weight_decay 0.0 it is Adam. | case no decay; the example
+Adam        | With weight_decay 0.0, it is Adam. | case no decay; the example
 by hand     | Write the rule out, without torch.optim. | optimizers of torch.optim
 numbers     | Args: w, grad: (N,) float32. | case one value; many values; tiny values; huge values
 left alone  | Do not change grad. | the caller's gradient
@@ -35,7 +35,7 @@ settings    | betas, eps, weight_decay: may differ from weight to weight. | case
 """)
 ex.promise("decoupled", "The decay is decoupled, so first multiply w by 1 - lr * "
                         "weight_decay.", cases=DECAYED, says=("weights after",))
-ex.promise("200 steps", "Over 200 steps the weights match "
+ex.promise("200 steps", "Over 200 steps, the weights match "
                         "torch.optim.AdamW's,", cases=("200 steps",))
 ex.promise("eps", "even with gradients near eps.", cases=NEAR_EPS)
 ex.promise("example", "Example: with w 1, gradient -7, rate 0.1 and decay 0, w becomes 1.1.",

@@ -16,7 +16,7 @@ ex = exercise("05.1", "stored_gaps", seen=("kind", "x", "state"))
 
 ex.promise_table("""
 result     | Measure how far a batch is from each BatchNorm's stored statistics. | gap of; names of
-eval       | Args: model: in eval mode, | gap of; statistics after; raised ValueError
+eval       | Args: model: in eval mode, | gap of; statistics that the call; raised ValueError
 kinds      | with nn.BatchNorm1d on (N, C) and nn.BatchNorm2d on (N, C, H, W) | case images; one
              image; other norms between | gap of; names of
 depth      | at any depth, each called once. | case norms inside blocks; a norm that is the whole
@@ -29,7 +29,7 @@ deviations | by the stored standard deviation, the root of running_var. | gap of
 largest    | Returns: A dict with each norm's largest distance, a float, | gap of; type of the gap
 names      | by the norm's name in model.named_modules(). | names of
 as it was  | Afterwards the model's hooks, modes and values are as they were. | hooks after;
-             training flags; statistics after; values of the model; parameters whose
+             training flags; statistics that the call; values of the model; parameters whose
 no graph   | Do not build a graph. | graphs built
 example    | Example: a fresh nn.BatchNorm1d(1) with x [[1.], [3.]] gives {"": 2.0}. | case the
              example
@@ -212,9 +212,9 @@ def law(out, kind, x, state):
     expect_equal("hooks after the call, minus the hooks before it", out["hooks"], 0,
                  "Remove your own hooks, and leave the caller's.")
     expect_equal("training flags that are on after the call", out["modes"], 0)
-    expect_equal("stored statistics after the call that changed", out["statistics"], 0,
+    expect_equal("stored statistics that the call changed", out["statistics"], 0,
                  "In train mode a norm stores the batch's statistics.")
-    expect_equal("values of the model, and gradients, that changed", out["numbers"], 0)
+    expect_equal("values of the model or its gradients that changed", out["numbers"], 0)
     expect_equal("parameters whose requires_grad changed", out["frozen"], 0)
     expect_equal("graphs built", out["graphs"], 0, "Run the model under torch.no_grad().")
 

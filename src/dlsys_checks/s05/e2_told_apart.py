@@ -30,7 +30,7 @@ list     | Returns: K + 1 floats: the fraction of x, then the fraction after eac
 rest     | Subtract the mean row from the stream, | fraction
 squares  | and divide the mean square of the rest | fraction
 whole    | by the mean square of the whole stream. | fraction
-zero     | For a stream of zeros the fraction is 0.0. | case a stream of zeros
+zero     | For a stream of zeros, the fraction is 0.0. | case a stream of zeros
 tiny     | Fractions down to 1e-6 are accurate to 1 %. | case rows nearly alike; rows more and more
            alike; a stream of small numbers
 no graph | Do not build a graph. | graph

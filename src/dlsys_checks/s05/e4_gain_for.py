@@ -27,7 +27,8 @@ any scale     | Its outputs can be as small as 1e-12 or as large as 1e12. | case
                 huge output
 float         | Returns: A Python float. | type of the gain
 no graph      | Do not build a graph, | graphs built
-left          | change act or set a seed. You may draw random numbers. | after the call; set a seed
+left          | change act or set a seed. You may draw random numbers. | that the call changed;
+                set a seed
 example       | Example: the identity has gain 1, and ReLU has gain 1.414. | case the example
 """)
 
@@ -137,7 +138,7 @@ def law(out, kinds, numbers, as_module):
                          "If you draw random numbers, draw more of them. With a thousand, the "
                          "error is several percent." if near else "")
     expect_equal("graphs built for act's output", out["graphs"], 0)
-    expect_equal("act after the call: modes and parameters that changed", out["changed"], 0)
+    expect_equal("modes and parameters of act that the call changed", out["changed"], 0)
     expect_equal("calls that set a seed", out["seeded"], 0,
                  "Draw from the generator as it is.")
 
@@ -202,4 +203,5 @@ ex.wrong("building a graph through act's weights",
          lambda act: act(GRID.clone()).double().square().mean().item() ** -0.5,
          breaks="no graph")
 wrong("leaving a module in eval mode", "left",
-      "out =", "if isinstance(act, nn.Module): act.eval()\n    out =", says="act after the call")
+      "out =", "if isinstance(act, nn.Module): act.eval()\n    out =",
+      says="of act that the call changed")

@@ -35,7 +35,7 @@ dtype        | whatever the dtype, because counters and masks have no average. |
 same tensors | average keeps its tensors, so the change also reaches an optimizer or a state_dict
                made before. | tensors of average replaced; tensors of average moved
 model left   | model does not change. | of model after; requires_grad of
-modes        | No mode and no gradient changes, | training flags; gradients of model after
+modes        | No mode and no gradient changes, | training flags; gradients of model or
 no sharing   | no memory is shared, | memory shared
 no graph     | and no graph is built. | graphs; raised RuntimeError
 decay        | decay: 0 <= decay <= 1. | case a decay of 0; a decay of 1; three steps; a large
@@ -209,7 +209,7 @@ def law(out, kind, states, decays, modes, frozen):
                  "A state_dict made before does not see the change.")
     expect_equal("tensors with memory shared by both models", out["shared"], 0, "Copy the values.")
     expect_equal("tensors with graphs attached", out["graphs"], 0, "Work under no_grad.")
-    expect_equal("gradients of model after the call, or of average, that changed", out["grads"], 0)
+    expect_equal("gradients of model or average that the call changed", out["grads"], 0)
     asked = [[not frozen] * len(parameters),
              [not (frozen and k == 0) for k in range(len(parameters))]]
     expect_equal("requires_grad of the parameters of both models", out["asked"], asked)
