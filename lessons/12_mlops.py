@@ -5,9 +5,9 @@
 # per step, the job was killed while saving a checkpoint, and a second run with the same
 # settings gives different results.
 #
-# You do not need a large model to run into any of these problems. This stage builds such
-# faults into a small digit classifier, where each fault takes a second to reproduce. It
-# shows how to trace the cause to a module, a layer, a file or a seed.
+# You do not need a large model to run into any of these problems. This stage builds them
+# into a small digit classifier, where each fault takes a second to reproduce, and shows
+# how to trace the cause to a module, a layer, a file or a seed.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -59,7 +59,7 @@ print("finite:", bool(loss.isfinite()))
 # %% role="concept"
 claim("is a mean with one nan in it finite", loss.isfinite(),
       expected=False)
-claim("is it above 100", loss > 100, expected=False)
+claim("is a mean with one nan in it above 100", loss > 100, expected=False)
 
 # %% [markdown] role="concept"
 # The data are the handwritten digits from stage 1.
@@ -124,7 +124,8 @@ print("anomaly mode:", said)
 measured("12.1", 1)
 
 # %% trap="12.1" role="look"
-claim("does it name the log-softmax", "LogSoftmax" in said, expected=True)
+claim("does anomaly mode name the log-softmax",
+      "LogSoftmax" in said, expected=True)
 
 # %% [markdown] trap="12.1" role="why"
 # Anomaly mode checks *gradients*, in the order in which autograd computes them: from the
@@ -182,9 +183,9 @@ guilty = [name for name, into, out in report if into and not out]
 claim("index of the first module that turns finite numbers into a NaN",
       int(guilty[0]), expected=2)
 
-# %% [markdown] trap="12.1" role="more" topics="the last entry of the list · a NaN of the way back · a NaN added to the loss"
+# %% [markdown] trap="12.1" role="more" topics="the last entry of the list · a NaN in the backward pass · a NaN added to the loss"
 # The last entry of the report is the whole model: finite pages go in, and `nan` comes
-# out. An outer module finishes after the modules inside it, so only the first entry
+# out. An outer module finishes after the modules inside it, so only the first such entry
 # counts.
 #
 # Anomaly mode is the right tool when a NaN first arises in the *backward* pass, because
@@ -210,10 +211,11 @@ print("a NaN added to the loss:", repr(silent))
 print("gradients finite:", bool(linear.weight.grad.isfinite().all()))
 
 # %% trap="12.1" role="more"
-claim("does it name a division", "Div" in said, expected=False)
-claim("does it name the root in the backward pass", "PowBackward" in back,
+claim("does anomaly mode name a division", "Div" in said, expected=False)
+claim("does anomaly mode name the root in the backward pass",
+      "PowBackward" in back,
       expected=True)
-claim("does it say anything about a NaN added to the loss",
+claim("does anomaly mode report a NaN added to the loss",
       bool(silent), expected=False)
 
 # %% [markdown] trap="12.1" role="folklore"
@@ -242,9 +244,9 @@ few, many = price(16), price(1024)
 print(f"times as long: {few[2]:.1f} for 16 rows, {many[2]:.1f} for 1,024")
 
 # %% trap="12.1" role="folklore"
-claim("operations added: with 16 rows, divided by with 1,024 rows",
+claim("operations that anomaly mode adds: ratio of 16 rows to 1,024 rows",
       few[0] / many[0], expected=1)
-claim("FLOPs of a step: with 1,024 rows, divided by with 16 rows",
+claim("FLOPs of a step: ratio of 1,024 rows to 16 rows",
       many[1] / few[1], expected=64)
 
 # %% [markdown] trap="12.1" role="folklore"
@@ -305,7 +307,7 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 # that calls this function. Anomaly mode does not help, because it checks only gradients:
 # of the operations whose gradients use a bad value, it names the operation nearest to the
 # loss. **In your own code:** At the first loss or gradient norm that is not finite, save
-# the batch and the weights, and repeat their forward pass with the hooks. **Source:**
+# the batch and the weights, and repeat the forward pass with the hooks. **Source:**
 # PyTorch,
 # [torch.autograd.anomaly_mode](https://pytorch.org/docs/stable/_modules/torch/autograd/anomaly_mode),
 # "any backward computation that generate "nan" value will raise an error". **Seen in the
@@ -315,11 +317,11 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 # %% [markdown] trap="12.2" role="situation" core=true fault="the loss falls, but the early layers do not learn" symptom="training loss falls and flattens, early layers do not learn: vanishing gradients, per-layer report"
 # ## A loss that falls
 #
-# With mean squared error and plain SGD, a network with eight hidden sigmoid layers is
-# trained to predict the value of a digit, 0 to 9. The loss falls for a few dozen steps,
-# then stays at about 8. The first layer's weights have hardly moved; the last layer's
-# weights have moved by more than their own norm. The ticket says: "Even untrained layers
-# tell images apart, so the last layer can learn from their outputs."
+# A network with eight hidden sigmoid layers is trained to predict the value of a digit, 0
+# to 9, with mean squared error and plain SGD. The loss falls for a few dozen steps, then
+# stays at about 8. The first layer's weights have hardly moved; the last layer's weights
+# have moved by more than their own norm. A ticket says: "Even untrained layers tell
+# images apart, so the last layer can learn from their outputs."
 #
 # With Adam, the first layer's weights move as well, by at least a third of their norm.
 
@@ -386,13 +388,13 @@ claim("loss with SGD, divided by the variance of the targets",
 plot_lines(range(1, 201), {"SGD": log, "Adam": busy_log,
                            "a constant": [variance] * 200},
            xlabel="step", ylabel="loss",
-           title="The loss falls to the loss of a constant",
+           title="The loss falls to that of a constant prediction",
            alt="Loss over 200 steps, with SGD and with Adam. Within a few "
                "dozen steps both curves fall to a horizontal line, the "
                "variance of the targets, and then fluctuate around it.")
 
 # %% [markdown] trap="12.2" role="why"
-# A sigmoid passes on at most a quarter of a gradient, and with small weights each layer
+# A sigmoid passes on at most a quarter of a gradient, and with small weights, each layer
 # passes on far less. So almost no gradient reaches the first layers. In the forward pass,
 # each sigmoid shrinks the differences between its inputs, so the last layer receives
 # nearly the same values for every image. Adam divides each gradient by the gradient's own
@@ -430,7 +432,7 @@ plot_lines(range(1, 10), {"sigmoid, SGD": moved, "sigmoid, Adam": busy,
                "from the last layer to the first. With Adam, and with "
                "ReLU, all layers move.")
 
-# %% [markdown] trap="12.2" role="more" topics="the last layer · what a last hidden unit still tells"
+# %% [markdown] trap="12.2" role="more" topics="the last layer · what the last hidden units still show"
 # The last layer of the sigmoid net moved by more than its own norm. This layer's input,
 # the output of the last hidden units, is almost the same for all images:
 
@@ -542,7 +544,7 @@ claim("classes in the first batch", sight["classes in it"],
 # An untrained classifier with ten classes has a loss near `ln 10`. A loss far from `ln
 # 10` means that the logits are too large or that the loss function does not match the
 # model's output. No layer should have a gradient norm of 0, or a norm a hundred times as
-# large as that of its neighbours. Next, overfit one batch, and only then train on all the
+# large as its neighbours' norms. Next, overfit one batch, and only then train on all the
 # data. On a GPU, `nvidia-smi` shows how much memory the process holds, and
 # `torch.cuda.max_memory_allocated()` shows how much of it the tensors needed at their
 # peak. When memory use grows and you do not know why, record the allocation history with
@@ -584,9 +586,9 @@ def provenance(code, data, **settings):
 # %% [markdown] role="concept"
 # Each line for a step holds the step, the loss, the norm of all gradients and the time;
 # add the learning rate if a schedule changes it. Of these values, you would miss the
-# gradient norm most. It shows that a step will explode before the optimizer takes the
-# step, and it tells exploding from vanishing gradients. No range of norms is healthy for
-# all models, so compare a norm with its median over the run's last steps.
+# gradient norm most. Before the optimizer takes a step, the norm shows that the step will
+# explode, and it tells exploding from vanishing gradients. No range of norms is healthy
+# for all models, so compare each norm with the median over the run's last steps.
 # `clip_grad_norm_` returns the norm, so logging it costs nothing:
 
 # %% role="concept" compare=false
@@ -624,10 +626,10 @@ others = [digest(one_pixel, y_train), digest(x_train, one_label),
           digest(x_train.view(650, 128), y_train)]
 
 # %% role="concept"
-claim("is the same data recognized",
+claim("are the same data recognized",
       digest(*digits()[:2]) == header["data"],
       expected=True)
-claim("changes that go unnoticed, of a pixel, a label and a shape",
+claim("unnoticed changes, of three: one pixel, one label, the shape",
       others.count(header["data"]), expected=0)
 
 # %% [markdown] role="concept"
@@ -656,7 +658,7 @@ claim("changes that go unnoticed, of a pixel, a label and a shape",
 #
 # A dataset shifts each image by a random number from numpy, and two worker processes load
 # the images. You have read that your seed does not reach numpy in a worker, so you seed
-# each worker yourself: `worker_init_fn=lambda id: np.random.seed(42 + id)`. The reviewer
+# each worker yourself: `worker_init_fn=lambda id: np.random.seed(42 + id)`. A reviewer
 # approves: "Now two runs draw the same numbers, and the two workers draw different
 # numbers."
 
@@ -799,7 +801,7 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="12.3" role="hint"
-# 1. Make a new generator for each row, from the three numbers.
+# 1. For each row, make a new generator from the seed, the epoch and the row's index.
 # 2. Indexing with a tensor of row numbers makes a copy, but a slice such as `x[2:4]` does
 #    not.
 
@@ -848,9 +850,9 @@ scores = torch.tensor([short_run(*map(float, row), rng)
 
 # %% [markdown] role="concept"
 # Sort the runs by one setting and cut the list into five parts. If the setting matters,
-# the parts differ in their mean, here of the logarithm of the loss. The variance of these
-# means, divided by the variance over all runs, is the fraction of the variance that the
-# setting *explains*:
+# the means of the parts differ (here, the means of the logarithm of the loss). The
+# variance of these means, divided by the variance over all runs, is the fraction of the
+# variance that the setting *explains*:
 
 # %% role="concept"
 def explained(setting):
@@ -884,7 +886,7 @@ claim("lead of the learning rate over the next setting",
 #
 # You have eight settings to tune and a budget of 25 runs. The first five runs are random.
 # A *Gaussian process* fitted to their losses predicts the mean and the standard deviation
-# of the loss for other settings. Of a thousand candidates, you run the candidate with the
+# of the loss for other settings. Of a thousand candidates, you run the one with the
 # largest *expected improvement*. A tutorial has the formula:
 #
 # $$z = \frac{\mu - f^*}{\sigma}, \qquad \text{EI} = \sigma\,(z\,\Phi(z) + \varphi(z))$$
@@ -920,7 +922,7 @@ def textbook(mean, std, best):
     return std * (z * torch.special.ndtr(z) + density)
 
 def hunt(loss, dims, score, budget=25):
-    """Search the unit cube; the losses of all runs, the first 5 random."""
+    """Search the unit cube; return all losses. The first 5 are random."""
     x = torch.rand(5, dims, dtype=torch.float64)
     y = loss(x)
     while len(x) < budget:
@@ -962,15 +964,16 @@ print(f"best loss, divided by that of random search: {wrong_way:.2f}")
 measured("12.4", 0)
 
 # %% trap="12.4" role="look"
-claim("best loss divided by random search's best loss, the tutorial's sign",
+claim("best loss divided by random search's best loss, with the tutorial's "
+      "sign",
       wrong_way, above=1)
 
 # %% [markdown] trap="12.4" role="why"
 # Random search wins, but not because there are eight settings. The tutorial looks for the
 # *largest* value, so it counts `mean - best` as the gain, but you want the smallest loss.
 # With this sign, the search goes where the Gaussian process expects the worst losses, and
-# only the five random runs help. Nothing warns you, because the results still have a best
-# row.
+# only the five random runs help. Nothing warns you, because even a bad search returns a
+# best run.
 
 # %% trap="12.4" role="why" tags=["plumbing"]
 middle = torch.full((8,), 0.4)
@@ -994,7 +997,8 @@ right_way = over_dice(bowl, 8, downward, times=16)
 print(f"best loss, divided by that of random search: {right_way:.2f}")
 
 # %% trap="12.4" role="repair"
-claim("best loss divided by random search's best loss, the sign of a loss",
+claim("best loss divided by random search's best loss, with the sign for a "
+      "loss",
       right_way,
       below=0.5)
 
@@ -1013,7 +1017,7 @@ plot_lines(range(1, 26), runs_in_order, xlabel="run", ylabel="loss",
 # %% [markdown] trap="12.4" role="repair"
 # The explorer below has two settings, but at first only one of them matters. Compare how
 # a grid, random search and the Gaussian process spend the same budget. Does a finer grid
-# find more? Then let the second setting matter.
+# find a better value? Then let the second setting matter.
 
 # %% role="explore" explorer="search_surface"
 from dlsys_helpers.explorers.search_surface import search_surface
@@ -1048,7 +1052,7 @@ claim("the same probability, by erfc", by_erfc[2], above=1e-24)
 
 # %% [markdown] trap="12.4" role="folklore"
 # **Told:** A Bayesian search is for "less than `20` dimensions" (in the tutorial named
-# below). Elsewhere you read that with eight or more settings a Bayesian search is no
+# below). Elsewhere you read that with eight or more settings, a Bayesian search is no
 # better than random search, or that it is always the better choice. **Measured:** The
 # cell compares a Bayesian with a random search, 25 runs each, on three surfaces: the
 # bowl, a bowl in which only two settings matter, and a bowl with ripples, which has
@@ -1158,7 +1162,7 @@ right = x_train[torch.randint(1300, (64,))]
 right[7] = left[7]                           # the same image
 
 def gradients(root):
-    """Return the loss of the 64 pairs; the net has the gradients then."""
+    """Return the loss of the 64 pairs; leave the gradients in the net."""
     d2 = ((net(left) - net(right)) ** 2).sum(1)          # (64,)
     loss = root(d2).mean()
     net.zero_grad()
@@ -1199,7 +1203,7 @@ whole = sum(share == 0 for share in spoilt.values())
 # %% [markdown] trap="12.5" role="look"
 # With four of the six guards, one pair turns many gradients into NaN. The finite
 # gradients belong to units that are inactive for that pair. Clip the gradients from
-# `where`, take one SGD step, and count:
+# `where`, take one SGD step, and count the values that are NaN:
 
 # %% trap="12.5" role="look"
 loss = gradients(guarded)
@@ -1275,8 +1279,8 @@ claim("fraction of NaN in the gradients with the safe root", mended,
 
 # %% [markdown] trap="12.5" role="repair"
 # A NaN from the forward pass, as in trap 12.1, leaves a different trace from a NaN that
-# arises in the backward pass or is added to the loss. Choose a fault, drag it to a layer,
-# and guess which values and gradients are NaN before you look.
+# arises in the backward pass or is added to the loss. In the explorer below, choose a
+# fault, drag it to a layer, and guess which values and gradients are NaN before you look.
 
 # %% role="explore" explorer="nan_hunt"
 from dlsys_helpers.explorers.nan_hunt import nan_hunt
@@ -1285,14 +1289,15 @@ nan_hunt
 
 # %% [markdown] trap="12.5" role="more" topics="before the clipping · an infinity in place of the NaN"
 # Before clipping, the gradients of some hidden units were still finite, because these
-# units are inactive for this image, and an inactive ReLU passes nothing back. If the bad
-# value is an infinity instead of a NaN, clipping turns all other gradients into zeros.
+# units are inactive for the repeated image, and an inactive ReLU passes nothing back. If
+# the bad value is an infinity instead of a NaN, clipping turns all other gradients into
+# zeros.
 
 # %% trap="12.5" role="more"
 claim("loss", loss, above=0.1, below=0.4)
-claim("guards, of six, with gradients that are all finite", whole,
+claim("guards, of six, whose gradients are all finite", whole,
       expected=2)
-claim("largest gap between the losses with two guards",
+claim("largest gap between two guards' losses",
       max(by_guard.values()) - min(by_guard.values()), below=1e-4)
 claim("fraction of gradients that are NaN before clipping", before,
       above=0.2, below=0.95)
@@ -1324,9 +1329,9 @@ for name, (value, gradient) in family.items():
     print(f"{name:22} value finite: {value}   gradient: {gradient}")
 
 # %% trap="12.5" role="folklore"
-claim("lines, of five, with a value that is not finite",
+claim("functions, of five, with a value that is not finite",
       sum(not value for value, _ in family.values()), expected=0)
-claim("lines, of five, with a gradient that is not finite",
+claim("functions, of five, with a gradient that is not finite",
       sum(not gradient for _, gradient in family.values()), expected=4)
 
 # %% trap="12.5" role="exercise" points=3 difficulty=2 minutes=10
@@ -1474,7 +1479,7 @@ claim("is anything found when there is no fault", bool(places["no fault"]),
 # infinite gradient now and then is normal. The scaler skips that step and lowers its
 # scale.)
 #
-# A NaN can come from six places, and most other faults can come from more places. A
+# A NaN can come from six places, and most other faults can come from more than six. A
 # separate page, *Search for an unknown cause*, shows how to search for a cause that is on
 # no list. `dlsys incident` gives you six such searches to practise on, with a price for
 # each look.
@@ -1488,9 +1493,9 @@ claim("is anything found when there is no fault", bool(places["no fault"]),
 # tensor, after `backward()` and the optimizer step. At the end, the search deletes the
 # model and the optimizer.
 #
-# In trap 02.5, in a loop without `backward()`, a sum of losses kept every batch's
-# activations alive. Your own comment says: "Here `backward()` has freed the activations,
-# so only five numbers are left."
+# In trap 02.5, a loop without `backward()` summed its losses, and the sum kept every
+# batch's activations alive. Your own comment says: "Here `backward()` has freed the
+# activations, so only five numbers are left."
 
 # %% trap="12.6" role="break" tags=["plumbing"]
 import weakref
@@ -1531,7 +1536,7 @@ def wide():
 
 # %% trap="12.6" role="break"
 def train(net, opt, keep, **how):
-    """Train for 20 steps, keep() each loss; MB of activations held."""
+    """Train for 20 steps, keep() each loss; return MB of activations."""
     with counted():
         for x, y in parts:
             loss = F.cross_entropy(net(x), y)
@@ -1544,7 +1549,7 @@ def train(net, opt, keep, **how):
 
 # %% trap="12.6" role="break"
 def search(form):
-    """Run five trials; what they stored, and MB of three kinds."""
+    """Run five trials; return what they stored, and MB of three kinds."""
     stored, weights = [], []
     for _ in range(5):
         net, losses = wide(), []
@@ -1575,7 +1580,8 @@ print(f"{len(stored)} losses: {alive:.2f} MB of weights alive, "
 measured("12.6", alive + slopes + activations, right=(10, 15))
 
 # %% trap="12.6" role="look"
-claim("weights still in memory, as a number of classifiers", alive / one,
+claim("weights still in memory, as a multiple of one classifier's weights",
+      alive / one,
       expected=5)
 
 # %% [markdown] trap="12.6" role="why"
@@ -1652,7 +1658,7 @@ claim("MB of weights in memory, with detached losses stored",
 # LayerNorm with dropout under AdamW. Each step adds only nodes to the sum's graph.
 # Activations do stay after `backward(retain_graph=True)`, in an `autograd.Function` that
 # keeps them on `ctx` without `save_for_backward`, or if you compute a second loss for the
-# log and never call `backward()` on this loss.
+# log and never call `backward()` on it.
 
 # %% trap="12.6" role="folklore"
 conv = nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 8, 3),
@@ -1688,9 +1694,9 @@ print(f"retain_graph {stays:.2f} MB; a loss for the log {logged:.3f} MB")
 # %% trap="12.6" role="folklore"
 claim("MB of activations held by a running sum, largest of three nets",
       max(held for held, _ in found.values()), expected=0)
-claim("nodes of such a sum over 20 steps, fewest of three nets",
+claim("nodes of a running sum over 20 steps, fewest of three nets",
       min(nodes for _, nodes in found.values()), above=100)
-claim("MB held with retain_graph", stays, above=1.9)
+claim("MB of activations held with retain_graph", stays, above=1.9)
 
 # %% [markdown] trap="12.6" role="folklore"
 # A loss for the log keeps only the tensors that its own nodes have saved. The rest of the
@@ -1782,7 +1788,8 @@ shifted = y_train.roll(1)                        # one line off
 one_batch, _ = trained(x_train[:50], shifted[:50], epochs=300)
 
 # %% trap="12.7" role="guess"
-guess("12.7", "What is the loss of this batch after the 300 steps?",
+guess("12.7", "What is the loss of the batch of 50 digits after the 300 "
+              "steps?",
       choices=["about 2.3",
                "about 1.5",
                "about 0.7",
@@ -1808,7 +1815,7 @@ print(f"trained on all digits: test accuracy {read:.0%}")
 claim("test accuracy with shifted labels", read, below=0.25)
 
 # %% [markdown] trap="12.7" role="why"
-# This net has more weights than the batch has pixels, so it can memorize 50 labels, right
+# The net has more weights than the batch has pixels, so it can memorize 50 labels, right
 # or wrong. The test shows that the loss can fall. It does not show whether the labels
 # belong to their images or whether the batches are put together correctly. Two other
 # faults also lead to a low accuracy:
@@ -1940,7 +1947,7 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
 # %% [markdown] trap="12.8" role="situation" core=true fault="a job killed while saving leaves no checkpoint" symptom="checkpoint does not load after the job was killed: PytorchStreamReader failed, or Weights only load failed"
 # ## The file with the last state
 #
-# A job may be taken off its machine at any moment, so the job saves its state every few
+# A job may be taken off its machine at any moment, so it saves its state every few
 # minutes: `torch.save(state, "last.pt")`. The file below is small. A real checkpoint
 # takes minutes to write, and the job can be killed halfway through.
 #
@@ -2007,7 +2014,7 @@ print(f"killed {over[0]} times; {over[1]} files load")
 measured("12.8", over[1], right=(0, 0))
 
 # %% trap="12.8" role="look"
-claim("files that load afterwards", over[1], expected=0)
+claim("files that load after the kill", over[1], expected=0)
 
 # %% [markdown] trap="12.8" role="why"
 # Opening a file for writing empties it, and from then on the old state is gone. A file
@@ -2232,7 +2239,7 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
 # signal arrives, it stores everything that the next step depends on, and it puts the file
 # where the next machine can find it.
 #
-# **How often?** Each save takes time, and on average each kill throws away the work of
+# **How often?** Each save takes time, and on average, each kill throws away the work of
 # half an interval. Suppose a save takes 1 minute and a kill comes every 10 hours. Add up
 # both kinds of lost time:
 
@@ -2250,9 +2257,8 @@ plot_lines([60 * t for t in every], {"time lost": [100 * v for v in lost]},
            xlabel="minutes between two saves", ylabel="% of the time",
            title="Saving too often costs time, too seldom costs steps",
            alt="Percentage of time lost, over the minutes between two "
-               "saves. The loss falls steeply from 20 % at 5 minutes to a "
-               "flat minimum of 6 % near 35 minutes, and then rises "
-               "slowly.")
+               "saves. It falls steeply from 20 % at 5 minutes to a flat "
+               "minimum of 6 % near 35 minutes, and then rises slowly.")
 
 # %% role="concept"
 claim("minutes between two saves, cheapest in the list", 60 * cheapest,
@@ -2352,8 +2358,8 @@ claim("largest gap between a weight and the unbroken run's weight",
 # `step-000037.pt`, and then write that name to a small file called `latest`. Object
 # stores cannot replace a file by renaming another file in a single step, so the small
 # file `latest` takes the place of the rename. Delete an old checkpoint only after you
-# have read a newer checkpoint back. Store the tracker's run id in the checkpoint, so that
-# the resumed run continues the same curve (shown, not run):
+# have read a newer one back. Store the tracker's run id in the checkpoint, so that the
+# resumed run continues the same curve (shown, not run):
 #
 # ```python
 # run = wandb.init(project="digits", id=stored["run_id"], resume="allow")
@@ -2485,7 +2491,7 @@ claim("different numberings in all starts with the variable set in time",
 # %% [markdown] trap="12.9" role="repair"
 # A sorted list still changes when you add a class, because all classes after the new
 # class move up by one. Only a list stored with the weights is stable. The exercise is
-# about such a stored list.
+# about such a list.
 
 # %% [markdown] trap="12.9" role="more" topics="a child of the script · the numbers from its own start"
 # A process started by the script, such as a worker with the start method `spawn`, reads
@@ -2582,7 +2588,7 @@ def class_numbers(names: list, stored: dict) -> dict:
 # | cuBLAS, on a GPU | `CUBLAS_WORKSPACE_CONFIG=:4096:8` | in the shell, before CUDA starts |
 # | Python, numpy, torch | `random.seed(s)`, `np.random.seed(s)`, `torch.manual_seed(s)` | first lines |
 # | operations | `torch.use_deterministic_algorithms(True)` | before the model runs |
-# | choice of convolution | `torch.backends.cudnn.benchmark = False` | before the model runs |
+# | choice of convolution algorithm | `torch.backends.cudnn.benchmark = False` | before the model runs |
 # | order of the batches | `DataLoader(..., generator=torch.Generator().manual_seed(s))` | at the loader |
 # | augmentation | derived from seed, epoch and sample | in the dataset (12.3) |
 # | class numbers | sorted, and stored with the weights | at the data (12.9) |
@@ -2622,7 +2628,7 @@ def reproducible(seed):
 
 # %% role="concept"
 def trail(start=0, order=0, noise=0):
-    """Hash the parts of a run, in the order of their making."""
+    """Hash the parts of a run, in the order in which they are made."""
     torch.manual_seed(start)
     net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.2),
                         nn.Linear(32, 10))
@@ -2896,7 +2902,8 @@ print("names in such a row:", sorted(merged[19]))
 claim("validation losses at the steps of batches",
       count(merged, "val_loss"), expected=5)
 claim("step of the first validation loss", places[0], expected=19)
-claim("is the epoch in its row", "epoch" in merged[19], expected=False)
+claim("does the first validation loss's row contain the epoch",
+      "epoch" in merged[19], expected=False)
 
 # %% trap="12.10" role="exercise" points=4 difficulty=3 minutes=15
 def rows_to_log(events: list) -> tuple:
@@ -2985,7 +2992,8 @@ versions = [version(x) for x in (x_train, x_train, one_pixel)]
 print(*versions, sep="\n")
 
 # %% role="concept"
-claim("versions of the data, the same data, and data with a changed pixel",
+claim("different versions of the data, the same data, and data with a "
+      "changed pixel",
       len(set(versions)), expected=2)
 
 # %% [markdown] role="concept"
@@ -3224,8 +3232,8 @@ nines = y_test == 9
 flawless = nightly(alarm=nines, nine=nines)
 
 # %% trap="12.12" role="guess"
-guess("12.12", "If an F1 of 1 counts as 100 %, what F1 does the job "
-      "report for these perfect answers?", unit="%")
+guess("12.12", "As a percentage, what F1 does the job report for the "
+               "perfect answers?", unit="%")
 
 # %% trap="12.12" role="look"
 batches = nines.split(8)
@@ -3241,7 +3249,7 @@ claim("F1 that the job reports for the labels", flawless, expected=0.6,
       within=0.02)
 
 # %% [markdown] trap="12.12" role="look"
-# The same perfect answers, at other batch sizes:
+# The plot shows the same perfect answers at other batch sizes:
 
 # %% trap="12.12" role="look" tags=["for-look"]
 by_size = {size: nightly(nines, nines, size) for size in (4, 8, 16, 64)}
@@ -3295,7 +3303,7 @@ claim("lowest F1 of the labels, by counts, in four batch sizes",
       min(by_counts), expected=1)
 
 # %% [markdown] trap="12.12" role="repair"
-# But such an object remembers. Suppose the job creates it once and uses it for six
+# But the object remembers its counts. Suppose the job creates it once and uses it for six
 # nights. On the last night the job loads the wrong file, with an untrained detector. In
 # the first line below, nobody calls `reset`. In the second, every night counts from zero:
 
@@ -3403,15 +3411,17 @@ def class_f1(batches, classes: int) -> torch.Tensor:
 
 # %% [markdown] trap="12.12" role="keep"
 # **Keep:** F1, precision and recall belong to a whole data set. Add up counts over the
-# batches, divide once, and start every evaluation from zero. **In your own code:** send
+# batches, divide once, and start every evaluation from zero. **In your own code:** Send
 # the labels through your evaluation as predictions. The score must be perfect at every
 # batch size. Then evaluate twice in a row, and the two scores must agree. **Source:**
-# [scikit-learn, f1_score](https://scikit-learn.org/stable/modules/generated/sklearn.metrics.f1_score.html),
+# [scikit-learn,
+# f1_score](https://scikit-learn.org/stable/modules/generated/sklearn.metrics.f1_score.html),
 # on `zero_division`. **Seen in the wild:** Keras 2.0 removed F1, precision and recall,
 # because computing them batch by batch is "more misleading than helpful"
 # ([keras-team/keras 5794](https://github.com/keras-team/keras/issues/5794)). A merged fix
-# of [JetBrains-Research/code2seq 112](https://github.com/JetBrains-Research/code2seq/pull/112)
-# resets metrics that had run on over all epochs.
+# of [JetBrains-Research/code2seq
+# 112](https://github.com/JetBrains-Research/code2seq/pull/112) resets metrics that had
+# kept counting over all epochs.
 
 # %% [markdown] role="concept"
 # ## Further
@@ -3492,7 +3502,7 @@ plot_lines(range(1, 201), {
 
 # %% [markdown] role="concept"
 # Clipping and skipping both save the net, under SGD with momentum and under Adam. If you
-# skip steps, log how many: in trap 12.11, a rule skips every step.
+# skip steps, log how many: in trap 12.11, a guard skips every step.
 #
 # ### Logits that grow, and QK-norm
 #
@@ -3851,7 +3861,8 @@ print("rates:", " ".join(f"{r:.2f}" for r in fresh_rates))
 # %% role="concept"
 claim("is the killed run closed", study.trials[6].state.name == "FAIL",
       expected=True)
-claim("the same, seeded with the number of runs so far",
+claim("runs that repeat earlier settings, seeded with the number of runs "
+      "so far",
       sum(rate in rates for rate in fresh_rates), expected=0)
 
 # %% [markdown] role="concept"
@@ -3885,7 +3896,7 @@ claim("the same, seeded with the number of runs so far",
 # %% [markdown] role="quiz"
 # **1. The loss is NaN, and anomaly mode names the backward operation of the loss function. The NaN**
 #
-# - [x] may arise in any layer before it :: Gradients are computed from the loss backwards, so the first bad gradient does not say where the values went bad.
+# - [x] may arise in any layer before the loss :: Gradients are computed from the loss backwards, so the first bad gradient does not say where the values went bad.
 # - [ ] arises in the loss function :: The NaN may arise there, but a NaN from any earlier
 #   layer looks the same, because the loss's backward operation is the first to return a
 #   NaN.
