@@ -7,7 +7,7 @@
 # somebody trains on its answers, and in the end somebody asks how fast it is.
 #
 # Each of these steps takes a few lines, and each can go wrong without raising an error.
-# The answers are fluent, the tests are green, and the report looks good. In this stage
+# The answers are fluent, the tests are green, and the report looks good. In this stage,
 # you build that server around a small GPT and break it once at every step.
 
 # %% role="setup" tags=["parameters"]
@@ -45,16 +45,16 @@ begin(SEED, THREADS, DEVICE)
 # ## A model to serve
 #
 # The server needs a model. Here it gets a small GPT that reads and writes single letters.
-# This GPT has two blocks of width 64 and has been trained for a few seconds on the prose
-# of this course. Its code is folded below. It differs from the models of stage 8 in two
+# It has two blocks of width 64 and has been trained for a few seconds on the prose of
+# this course. Its code is folded below. The GPT differs from the models of stage 8 in two
 # ways. First, positions enter by *rotation* (RoPE): every query and key is rotated by an
 # angle that grows with its position, so a score depends only on the distance between the
 # two positions. Second, attention reads the keys and values of earlier letters from a
 # *cache*.
 #
 # A *KV cache* stores the key and the value of every letter that the model has read. With
-# the cache, a new letter costs the work of one position, not of the whole text again. The
-# price is memory: every letter of every request adds a key and a value in each layer.
+# the cache, a new letter costs the work of one position, not the work of the whole text.
+# The price is memory: every letter of every request adds a key and a value in each layer.
 #
 # The model produces an answer in two phases. *Prefill* reads the whole prompt in one call
 # and fills the cache. *Decode* then writes one letter per call, and each call reads all
@@ -251,8 +251,8 @@ draw_grids(steps, rows="letters read, 1 to 6",
            title="Only with a causal mask do old keys stay as they were",
            alt="Two grids of six calls and six positions. A filled cell is "
                "a key that this call computed for the first time or "
-               "changed. With a causal mask only the diagonal is filled. "
-               "Without a mask each call fills every position up to the "
+               "changed. With a causal mask, only the diagonal is filled. "
+               "Without a mask, each call fills every position up to the "
                "newest.")
 
 # %% [markdown] role="concept"
@@ -284,7 +284,7 @@ claim("largest difference between the logits with the cache and without",
 #
 # In the code below, Ann and Bob share the system prompt. Bob's answer is finished, and
 # his blocks go back to the free list. Then Cem arrives. Cem's prompt needs four blocks
-# and has nothing in common with the prompts of Ann and Bob. The design document says:
+# and has nothing in common with the prompts of Ann and Bob. Your design document says:
 # "Ann's table does not change, so her answer does not change either."
 
 # %% trap="13.1" role="break"
@@ -335,7 +335,7 @@ cem = admit(pool, cem_ids)
 # %% trap="13.1" role="guess" quoted="wrong"
 guess("13.1",
       "How far does Cem's request shift the distribution of Ann's next "
-      "letter (0 %: not at all, 100 %: no overlap)?",
+      "letter? (0 %: not at all, 100 %: no overlap)",
       choices=["0 %",
                "from 1 to 30 %",
                "from 30 to 70 %",
@@ -357,9 +357,9 @@ claim("blocks that are in both Ann's and Cem's table",
 # %% [markdown] trap="13.1" role="why"
 # Bob's table holds eight blocks, and four of them are also in Ann's table. The free list
 # cannot know that blocks are shared: `free += table` says "nobody reads these blocks",
-# but Ann's request still reads four. The next request that needs memory overwrites the
-# shared blocks. Ann's table has not changed, and every block number in it is valid. So
-# nothing fails, but Ann's answer is computed partly from Cem's keys.
+# but Ann's request still reads four of them. The next request that needs memory
+# overwrites the shared blocks. Ann's table has not changed, and every block number in it
+# is valid. So nothing fails, but Ann's answer is computed partly from Cem's keys.
 
 # %% trap="13.1" role="why"
 def owners(**tables):
@@ -378,8 +378,8 @@ draw_grids({"Ann and Bob are served": then,
            row_names=["Ann", "Bob", "Cem"], columns="blocks of the memory",
            legend="two owners, and neither of them knows",
            title="Four of Ann's blocks get a second owner",
-           alt="Two grids of three requests by twelve blocks. On the left "
-               "Ann and Bob share the first four blocks. On the right Bob "
+           alt="Two grids of three requests by twelve blocks. On the left, "
+               "Ann and Bob share the first four blocks. On the right, Bob "
                "is gone, and the first four, which are crossed, belong to "
                "both Ann and Cem.")
 
@@ -451,7 +451,7 @@ claim("Ann's next letter: total variation caused by Cem", moved,
 # that have no letter in common.
 
 # %% trap="13.1" role="more"
-claim("letters in the blocks of Ann's prompt that are not hers",
+claim("letters in Ann's prompt blocks that are not hers",
       foreign.sum(), above=10)
 
 # %% [markdown] trap="13.1" role="more"
@@ -532,7 +532,7 @@ class Blocks:
 # %% [markdown] role="concept"
 # ## Prompt and dice
 #
-# From here on the server writes answers letter by letter, and each letter is sampled.
+# From here on, the server writes answers letter by letter, and each letter is sampled.
 # Every request brings its own random numbers, its *dice*: one number between 0 and 1 for
 # each letter of the answer. The chosen letter is the first letter whose cumulative
 # probability exceeds that number. So the prompt and the dice determine the answer. Such a
@@ -580,7 +580,7 @@ claim("fraction of letters that are the same with a cache and without",
 # Many prompts begin with the same text. So when nobody reads a block any more, the server
 # does not wipe it. It keeps the block until the memory is needed, and stores it under a
 # *key* made from the block's letters. A new prompt is also cut into blocks, and a block
-# whose key is already known need not be computed again. (From here on a block has eight
+# whose key is already known need not be computed again. (From here on, a block has eight
 # letters.)
 #
 # In the code below, the first prompt consists of three blocks of a document and a
@@ -706,7 +706,7 @@ again = prefill(gpt, store, first, key_chain)[2]
 print("with store:", repr(text.decode(chained)))
 
 # %% trap="13.2" role="repair"
-claim("chained keys: fraction of letters equal to those without a store",
+claim("chained keys: fraction of letters that are the same without a store",
       same(chained, alone), above=0.99)
 
 # %% [markdown] trap="13.2" role="more" topics="how far off the next letter is · adapters, images, new weights · a prompt that is found whole"
@@ -754,10 +754,9 @@ claim("chained keys: letters found for the same prompt again", again,
 # to the weights, which a request can ask for. Everything that changes the keys and values
 # belongs in the cache key: the adapter, an image in the prompt, the version of the
 # weights. It is enough to put all of this into the key of the first block, because the
-# chain passes it on. There are two more details. In this design, as in vLLM's, only
-# *full* blocks have a key. And if the whole prompt is found in the store, no letter is
-# left to compute, so there are no logits. Python's `hash` is not a safe key: `hash((-1,))
-# == hash((-2,))`.
+# chain passes it on. In this design, as in vLLM's, only *full* blocks have a key. And if
+# the whole prompt is found in the store, no letter is left to compute, so there are no
+# logits. Python's `hash` is not a safe key: `hash((-1,)) == hash((-2,))`.
 
 # %% trap="13.2" role="exercise" points=3 difficulty=2 minutes=12
 def block_keys(ids: list, size: int, extra: str) -> list:
@@ -807,9 +806,9 @@ def block_keys(ids: list, size: int, extra: str) -> list:
 # %% [markdown] role="concept"
 # ## A far cheaper model
 #
-# Besides the GPT there is a table that says how often each letter follows every other
-# letter. Using this table needs neither a cache nor a network. Some of the traps below
-# sample letters from the table.
+# Besides the GPT, there is a table that says how often each letter follows every other
+# letter. The table needs neither a cache nor a network. Some of the traps below sample
+# letters from the table.
 
 # %% role="concept"
 counts = torch.bincount(V * train_ids[:-1] + train_ids[1:], minlength=V * V)
@@ -842,8 +841,8 @@ noon = sample([hers, *others], 400, seed=42)[0]   # she is row 0
 
 # %% trap="13.3" role="guess" quoted="wrong"
 guess("13.3",
-      "At what percentage of positions do her two answers have the same "
-      "letter?", unit="%")
+      "At what percentage of positions do the tester's two answers have "
+      "the same letter?", unit="%")
 
 # %% trap="13.3" role="look"
 percent = 100 * same(quiet, noon)
@@ -876,8 +875,8 @@ draw_lanes({"alone": tape(1), "among four": tape(4)}, unit="random numbers",
            marks=["not hers"],
            title="Among four, she gets every fourth random number",
            alt="Two lanes of sixteen pieces of the tape. Alone, every "
-               "piece is hers. Among four requests only every fourth piece "
-               "is.")
+               "piece is hers. Among four requests, only every fourth "
+               "piece is.")
 
 # %% [markdown] trap="13.3" role="repair"
 # Give each request its own generator, and let the generator travel with the request, not
@@ -908,8 +907,8 @@ claim("fraction of letters that agree, one generator per request",
 # %% [markdown] trap="13.3" role="more" topics="a fresh generator at each step · seed + step · requests that move"
 # You may not want to store a generator state for every request. If you build a fresh
 # generator from the same seed at each step, every step gets the same random number. Such
-# an answer is reproducible, but it uses only a few letters. With `seed + step` the
-# numbers differ from step to step, but seed `43` gets the numbers of seed `42` one step
+# an answer is reproducible, but it uses only a few letters. With `seed + step`, the
+# numbers differ from step to step, but seed 43 gets the numbers of seed 42 one step
 # earlier. Mix the seed and the step into one number instead:
 
 # %% trap="13.3" role="more"
@@ -935,9 +934,9 @@ kinds = {name: len({*answer_with(rule, 42)}) for name, rule in {
 print(kinds)
 
 # %% trap="13.3" role="more"
-claim("different letters in 200, the same seed at each step",
+claim("different letters among 200, with the same seed at each step",
       kinds["same seed each step"], below=6)
-claim("different letters in 200, seed and step mixed",
+claim("different letters among 200, with seed and step mixed",
       kinds["seed and step mixed"], above=15)
 
 # %% [markdown] trap="13.3" role="more"
@@ -1005,7 +1004,7 @@ def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
 # continue with the user's next message.
 #
 # Your test decodes the whole list of tokens at once and compares the result with the
-# text. It passes.
+# text. The test passes.
 
 # %% trap="13.4" role="break" tags=["plumbing"]
 def learn(data, n):
@@ -1214,7 +1213,7 @@ class Stream:
 # %% [markdown] trap="13.10" role="situation" fault="a grammar mask at each step changes which answer is likely" symptom="constrained decoding gives valid answers, and picks ones that the model finds unlikely"
 # ## One of twelve words
 #
-# A program will parse the answer, so it has to be one of twelve words. At each step you
+# A program will parse the answer, so it has to be one of twelve words. At each step, you
 # mask every letter that does not continue one of the twelve words, and sample from the
 # remaining letters. Now every answer is valid. The model's *own odds* of the twelve words
 # follow from the probability that the model gives to each whole word.
@@ -1257,7 +1256,7 @@ meant = [own(*one[1:]).softmax(0) for one in sets]   # given validity
 # %% trap="13.10" role="guess" quoted="right"
 guess("13.10",
       "With the mask, how far is the distribution over the twelve words "
-      "from the model's own (0 %: equal, 100 %: no overlap)?",
+      "from the model's own? (0 %: equal, 100 %: no overlap)",
       choices=["about 5 %",
                "about 20 %",
                "about 50 %",
@@ -1405,14 +1404,14 @@ claim("FLOPs of the prefill, divided by those of one letter",
 # its longest row. At every step, finished requests leave the batch and waiting ones take
 # their slots. This is *continuous batching*. A scheduler decides which requests to admit.
 # The server's memory has a fixed number of cache positions, and nobody knows how long an
-# answer will be. So the scheduler can admit every request that fits *now*, and evict a
+# answer will be. The scheduler can admit every request that fits *now*, and evict a
 # request when the others have grown. Later, the evicted request has to be read again from
 # the beginning. Or the scheduler can reserve room for the longest possible answer.
 #
 # Which of the two policies writes more letters in the same time, and by what factor?
 # Decide before you look. In the simulation, a call takes 1 unit of time to read the
-# weights, and 0.02 units more for each letter read or written. 200 requests share 6,000
-# cache positions. The answers have 200 letters on average and at most 800.
+# weights, and 0.02 units more for each letter read or written. The 200 requests share
+# 6,000 cache positions. The answers have 200 letters on average and at most 800.
 
 # %% role="concept" tags=["plumbing"]
 def queue(requests, seed):
@@ -1521,10 +1520,10 @@ draw_lanes({**{f"static {n[5:]}": s for n, s in static.items()},
            unit="steps", moments={"static: all done": long_way,
                                   "flowing: all done": short_way},
            title="The static batch waits for its longest answer",
-           alt="Eight lanes, four slots for each way. In the static batch, "
-               "slots are empty until the longest of four answers is "
-               "done. In the flowing batch the next request follows at "
-               "once, and all eight are done earlier.")
+           alt="Eight lanes, four slots for each kind of batch. In the "
+               "static batch, slots are empty until the longest of four "
+               "answers is done. In the flowing batch, the next request "
+               "follows at once, and all eight are done earlier.")
 
 # %% role="concept"
 claim("steps: static batch, divided by continuous", long_way / short_way,
@@ -1535,8 +1534,8 @@ claim("steps: static batch, divided by continuous", long_way / short_way,
 # server can cut the prompt into pieces and run each piece in the same step as other
 # requests' decoding. This is *chunked prefill*. In the explorer below, choose the load,
 # the memory and how prompts are read. Guess first: with room for 40,000 tokens, pieces of
-# 512 reduce either the longest wait between two tokens or the p99 of these waits, which
-# 99 % of them stay below. Which one?
+# 512 reduce either the longest wait between two tokens or the p99 of these waits (99 % of
+# the waits stay below it). Which one?
 
 # %% role="explore" explorer="scheduler"
 from dlsys_helpers.explorers.scheduler import scheduler
@@ -1551,7 +1550,7 @@ scheduler
 # still. Servers report these waits as *ITL* (inter-token latency, the time between two
 # tokens) or *TPOT* (time per output token, its mean over an answer), next to *TTFT* (time
 # to first token). *Goodput* is the number of requests per second that stay within the
-# limits set for both of these waits.
+# limits set for TTFT and for TPOT.
 
 # %% [markdown] trap="13.5" role="situation" core=true fault="a refused draft is replaced by a draw from the whole target" symptom="speculative decoding changes what the model writes, at the right acceptance rate"
 # ## A cheap writer and an expensive judge
@@ -1584,8 +1583,8 @@ from_target = comes_out(kept, p)                  # refused: draw from p
 
 # %% trap="13.5" role="guess"
 guess("13.5",
-      "How far is the written letters' distribution from the target's (0 "
-      "%: equal, 100 %: no overlap)?",
+      "How far is the written letters' distribution from the target's? (0 "
+      "%: equal, 100 %: no overlap)",
       choices=["about 30 %",
                "about 10 %",
                "about 1 %",
@@ -1664,7 +1663,7 @@ speculation
 # - The draft is sampled at one temperature, and the ratio uses another.
 #
 # The last two rules use a `q` that the draft was not sampled from. (Even the right rule
-# can be slow, because in a full batch arithmetic is the limit, and every refused draft
+# can be slow, because in a full batch, arithmetic is the limit, and every refused draft
 # wastes arithmetic.)
 
 # %% trap="13.5" role="more" tags=["plumbing"]
@@ -1763,7 +1762,7 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
 # ## Four letters in one call
 #
 # Now the draft proposes three letters at once, and one call to the GPT reads them. At
-# each of the four positions the GPT samples its own letter, with the random numbers of
+# each of the four positions, the GPT samples its own letter, with the random numbers of
 # the request. A drafted letter is accepted as long as it equals the letter that the GPT
 # sampled. At the first position where the two differ, you write the GPT's letter and drop
 # the remaining drafts.
@@ -1848,8 +1847,8 @@ draw_ranks({"what the cache holds": [*holds.values()]}, ranks=[*holds],
            title="What was refused has already been read",
            alt="Three rows of seven cache positions. Before: T, h, e. "
                "After the check there are four more letters, and the last "
-               "two, a and r, are marked as refused. Rolled back: these "
-               "two are gone again.")
+               "two, a and r, are marked as refused. After the rollback, "
+               "these two are gone.")
 
 # %% [markdown] trap="13.6" role="repair"
 # Keep the entries from before the call, the entry of the letter that was fed first, and
@@ -1944,10 +1943,10 @@ def commit(past: int, draft: list, says: list) -> tuple:
 # adds almost nothing to the loss.
 #
 # Real models often have a few channels whose keys are much larger than the rest. You
-# build such a model: in each head you make two key channels thirty times as large and the
-# same two query channels a thirtieth as large. The products of queries and keys stay the
-# same, and so does the loss. Then you measure how much the loss rises with 4-bit keys,
-# and how much it rises if you set all keys to zero.
+# build such a model: in each head, you make two key channels thirty times as large and
+# the same two query channels a thirtieth as large. The products of queries and keys stay
+# the same, and so does the loss. Then you measure how much the loss rises with 4-bit
+# keys, and how much it rises if you set all keys to zero.
 
 # %% trap="13.7" role="break"
 def with_outlier(model, factor=30):
@@ -1995,8 +1994,8 @@ lost = nats(outlier, FourBits(tensor)) - full
 
 # %% trap="13.7" role="guess"
 guess("13.7",
-      "How large is the rise with 4-bit keys, compared with the rise with "
-      "all keys at zero?",
+      "How large is the rise in loss with 4-bit keys, compared with the "
+      "rise with all keys set to zero?",
       choices=["more than half as large",
                "about a third as large",
                "about a tenth as large",
@@ -2011,7 +2010,8 @@ print(f"loss {full:.3f}; keys zero {worth:+.3f}; 4 bits {lost:+.3f}: "
 measured("13.7", 0)
 
 # %% trap="13.7" role="look"
-claim("loss added by 4 bits, divided by that of zero keys", lost / worth,
+claim("loss added by 4-bit keys, divided by loss added by zero keys",
+      lost / worth,
       above=0.5)
 
 # %% [markdown] trap="13.7" role="why"
@@ -2111,7 +2111,7 @@ draw_boxes({f"groups of {g}": {"codes": 16 * 0.5, "scales": 64 / g}
            limit_name="float32",
            title="A group of one token saves nothing",
            alt="Three stacks of bytes for one token and head. With groups "
-               "of one token the scales alone are as large as float32; "
+               "of one token, the scales alone are as large as float32; "
                "with groups of 32 they are small.")
 
 # %% trap="13.7" role="more"
@@ -2171,9 +2171,9 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 # ## What did you write, and how likely was it?
 #
 # Somebody trains the model on its own answers, so that good answers become likelier. For
-# each letter the trainer needs a *ratio*: the letter's probability now, divided by its
-# probability when it was sampled. In the first step both probabilities come from the same
-# weights.
+# each letter, the trainer needs a *ratio*: the letter's probability now, divided by its
+# probability when it was sampled. In the first step, both probabilities come from the
+# same weights.
 #
 # The server samples at temperature 0.8 from the smallest set of likeliest letters whose
 # probabilities sum to at least 0.9 (top-p). For each letter, it reports the
@@ -2280,16 +2280,17 @@ print(f"per letter: {mended.mean():.3f}, per answer: "
       f"{mended.prod(1).median():.3f}")
 
 # %% trap="13.8" role="repair"
-claim("largest distance of a ratio from 1, with temperature and kept set",
+claim("largest distance of a ratio from 1, with the temperature and the "
+      "kept set",
       (mended - 1).abs().max(), below=1e-4)
 
 # %% [markdown] trap="13.8" role="more" topics="the kept mass · a forgotten temperature · rounding noise · text that is tokenized again"
 # Each letter's ratio is the probability mass that was kept at its position. If the
 # trainer also forgets the temperature, the ratios here fall on both sides of 1. Without
-# top-p the *mean* ratio is then 1, although nearly every single ratio is wrong, because
-# over samples from `q` the mean of `p / q` is the sum of `p`, which is one for every `p`.
-# So look at the log ratios, in which rounding noise (for example from a server in
-# bfloat16) is small:
+# top-p, the *mean* ratio is then 1, although nearly every single ratio is wrong, because
+# the mean of `p / q` over samples from `q` is the sum of `p`, which is always one. So
+# look at the log ratios, in which rounding noise (for example from a server in bfloat16)
+# is small:
 
 # %% trap="13.8" role="more" tags=["plumbing"]
 mass = ((logits / 0.8).softmax(-1) * kept_sets).sum(-1)
@@ -2449,7 +2450,7 @@ draw_lanes(lanes, unit="seconds since the first arrival", marks=["waits"],
 
 # %% [markdown] trap="13.9" role="repair"
 # Start the clock when the request was *due*, whether or not it could be sent. And report
-# the load, because a latency without a load says nothing. At a high load a single run is
+# the load, because a latency without a load says nothing. At a high load, a single run is
 # noisy, so each point is the median of five runs:
 
 # %% trap="13.9" role="repair"
@@ -2477,7 +2478,7 @@ claim("p99 from arrival: load 0.95, divided by load 0.5",
       from_arrival[-1] / from_arrival[1], above=3)
 
 # %% [markdown] trap="13.9" role="more" topics="means · the closed loop · pads and pieces counted as tokens"
-# At half load the mean hides the wait. Throughput hides the wait at every load below 1:
+# At half load, the mean hides the wait. Throughput hides the wait at every load below 1:
 
 # %% trap="13.9" role="more" tags=["plumbing"]
 def closed_loop(clients=8, requests=16000, seed=SEED):
@@ -2708,8 +2709,8 @@ claim("logits after three refused tokens are cropped: largest difference",
 # `generate_batch` is the library's own server. It has a cache of pages, a queue, and
 # requests that join and leave the batch as it runs. Five requests ask for 24 tokens each.
 # One pass may read at most 24 tokens, so a long prompt is cut into pieces. A page (a
-# block of trap 13.1) holds 16 tokens. All five requests together need fifteen pages. You
-# first give the server 16 pages, then 12.
+# block of trap 13.1) holds 16 tokens. All five requests together need 15 pages. You first
+# give the server 16 pages, then 12.
 
 # %% role="concept" tags=["plumbing"]
 from transformers import GenerationConfig
@@ -2769,8 +2770,8 @@ claim("tokens that are read again with twelve pages", reread, above=10)
 # Each answer is the same as when its request is served alone. With 12 pages, one request
 # has to leave when the others grow, and its tokens are read again later. Reading them
 # twice costs more passes but leaves no trace in the answers. This is the eviction from
-# the section *Who may come in*. On a GPU the library chooses the size of its cache from
-# the free memory; on a CPU you have to set it yourself.
+# the section *Who may come in*. On a GPU, the library chooses the size of its cache from
+# the free memory; on a CPU, you have to set it yourself.
 
 # %% [markdown] role="concept"
 # ### Greedy text and the size of the batch
@@ -2892,8 +2893,8 @@ claim("likeliest letters alone and among sixteen: fraction that agree",
 #
 # - [ ] is the same, because eight are served at a time :: Real users do not wait for each
 #   other; they queue.
-# - [ ] is lower, because they send fewer requests :: The latency depends on the load,
-#   and at a high load they wait.
+# - [ ] is lower, because they send fewer requests :: The latency depends on the load, and
+#   at a high load, they wait.
 # - [x] has to be measured with arrivals that do not wait for answers :: A closed loop
 #   slows down with the server; with no more clients than slots, no queue ever forms.
 
@@ -3059,9 +3060,10 @@ answers_here
 # ## What you take with you
 #
 # - The prompt and the random numbers determine the answer if the kernels' results do not
-#   depend on the batch. If they do, only near ties may come out differently.
+#   depend on the batch. If the results do depend on it, only near ties may come out
+#   differently.
 # - A block is free when its last reader has left.
-# - The key of a block covers everything that the block was computed from.
+# - A block's cache key has to cover everything that the block was computed from.
 # - What belongs to a request travels with it: random numbers, stop words, masks.
 # - Decode a stream as one text, and hold back what may still change.
 # - A mask at each step makes answers valid, but it changes their odds.
