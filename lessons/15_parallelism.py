@@ -165,8 +165,8 @@ claim("bytes of 16 float32 values on the tape", sum(sent()),
 #
 # Autograd does not know `all_reduce`, so you write its backward pass by hand. Each part
 # counts once in the sum, so the backward pass gives every part the gradient of the sum.
-# The output is right. "So body's gradient also agrees, up to rounding," says a comment in
-# the code.
+# The output is right. "So the gradient of `body` also agrees, up to rounding," says a
+# comment in the code.
 
 # %% trap="15.1" role="break"
 def over_ranks(x):
@@ -220,7 +220,7 @@ losses, grads, held = zip(*runs, strict=True)
 # %% trap="15.1" role="guess" quoted="wrong"
 guess("15.1",
       "In the first step, how large is the error of body's gradient on "
-      "rank 0, relative to the true gradient's norm?", unit="%")
+      "rank 0, as a percentage of the true gradient's norm?", unit="%")
 
 # %% trap="15.1" role="look" tags=["for-look"]
 def uncut(params, x):
@@ -291,7 +291,7 @@ draw_blocks({"forward": ["h", ("A0", "A1"), ("B0", "B1"), "+", "y"],
                 "from these parts.")
 
 # %% [markdown] trap="15.1" role="repair"
-# Put a second function at the layer's entrance, which returns `h` unchanged and, in the
+# At the layer's entrance, put a second function, which returns `h` unchanged and, in the
 # backward pass, sums its gradient over the ranks. Entrance and exit mirror each other:
 # the entrance copies forward and sums backward, and the exit does the reverse.
 
@@ -342,8 +342,9 @@ claim("last losses of the two ranks with the sum: difference",
 
 # %% [markdown] trap="15.1" role="more"
 # `torch.distributed.nn.functional` has a differentiable `all_reduce`. Its backward pass
-# is also a sum. Such a sum is right if the ranks' losses are parts of one loss. Here the
-# ranks' losses are copies of one loss, so each half gets its gradient twice.
+# is also a sum. A sum in the backward pass is right if the ranks' losses are parts of one
+# loss. Here the ranks' losses are copies of one loss, so each half gets its gradient
+# twice.
 
 # %% trap="15.1" role="more"
 def with_known_sum(seed, x, y):
@@ -397,7 +398,7 @@ claim("gradient of body with parallelize_module: error",
 
 # %% [markdown] trap="15.1" role="more"
 # The second bias belongs to neither half. Add this bias once, after the sum, because
-# inside the parts two ranks would count it twice. Its gradient, a sum over the rows of
+# inside the parts, two ranks would count it twice. Its gradient, a sum over the rows of
 # `dy`, is already complete on each rank, and so is the gradient of a half's own weights.
 # Neither gradient needs a collective call.
 
@@ -443,11 +444,11 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 #    `back @ a`, da is `back.T @ h`, and db is `dy.T @ units`.
 
 # %% [markdown] trap="15.1" role="keep"
-# **Keep:** Two matrices, cut by units and then by inputs, need two sums: one of outputs in
-# the forward pass, and one of the input's gradients in the backward pass. **In your
-# own code:** every few hundred steps, compare digests of all copies (norms, embeddings,
-# biases) across the ranks. Also compare the first gradient with a single rank's.
-# **Source:** [Megatron-LM,
+# **Keep:** Two matrices, cut by units and then by inputs, need two sums: one of outputs
+# in the forward pass, and one of the input's gradients in the backward pass. **In your
+# own code:** Every few hundred steps, compare digests of all copies (norms, embeddings,
+# biases) across the ranks. Also compare the first gradient with the gradient on a single
+# rank. **Source:** [Megatron-LM,
 # `mappings.py`](https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/tensor_parallel/mappings.py),
 # "forward: copy, backward allreduce". **Seen in the wild:** In [Megatron-LM
 # 1446](https://github.com/NVIDIA/Megatron-LM/issues/1446), the gradients of the last norm
@@ -701,8 +702,9 @@ def pass_losses(labels: list, divides: bool) -> list:
 
 # %% [markdown] trap="15.2" role="keep"
 # **Keep:** Code that divides a gradient divides everything in it, including earlier
-# passes. So divide the loss instead. **In your own code:** Run one step on the same rows,
-# once as one pass and once as four passes, and compare the gradients. **Source:** Torch's
+# passes' gradients. So divide the loss instead. **In your own code:** Run one step on the
+# same rows, once as one pass and once as four passes, and compare the gradients.
+# **Source:** Torch's
 # [schedules.py](https://github.com/pytorch/pytorch/blob/00722e648b740f91d0e71494baa17891749fd291/torch/distributed/pipelining/schedules.py),
 # where `scale_grads` is true by default, for a loss that is a mean. **Seen in the wild:**
 # [torchtitan 1733](https://github.com/pytorch/torchtitan/issues/1733) describes "an
@@ -800,7 +802,8 @@ split_net, split_loss = trained(halves)
 
 # %% trap="15.3" role="guess"
 guess("15.3",
-      "What is the model's loss on these uncut sequences, in nats?",
+      "On one GPU, what is the model's loss on the uncut sequences, in "
+      "nats?",
       choices=["0.0",
                "1.5",
                "3.0",
@@ -828,7 +831,7 @@ claim("whole sequences: loss of the net that was trained on two ranks",
 # half has positions never used in training, so their embeddings are still random.
 
 # %% trap="15.3" role="why"
-claim("elements of positions 16 to 31 that got a gradient",
+claim("embedding values of positions 16 to 31 that got a gradient",
       split_net.place.weight.grad[16:].count_nonzero().item(), expected=0)
 
 # %% [markdown] trap="15.3" role="why"
@@ -1189,7 +1192,7 @@ claim("four experts, weights divided: loss relative to one layer",
 # Two paths lead from the router to the loss. *Which* expert is an index, and an index has
 # no gradient. *How much* the expert counts is its weight. With one expert per token, the
 # weight divided by the sum is one, whatever the router says. So the router stays at its
-# random start, so each expert gets tokens of every kind.
+# random start, and each expert gets tokens of every kind.
 
 # %% trap="15.4" role="why" tags=["plumbing"]
 def router_pull(k, weigh):
@@ -1306,7 +1309,7 @@ claim("1e-6 in the sum, AdamW: loss relative to one layer",
       lost(dripped) / single, below=0.2)
 
 # %% [markdown] trap="15.4" role="more"
-# Without such a number in the sum, the router still moves a little, because AdamW scales
+# Without a small number in the sum, the router still moves a little, because AdamW scales
 # up even rounding errors and because of weight decay. This toy model computes every
 # expert and discards most results. Fast code gathers each expert's tokens before it
 # computes. A model's configuration says whether the weights are divided
@@ -1377,8 +1380,8 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
 # balance loss of 1, the smallest possible value.
 #
 # Each token visits two of the eight experts, so an even load is 25 % of the tokens per
-# expert. With a weight of 5, you add the balance loss to the task's loss, and you print
-# its value.
+# expert. You add the balance loss to the task's loss, with a weight of 5, and print its
+# value.
 
 # %% trap="15.5" role="break"
 def squared(chances, chosen):
@@ -1449,7 +1452,7 @@ claim("counts squared, weight 5: fraction of tokens at the busiest expert",
       percent / 100, above=0.5)
 
 # %% [markdown] trap="15.5" role="why"
-# A count is made from indices, and an index has no gradient. So this loss gives no
+# A count is made from indices, and an index has no gradient. So the balance loss gives no
 # parameter a gradient, and its weight does not matter. `backward` does not complain,
 # because the task's part of the sum has a gradient. Without the balance loss, the trained
 # mixture is the same, to the last bit.
@@ -1512,7 +1515,7 @@ claim("counts times probabilities: tokens at the busiest expert",
 # no loss: each expert's score gets a bias, which is raised for experts chosen too rarely.
 # On several ranks, the counts have to be summed over all ranks.
 #
-# A balance loss that takes a mean over the wrong axis is harder to detect. It prints
+# A balance loss that takes a mean over the wrong axis is harder to detect. Its value is
 # 1.00, the value of an even load, from the first step to the last. Even the right formula
 # is no reliable measure: its value falls below 1 when counts and probabilities disagree.
 # So print the counts themselves.
@@ -1642,10 +1645,10 @@ def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="15.6" role="situation" fault="a checkpointed block draws other numbers when it runs again" symptom="training is worse with activation checkpointing, though the first loss is the same; BatchNorm sees each batch twice"
 # ## Less kept, more computed
 #
-# The backward pass needs the values computed in each layer, and with many tokens these
+# The backward pass needs the values computed in each layer, and with many tokens, these
 # values take most of the memory. *Activation checkpointing* keeps only each block's input
-# and runs the block a second time when the backward pass gets there. You wrap six blocks
-# in activation checkpointing.
+# and runs the block a second time when the backward pass reaches the block. You wrap six
+# blocks in activation checkpointing.
 #
 # Each block drops half of its activations. Ranks with different rows should not drop the
 # same activations (tensor-parallel ranks should, in layers that every rank holds whole),
@@ -1731,10 +1734,10 @@ losses_few, gradient_few = drop_steps(again)      # inputs are kept
 # %% trap="15.6" role="guess" quoted="wrong"
 guess("15.6",
       "What is the cosine between the two gradients of the first step?",
-      choices=["about 0: it is a different network",
-               "about 0.6: half of the masks agree",
-               "about 0.95: the rows average it out",
-               "1: torch restores the random state"])
+      choices=["about 0",
+               "about 0.6",
+               "about 0.95",
+               "exactly 1"])
 
 # %% trap="15.6" role="look"
 cosine = F.cosine_similarity(gradient_few, gradient_all, 0).item()
@@ -1819,13 +1822,13 @@ plot_lines(range(1, 11), {name: smooth(run) for name, run in
            title="The same masks twice, and training goes faster",
            xlabel="epoch", ylabel="training loss (nats)",
            alt="Two lines of training loss over ten epochs. They are equal "
-               "at first. Then the line with the dice put back falls "
+               "at first. Then the line with the generators restored falls "
                "faster, and the line with plain checkpoints stays above "
                "it.")
 
 # %% [markdown] trap="15.6" role="more" topics="what it costs · a flag · BatchNorm counts twice · halving the momentum"
 # A noisy gradient still reduces the loss, so this fault raises the final loss but causes
-# no crash. torch also has a flag that makes ordinary dropout behave this way:
+# no crash. Torch also has a flag that makes ordinary dropout behave this way:
 # `preserve_rng_state=False`. This flag saves a little time and is meant for blocks that
 # draw no random numbers.
 
@@ -1908,7 +1911,7 @@ claim("batches counted after one step, second run on copies",
 # %% trap="15.6" role="exercise" points=4 difficulty=3 minutes=18
 def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Compute block(x) without keeping the block's inner values for the
-    backward pass. In the backward pass the block runs a second time, once
+    backward pass. In the backward pass, the block runs a second time, once
     for each call.
 
     Output, gradients of x and of the block's parameters, its buffers and
@@ -1921,7 +1924,7 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
     or by assigning a new tensor of any shape. Between a call and its one
     backward there may be further calls of the block and other draws.
 
-    Example: after a call and its backward pass an nn.BatchNorm1d has
+    Example: after a call and its backward pass, an nn.BatchNorm1d has
     counted 1 batch.
     """
     # BEGIN SOLUTION
@@ -1982,7 +1985,7 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
 #
 # `torch.profiler` recorded the trace from two processes on one machine, which communicate
 # through gloo. Each bar of the trace has a rank, a lane, a name, a start and an end, in
-# ms. In each step a rank runs `forward` and `backward`, calls `all_reduce` with all its
+# ms. In each step, a rank runs `forward` and `backward`, calls `all_reduce` with all its
 # gradients, receives the average, and runs its `update`.
 
 # %% trap="15.7" role="break"
@@ -2004,12 +2007,12 @@ def table(rank):
 
 # %% trap="15.7" role="guess"
 guess("15.7",
-      "By what percentage would these four steps be shorter if sending "
-      "data between the ranks took no time at all?",
-      choices=["0 %: `all_reduce` only waits",
-               "about 7 %: it mostly waits",
-               "about 20 %: it partly waits",
-               "about 33 %: it never waits"])
+      "By what percentage would the four recorded steps be shorter if "
+      "sending data between the ranks took no time at all?",
+      choices=["0 %",
+               "about 7 %",
+               "about 20 %",
+               "about 33 %"])
 
 # %% [markdown] trap="15.7" role="look"
 # Replay the steps: each rank computes for as long as in the recording, both ranks
@@ -2425,7 +2428,7 @@ really = sum(needs(seven, micro=4, copies=8, zero=1).values()) / 1e9
 measured("15.8", really, right=(90, 180))
 
 # %% trap="15.8" role="look"
-claim("GB that each GPU needs, divided by the plan's", really / hoped,
+claim("GB that each GPU needs, divided by the plan's GB", really / hoped,
       above=5)
 
 # %% [markdown] trap="15.8" role="why"
@@ -2501,9 +2504,10 @@ claim("seconds per step: checkpoints, divided by micro-batches of one",
 
 # %% [markdown] trap="15.8" role="repair"
 # The step time is the time for products, at 0.55 of the peak, plus sending. Differences
-# below 5 % mean nothing. Guess first. On eight cards of `24` GB, with all activations
-# kept, which split makes the 7B model fit: (1) copies with ZeRO-0, (2) copies with
-# ZeRO-1, (3) copies with ZeRO-3, (4) pairs, (5) tensor, (6) stages? (*MFU* is useful work divided by the peak.)
+# below 5 % mean nothing. Guess first. On eight cards of 24 GB, with all activations kept,
+# which split makes the 7B model fit: (1) copies with ZeRO-0, (2) copies with ZeRO-1, (3)
+# copies with ZeRO-3, (4) tensor parallelism in pairs, (5) tensor parallelism over all
+# cards, or (6) pipeline stages? (*MFU* is useful work divided by the peak.)
 
 # %% role="explore" explorer="plan_a_run"
 from dlsys_helpers.explorers.plan_a_run import plan_a_run
@@ -2708,9 +2712,9 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
 
 # %% [markdown] trap="15.8" role="keep"
 # **Keep:** Plan part by part, and write next to each part what divides it. With ZeRO,
-# copies divide the state, but never a micro-batch. Of the plans that fit, choose the plan
-# that recomputes least if links are fast, and the plan that sends least if links are
-# slow. **In your own code:** Run one step with a micro-batch of one and compare
+# copies divide the state, but never a micro-batch. Of the plans that fit, choose the one
+# that recomputes least if links are fast, and the one that sends least if links are slow.
+# **In your own code:** Run one step with a micro-batch of one and compare
 # `torch.cuda.max_memory_allocated()` with your plan. Then profile the largest parts: the
 # products, then the calls that nothing hides. **Source:** [Anthony et al. 2023,
 # "Transformer Math 101"](https://blog.eleuther.ai/transformer-math/). **Seen in the
@@ -2884,7 +2888,7 @@ claim("four played schedules: largest difference from (p - 1) / m",
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each says why it is right or wrong.
+# Think first, then open a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. A layer is cut over four ranks, and its output is right. After a step, a norm
@@ -2978,8 +2982,9 @@ claim("four played schedules: largest difference from (p - 1) / m",
 # product may not keep a GPU busy.
 #
 # **Before you run anything:** Split the MLP of Llama-2-7B over eight GPUs and run 4,096
-# tokens. How long does the sum of the outputs take, compared with one GPU's products? And
-# what fraction of the whole MLP's time does an eighth of the MLP take?
+# tokens. How long does the sum of the outputs take, as a multiple of the time for one
+# GPU's products? And what fraction of the whole MLP's time does an eighth of the MLP
+# take?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
