@@ -100,7 +100,7 @@ claim("FLOPs if the product is formed, divided by FLOPs with A first, then "
 #
 # $$y = W x + \frac{\alpha}{r} \, B A \, x$$
 #
-# In this stage $W$ has the shape `(d_out, d_in)`, $A$ has `(r, d_in)` and $B$ has
+# In this stage, $W$ has the shape `(d_out, d_in)`, $A$ has `(r, d_in)` and $B$ has
 # `(d_out, r)`. The number $\alpha$ sets how strong the adapter is. Dividing $\alpha$ by
 # `r` is meant to make the same $\alpha$ suit every rank. $A$ starts with random values,
 # like a new `nn.Linear`, and $B$ starts at zero. So a new adapter adds exactly zero, and
@@ -156,8 +156,8 @@ claim("gradient norm of A and B together, if both start at zero", stuck,
       expected=0)
 
 # %% [markdown] role="concept"
-# In the first step only $B$ gets a gradient, because every gradient that reaches $A$ is
-# multiplied by $B$, which is zero. After that step $B$ is no longer zero, and both
+# In the first step, only $B$ gets a gradient, because every gradient that reaches $A$ is
+# multiplied by $B$, which is zero. After that step, $B$ is no longer zero, and both
 # matrices learn. If both matrices start at zero, neither ever gets a nonzero gradient,
 # and the adapter stays at zero.
 
@@ -339,7 +339,7 @@ claim("loss with OPT's names minus loss with all-linear",
       losses["names of OPT"] - losses["all-linear"], above=0.2)
 
 # %% [markdown] trap="10.1" role="repair"
-# Here six matrices already achieve most of what fourteen achieve, so the falling loss
+# Here, six matrices already achieve most of what fourteen achieve, so the falling loss
 # gives no warning:
 
 # %% trap="10.1" role="repair"
@@ -349,15 +349,15 @@ claim("drop in loss with OPT's names, divided by the drop with all-linear",
       / (at_first - losses["all-linear"]), above=0.64, below=0.99)
 
 # %% [markdown] trap="10.1" role="repair"
-# In the exercise you write the check that peft lacks. It lists the modules that each name
-# matches and raises an error if a name matches nothing.
+# In the exercise, you write the check that peft lacks. It lists the modules that each
+# name matches and raises an error if a name matches nothing.
 
 # %% [markdown] trap="10.1" role="more" topics="the counts · no name fits at all"
 # The next cell checks the counts behind the grid and behind the two losses:
 
 # %% trap="10.1" role="more"
 claim("matrices in the two layers", len(linears), expected=14)
-claim("warnings", len(told), expected=0)
+claim("warnings from peft", len(told), expected=0)
 claim("trainable parameters, all-linear", trainable(whole), expected=4352)
 claim("trainable parameters, OPT's names", trainable(partly), expected=1536)
 
@@ -462,8 +462,8 @@ plot_lines(range(1, 33), {"the update": held.tolist(),
 # %% role="concept"
 claim("mean fraction of the update in its first four directions", held[3],
       above=0.45, below=0.85)
-claim("mean fraction of the update minus the fraction of random matrices, "
-      "four directions",
+claim("mean fraction in the first four directions: the update minus random "
+      "matrices",
       held[3] - chance[3], above=0.1)
 
 # %% [markdown] role="concept"
@@ -471,7 +471,7 @@ claim("mean fraction of the update minus the fraction of random matrices, "
 # it. This does not contradict LoRA, because LoRA does not have to copy this update. LoRA
 # only has to find *some* low-rank update that lowers the loss.
 #
-# The explorer shows four kinds of update. Guess how much of each update a rank of 4
+# The explorer below shows four kinds of update. Guess how much of each update a rank of 4
 # leaves out, and at which rank LoRA needs as many parameters as the matrix itself.
 
 # %% role="explore" explorer="lora_rank"
@@ -537,11 +537,11 @@ claim("loss of LoRA minus loss with all weights trained, at rate 0.001",
 # - **Modules:** Adapt all linear modules. If you have to save memory, adapt only the MLP.
 # - **Learning rate:** Start with ten times the rate of full fine-tuning. Then try a third
 #   of that rate and three times that rate.
-# - **Rank:** 16. If a higher rank lowers the *training* loss, 16 is too low. A rank that
-#   is too high costs memory.
+# - **Rank:** Start with 16. If a higher rank lowers the *training* loss, 16 is too low. A
+#   rank that is too high costs memory.
 # - **Alpha:** Set alpha once, to 16 or twice the rank, and do not tune it. Alpha
 #   multiplies the update, so it acts much like the learning rate.
-# - **Dropout:** None. If you have few training examples, use 0.05 to 0.1.
+# - **Dropout:** Use none. If you have few training examples, use 0.05 to 0.1.
 #
 # The page *Which adapter, when* on the course's website lists starting points for common
 # situations.
@@ -748,7 +748,7 @@ claim("loss without alpha / r minus loss of the merged model",
       found["without alpha / r"] - found["merged"], above=0.3)
 
 # %% [markdown] trap="10.2" role="more" topics="the counts · rounding in bfloat16"
-# These claims check the counts and the loss if the update is added twice:
+# The next claims check the counts, and the loss when the update is added twice:
 
 # %% trap="10.2" role="more"
 claim("matrix products of the base", count["base"][0], expected=15)
@@ -768,8 +768,8 @@ claim("error of the bfloat16 merge, divided by the update's norm", lost,
 # `bfloat16` numbers are too large. Serve such a small update in `float32`, or leave it
 # unmerged. An unmerged update is as precise as the dtype of the outputs allows, because
 # peft adds the outputs of $W$ and of the adapter and rounds the sum to the dtype of the
-# base. When you do merge, round only once, as the exercise asks. This costs nothing and
-# matters where $W$ and the update nearly cancel out.
+# base. When you do merge, round only once, as the exercise asks. Rounding once costs
+# nothing and matters where $W$ and the update nearly cancel out.
 
 # %% [markdown] trap="10.2" role="folklore"
 # **Told:** An unmerged adapter costs 5 to 15 % of the time, because of its hooks.
@@ -828,7 +828,7 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 # %% [markdown] role="concept"
 # ## Other adapters, one interface
 #
-# peft offers many kinds of adapters through one call: you change only the configuration
+# Peft offers many kinds of adapters through one call: you change only the configuration
 # that you pass to `get_peft_model`. *DoRA* splits each row of $W$ into its norm and its
 # direction; it trains the norms directly and the directions with LoRA. *IA3* trains only
 # factors that multiply the keys, the values and the hidden layer of the MLP. IA3 stores
@@ -836,10 +836,9 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 # can multiply the vectors into the weights before you serve the model. *Prefix tuning*
 # trains keys and values that come before every text, and *prompt tuning* trains the
 # embeddings of a few made-up tokens. Because made-up tokens are only inputs, each row of
-# a batch can have different ones. But made-up tokens take up positions, and prompt tuning
-# needs a large model: it caught up with full fine-tuning only at the largest of five
-# sizes, with 11 billion parameters ([Lester et al.
-# 2021](https://arxiv.org/abs/2104.08691)).
+# a batch can have different ones. But they take up positions, and prompt tuning needs a
+# large model: it caught up with full fine-tuning only at the largest of five sizes, with
+# 11 billion parameters ([Lester et al. 2021](https://arxiv.org/abs/2104.08691)).
 #
 # All five kinds of adapter get the same 60 steps at the same learning rate on this small
 # base. Methods with few parameters may need a higher rate and more steps, so treat the
@@ -971,7 +970,7 @@ claim("labels left after a cut at the end", cuts["at the end"][0],
 # the answer alone are too long, reject the text.
 
 # %% [markdown] trap="10.3" role="more" topics="the cuts in numbers · prompt tuning · a Llama has no table"
-# These claims give the same cuts in numbers:
+# The next claims give the cuts in numbers:
 
 # %% trap="10.3" role="more"
 claim("longest text without a prefix", room["no prefix"][0], expected=64)
@@ -1183,9 +1182,9 @@ claim("largest change in accuracy by loading, with the task",
       max(abs(share - before) for share in again), expected=0)
 
 # %% [markdown] trap="10.4" role="repair"
-# In the exercise you write a report that shows, before a file is saved, which layers have
-# LoRA, which other parameters are trained, which are frozen by mistake, and which layers
-# have learned nothing yet.
+# In the exercise, you write a report that shows, before a file is saved, which layers
+# have LoRA, which other parameters are trained, which are frozen by mistake, and which
+# layers have learned nothing yet.
 
 # %% [markdown] trap="10.4" role="more" topics="no warning · two wrong tasks · a second adapter freezes the first"
 # No warning during training or loading named the head. Without a task, the accuracy is
@@ -1439,7 +1438,7 @@ claim("bits per weight with double quantization", bits["double"],
 # %% [markdown] role="concept"
 # ## QLoRA in practice
 #
-# In practice you only specify a storage format such as NF4, in a `BitsAndBytesConfig`,
+# In practice, you only specify a storage format such as NF4, in a `BitsAndBytesConfig`,
 # and `from_pretrained` quantizes the weights. `prepare_model_for_kbit_training` freezes
 # all parameters, converts the remaining 16-bit parts (norms and embedding) to `float32`,
 # and turns on activation checkpointing unless you switch it off, as here. Then you add
@@ -1572,7 +1571,7 @@ claim("GB for QLoRA", total["QLoRA"], expected=5.0, within=0.1)
 # %% [markdown] role="concept"
 # Training with AdamW takes 16 bytes for every trainable parameter: weight, gradient and
 # two moments in `float32` (stage 9). The frozen base needs only its weights, two bytes
-# each in `bfloat16`. In all three cases the activations need additional memory, which
+# each in `bfloat16`. In all three cases, the activations need additional memory, which
 # neither LoRA nor four bits reduce much.
 
 # %% [markdown] trap="10.5" role="situation" core=true fault="the saved adapter is never loaded, a fresh one answers" symptom="loaded LoRA adapter changes nothing, outputs equal the base model, get_peft_model before loading"
@@ -1734,7 +1733,7 @@ print(*[message[:64] for message in told], sep="\n")
 # %% trap="10.5" role="more"
 claim("wrapped twice, the logits equal the base's",
       same_as_base(wrapped_twice.eval()), expected=True)
-claim("warnings", len(told), above=0)
+claim("warnings from peft", len(told), above=0)
 
 # %% trap="10.5" role="exercise" points=4 difficulty=3 minutes=20
 def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
@@ -1898,8 +1897,8 @@ lengths = answer_lengths(talker)
 
 # %% trap="10.6" role="guess"
 guess("10.6",
-      "You repair the fault in this code and train again. How large is the "
-      "new run's final training loss, compared with that of the run above?",
+      "You repair the fault in this code and train again. How does the new "
+      "run's final training loss compare with the first run's?",
       choices=["about the same",
                "less than half as large",
                "more than twice as large"])
@@ -1985,7 +1984,7 @@ claim("training loss with labels by length, divided by loss with labels by "
 # If the vocabulary has no unused token, a separate padding token needs one more row in
 # the embedding, and another in the head if the head is not tied to the embedding. Both
 # repairs produce the same model, because the initial weights, the texts and the labels
-# are the same, and nothing after the end has a label. With so few steps the model learns
+# are the same, and nothing after the end has a label. With so few steps, the model learns
 # to stop, but not perfectly. With some seeds the model still misses the end of the
 # longest answer, or writes one word too many.
 
@@ -2129,7 +2128,7 @@ claim("loss on the new language with a different base minus with its own "
 
 # %% [markdown] role="concept"
 # The other base accepts the adapter without an error or a warning, and every count
-# agrees. Only the hash differs, and the loss shows why that matters. peft stores the
+# agrees. Only the hash differs, and the loss shows why that matters. Peft stores the
 # *name* of the base in the adapter's configuration. But the name stays the same when the
 # weights change.
 
@@ -2224,8 +2223,8 @@ claim("loss on the old language with the adapter off minus the base's loss",
 # ## On a GPU: what a step holds and what it takes
 #
 # If you train all weights with AdamW, you keep four values per weight in memory: the
-# weight, its gradient and two running means. With LoRA you keep one value per frozen
-# weight, and four values for each of the few weights in $A$ and $B$. With QLoRA you keep
+# weight, its gradient and two running means. With LoRA, you keep one value per frozen
+# weight, and four values for each of the few weights in $A$ and $B$. With QLoRA, you keep
 # half a byte per frozen weight, and a scale for each block of 64.
 #
 # **Before you run anything:** Take a stack of eight matrices of 4096 x 4096 in float32,
@@ -2365,8 +2364,8 @@ answers_here
 # MB more at its peak, as much as the weights themselves, because `foreach` makes copies.
 #
 # QLoRA takes only 3 % longer than LoRA, because unpacking costs little compared with
-# products of 2,048 rows in `float32`. In 16 bits these products take about a fifteenth of
-# the time (stage 9), so unpacking would matter more.
+# products of 2,048 rows in `float32`. In 16 bits, these products take about a fifteenth
+# of the time (stage 9), so unpacking would matter more.
 #
 # **Keep:** LoRA saves most of the memory for weights, gradients and optimizer, but only
 # about a third of the arithmetic. LoRA computes no gradients of frozen weights, but the

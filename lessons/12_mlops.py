@@ -2670,9 +2670,9 @@ claim("runs, of four, in which the right part is named",
 # ## A curve by batches and one by epochs
 #
 # You track a run with Weights & Biases offline, in a file that `wandb sync` uploads
-# later. The classifier trains for five epochs of twenty batches. After each batch you log
-# the loss with `run.log({"loss": ...}, step=batch)`, where `batch` counts all batches of
-# the run. At the end of each epoch you call `run.log({"val_loss": ...}, step=epoch)`.
+# later. The classifier trains for five epochs of twenty batches. After each batch, you
+# log the loss with `run.log({"loss": ...}, step=batch)`, where `batch` counts all batches
+# of the run. At the end of each epoch, you call `run.log({"val_loss": ...}, step=epoch)`.
 # Each curve should have its own axis.
 #
 # The run ends without an error. A folded cell reads the records from the file. (`wandb`
