@@ -269,8 +269,8 @@ claim("loss of the base on the new language", level["new"], above=3)
 # Your base model is a Llama. Each of its two layers has seven matrices: `q_proj`,
 # `k_proj`, `v_proj` and `o_proj` in attention, `gate_proj`, `up_proj` and `down_proj` in
 # the MLP. You want LoRA in all 14 matrices. You copy the list of names from a script for
-# OPT, a different family of models. Three of the six OPT names also occur in your model;
-# the other three do not. You train an adapter with this list and, for comparison, a full
+# OPT, another family of models. Three of the six OPT names also occur in your model; the
+# other three do not. You train an adapter with this list and, for comparison, a full
 # adapter in all 14 matrices.
 
 # %% trap="10.1" role="break"
@@ -467,9 +467,9 @@ claim("mean fraction in the first four directions: the update minus random "
       held[3] - chance[3], above=0.1)
 
 # %% [markdown] role="concept"
-# So most of the update is in a few directions, but four directions do not contain all of
-# it. This does not contradict LoRA, because LoRA does not have to copy this update. LoRA
-# only has to find *some* low-rank update that lowers the loss.
+# Most of the update is in a few directions, but four of them do not contain all of it.
+# This does not contradict LoRA, because LoRA does not have to copy this update. LoRA only
+# has to find *some* low-rank update that lowers the loss.
 #
 # The explorer below shows four kinds of update. Guess how much of each update a rank of 4
 # leaves out, and at which rank LoRA needs as many parameters as the matrix itself.
@@ -700,7 +700,7 @@ draw_blocks({"beside it: 3 products": ["x", ("W", "A"), ("", "B"), "+",
                 "Merged, x goes through a single matrix.")
 
 # %% [markdown] trap="10.2" role="why"
-# So merge in a format that is precise enough, here `float32`:
+# Merge in a format that is precise enough, here `float32`:
 
 # %% trap="10.2" role="repair"
 merged = copy.deepcopy(whole).merge_and_unload()
@@ -892,7 +892,7 @@ def small_gpt2():
 
 # %% trap="10.3" role="break"
 def longest(model, most=100):
-    """Length of the longest text that runs; what stops a longer one."""
+    """Return the longest text's length, and what stops a longer one."""
     for length in range(1, most + 1):
         try:
             with torch.no_grad():
@@ -1145,9 +1145,9 @@ claim("mean accuracy after loading minus the accuracy before saving",
 # The classifier adds a new head, `score`, to the base. Without a `task_type`, peft does
 # not know that `score` is a head. So peft froze the random `score` together with the
 # base, LoRA learned to work with exactly that head, and only the LoRA matrices were
-# saved. The loaded classifier starts with a different random head, which can be worse
-# than guessing. `SEQ_CLS` tells peft that `score` is a head, which is then trained and
-# saved. If your head has a different name, use `modules_to_save`.
+# saved. The loaded classifier starts with another random head, which can be worse than
+# guessing. `SEQ_CLS` tells peft that `score` is a head, which is then trained and saved.
+# If your head has another name, use `modules_to_save`.
 
 # %% trap="10.4" role="repair" compare=false
 def holds(model, folder):
@@ -1831,9 +1831,9 @@ claim("GB of ten adapters of rank 16", 20 * in_all / GB, expected=0.8,
       within=0.01)
 
 # %% [markdown] role="concept"
-# So merge the adapter of a customer with a lot of traffic. For many customers, keep one
-# base with the adapters next to it. Servers use specialized kernels to mix adapters in
-# one batch ([Chen et al. 2023, "Punica"](https://arxiv.org/abs/2310.18547)).
+# Merge the adapter of a customer with a lot of traffic. For many customers, keep one base
+# with the adapters next to it. Servers use specialized kernels to mix adapters in one
+# batch ([Chen et al. 2023, "Punica"](https://arxiv.org/abs/2310.18547)).
 
 # %% [markdown] trap="10.6" role="situation" core=true fault="padding with EOS: the labels lose every EOS" symptom="fine-tuned model never stops generating, no EOS, pad_token = eos_token"
 # ## Padding with what was at hand
@@ -1878,7 +1878,7 @@ def by_pad_id(ids, lengths, pad):
 
 # %% trap="10.6" role="break"
 def speaker(labels_of, pad, steps=140):
-    """Train a model on padded answers; its last loss and labels."""
+    """Train a model on padded answers; return its last loss and labels."""
     torch.manual_seed(SEED)                  # the same start for all
     model = small_llama()
     opt = torch.optim.AdamW(model.parameters(), 5e-3)
@@ -2122,7 +2122,7 @@ claim("matrices, out of 14, that were matched and have a nonzero B",
       min(mine["matrices hit"], mine["B not zero"]), expected=14)
 claim("merge error on its own base, relative to the largest logit",
       mine["merge error"], below=1e-4)
-claim("loss on the new language with a different base minus with its own "
+claim("loss on the new language: with another base, minus with its own "
       "base",
       losses["another base"] - losses["its own base"], above=0.3)
 
@@ -2192,7 +2192,7 @@ claim("loss on the old language with the adapter off minus the base's loss",
 #
 # - [ ] training changed nothing :: A trained `B` is hardly ever exactly zero in all layers.
 # - [x] a new adapter is active, or none :: With `B` at zero, an adapter adds exactly zero. Check which keys matched nothing, and which adapter is active.
-# - [ ] the adapter was trained for a different base :: Then it would change the logits, and most likely for the worse.
+# - [ ] the adapter was trained for another base :: Then it would change the logits, and most likely for the worse.
 
 # %% [markdown] role="quiz"
 # **5. A classifier with LoRA is accurate after training and no better than guessing after

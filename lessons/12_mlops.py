@@ -406,8 +406,8 @@ claim("relative change of the first layer", moved[0], below=1e-4)
 
 # %% [markdown] trap="12.2" role="repair"
 # With ReLU, He initialization (trap 01.3) and a lower learning rate, the gradient reaches
-# the first layer, and the loss falls below the variance. So next to the loss, log the
-# best constant prediction's loss and how far each layer has moved.
+# the first layer, and the loss falls below the variance. Next to the loss, log the best
+# constant prediction's loss and how far each layer has moved.
 
 # %% trap="12.2" role="repair"
 awake = deep(nn.ReLU)
@@ -638,7 +638,7 @@ claim("unnoticed changes, of three: one pixel, one label, the shape",
 # shows whether any file differs from that commit. A run from uncommitted files cannot be
 # repeated.
 #
-# A *tracker* writes such log lines for you and plots their values. Each tracker has one
+# A *tracker* writes the log lines for you and plots their values. Each tracker has one
 # call for the first line and one call for each later line (shown, not run):
 #
 # | tracker | at the start | at each step |
@@ -1258,7 +1258,7 @@ draw_tree({**graph, "constant 0": "taken"},
               "d2's gradient is NaN.")
 
 # %% [markdown] trap="12.5" role="repair"
-# So keep the bad number out of both branches: apply `where` *before* the root, and again
+# Keep the bad number out of both branches: apply `where` *before* the root, and again
 # after the root.
 
 # %% trap="12.5" role="repair"
@@ -1620,7 +1620,7 @@ draw_tree({"weights, gradients": f"{reached:.1f} MB alive",
               "the loss in the list. The edge from the activations is cut.")
 
 # %% [markdown] trap="12.6" role="repair"
-# A Python number has no graph. So store `loss.item()`.
+# A Python number has no graph, so store `loss.item()`.
 
 # %% trap="12.6" role="repair"
 forms = {"loss": lambda loss: loss, "loss.detach()": torch.Tensor.detach,
@@ -1939,8 +1939,8 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
 # %% [markdown] trap="12.7" role="keep"
 # **Keep:** Overfitting one batch shows only that the loss can fall. This test also passes
 # with wrong labels. **In your own code:** Look at ten pairs of input and label as they
-# enter the model, count the classes in one batch, and compare a batch's loss with the
-# loss of that batch repeated twice. **Source:** [Zhang et al. 2017, "Understanding deep
+# enter the model, count the classes in one batch, and compare a batch's loss with its
+# loss when each row appears twice. **Source:** [Zhang et al. 2017, "Understanding deep
 # learning requires rethinking generalization"](https://arxiv.org/abs/1611.03530):
 # networks can memorize random labels.
 
@@ -1951,9 +1951,9 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
 # minutes: `torch.save(state, "last.pt")`. The file below is small. A real checkpoint
 # takes minutes to write, and the job can be killed halfway through.
 #
-# You try such a kill 20 times. Each trial starts with a good `last.pt`; a child process
-# saves over it, and the kernel kills the child after a random number of bytes. Then you
-# try to load `last.pt`.
+# You kill a save 20 times. Each trial starts with a good `last.pt`; a child process saves
+# over it, and the kernel kills the child after a random number of bytes. Then you try to
+# load `last.pt`.
 
 # %% trap="12.8" role="break" tags=["plumbing"]
 import resource
@@ -2023,9 +2023,9 @@ claim("files that load after the kill", over[1], expected=0)
 # byte is written, because a checkpoint is a zip archive, whose table of contents comes
 # last.
 #
-# So write to a *second* file, and rename it when it is complete. `os.replace` swaps the
-# name in a single step: a process that opens `last.pt` finds either the old file or the
-# new one.
+# Instead, write to a *second* file, and rename it when it is complete. `os.replace` swaps
+# the name in a single step: a process that opens `last.pt` finds either the old file or
+# the new one.
 
 # %% [markdown] trap="12.8" role="repair"
 # `os.fsync` waits until the bytes are on the disk. You need this call to survive a power
@@ -2267,9 +2267,8 @@ claim("minutes between two saves, by the formula", 60 * by_formula,
       expected=34.6, within=0.1)
 
 # %% [markdown] role="concept"
-# The lost time is smallest when the interval is the square root of the product of 2, the
-# save time and the time between kills ([Young
-# 1974](https://doi.org/10.1145/361147.361115)).
+# The lost time is smallest when the interval is the square root of 2 times the save time
+# times the time between kills ([Young 1974](https://doi.org/10.1145/361147.361115)).
 #
 # **When the signal arrives**, Python runs a *handler*. If the handler saved the model, it
 # might do so in the middle of a step. So the handler only sets a flag, and the loop
@@ -2356,10 +2355,10 @@ claim("largest gap between a weight and the unbroken run's weight",
 # **Where does the next machine find the file?** A spot machine's disk disappears with the
 # machine. Write the file locally, copy it to cloud storage under a new name such as
 # `step-000037.pt`, and then write that name to a small file called `latest`. Object
-# stores cannot replace a file by renaming another file in a single step, so the small
-# file `latest` takes the place of the rename. Delete an old checkpoint only after you
-# have read a newer one back. Store the tracker's run id in the checkpoint, so that the
-# resumed run continues the same curve (shown, not run):
+# stores cannot rename a file over another in a single step, so `latest` takes the place
+# of the rename. Delete an old checkpoint only after you have read a newer one back. Store
+# the tracker's run id in the checkpoint, so that the resumed run continues the same curve
+# (shown, not run):
 #
 # ```python
 # run = wandb.init(project="digits", id=stored["run_id"], resume="allow")
@@ -2415,9 +2414,9 @@ claim("different numberings in four starts",
       len({tuple(names) for names in starts}), expected=4)
 
 # %% [markdown] trap="12.9" role="look"
-# The model in such a script knows only the numbers, not the names. The next cell trains a
-# model with the numbers from the first start and evaluates the model with the numbers
-# from each of the four starts.
+# The script's model knows only the numbers, not the names. The next cell trains a model
+# with the numbers from the first start and evaluates the model with the numbers from each
+# of the four starts.
 
 # %% trap="12.9" role="look" compare=false
 def numbers_of(names):
@@ -2458,7 +2457,7 @@ draw_blocks({"set in the script": ["Python starts", "secret is drawn",
                 "shell, the variable comes before Python starts.")
 
 # %% [markdown] trap="12.9" role="repair"
-# So set the variable before Python starts, in the shell or in the job file, or let the
+# Set the variable before Python starts, in the shell or in the job file, or let the
 # script restart itself. A third way needs no seed at all: sort the names.
 
 # %% trap="12.9" role="repair"
@@ -2593,7 +2592,7 @@ def class_numbers(names: list, stored: dict) -> dict:
 # | augmentation | derived from seed, epoch and sample | in the dataset (12.3) |
 # | class numbers | sorted, and stored with the weights | at the data (12.9) |
 # | threads, workers, ranks, batch size | write them down, and use the same again | at the start |
-# | versions, GPU model, driver | write them down: with a different one, sums may be computed in a different order | at the start |
+# | versions, GPU model, driver | write them down: a different one may compute sums in a different order | at the start |
 # | data and code | hashes in the first line of the log | at the start |
 # | resuming | the generators' states and the position in the data, in the checkpoint | at each save (12.8) |
 #
@@ -3785,9 +3784,9 @@ claim("runs of Hyperband, divided by those of random search",
       runs[2] / runs[0], above=1.05)
 
 # %% [markdown] role="concept"
-# *Hyperband* is based on one idea: give many settings a short run, keep the better
-# settings, give these a longer run, and so on, until a few run to the end. This procedure
-# alone would drop a setting that starts slowly, so Hyperband repeats the procedure with
+# *Hyperband* is based on one idea: give many settings a short run, keep the better ones,
+# give them a longer run, and so on, until a few run to the end. This procedure alone
+# would drop a setting that starts slowly, so Hyperband repeats the procedure with
 # different lengths of the first run.
 #
 # Compare the numbers within a row before you compare the rows. One method's best and
@@ -3868,8 +3867,8 @@ claim("runs that repeat earlier settings, seeded with the number of runs "
 # %% [markdown] role="concept"
 # ### The same search as a W&B sweep
 #
-# A sweep needs a server, so nothing in this section is run here. This is the
-# configuration of such a search ([documentation of its
+# A sweep needs a server, so nothing in this section is run here. This is a sweep's
+# configuration ([documentation of its
 # keys](https://docs.wandb.ai/models/sweeps/sweep-config-keys)):
 #
 # ```yaml
@@ -3930,9 +3929,9 @@ claim("runs that repeat earlier settings, seeded with the number of runs "
 # %% [markdown] role="quiz"
 # **5. A job saves with `torch.save(state, "last.pt.new")`, then renames the file to `last.pt` with `os.replace`. The job is killed during the save. Then `last.pt`**
 #
-# - [ ] is half written :: Nothing is written into `last.pt`; the new bytes go to a different file.
+# - [ ] is half written :: Nothing is written into `last.pt`; the new bytes go to another file.
 # - [ ] is gone :: Only `os.replace` removes the old file, in a single step, and the job was killed before that.
-# - [x] holds the old state :: The half-written file has a different name.
+# - [x] holds the old state :: The half-written file has another name.
 
 # %% [markdown] role="quiz"
 # **6. A loop skips steps whose loss is not finite. In every row, the logits of some classes are minus infinity, and the labels are smoothed over all classes. The loop**

@@ -534,7 +534,7 @@ class Blocks:
 #
 # From here on, the server writes answers letter by letter, and each letter is sampled.
 # Every request brings its own random numbers, its *dice*: one number between 0 and 1 for
-# each letter of the answer. The chosen letter is the first letter whose cumulative
+# each letter of the answer. The chosen letter is the first one whose cumulative
 # probability exceeds that number. So the prompt and the dice determine the answer. Such a
 # server is easy to test, because its letters must be the same whatever happens to its
 # memory.
@@ -684,7 +684,7 @@ draw_tree({"start": "", "A": "1st, at 0", "B after A": "1st, at 8",
               "first branch.")
 
 # %% [markdown] trap="13.2" role="repair"
-# So include the previous block's key in each block's key. Then two keys are equal if and
+# Include the previous block's key in each block's key. Then two keys are equal if and
 # only if all letters from the start of the prompt to the end of the block are equal:
 
 # %% trap="13.2" role="repair"
@@ -749,9 +749,9 @@ claim("chained keys: letters found for the same prompt again", again,
       expected=24)
 
 # %% [markdown] trap="13.2" role="more"
-# The second claim shows the same fault in a different form: the letters agree, but their
-# keys and values were computed with other weights. An *adapter* (LoRA) is a small change
-# to the weights, which a request can ask for. Everything that changes the keys and values
+# The second claim shows the same fault in another form: the letters agree, but their keys
+# and values were computed with other weights. An *adapter* (LoRA) is a small change to
+# the weights, which a request can ask for. Everything that changes the keys and values
 # belongs in the cache key: the adapter, an image in the prompt, the version of the
 # weights. It is enough to put all of this into the key of the first block, because the
 # chain passes it on. In this design, as in vLLM's, only *full* blocks have a key. And if
@@ -942,7 +942,7 @@ claim("different letters among 200, with seed and step mixed",
 # %% [markdown] trap="13.3" role="more"
 # One generator for each *row* of the batch works until a request ends and the next
 # request takes over its row. Whatever belongs to a request (random numbers, stop words,
-# grammar masks) has to move with it. Otherwise it acts on a different user's answer.
+# grammar masks) has to move with it. Otherwise, it acts on another user's answer.
 
 # %% trap="13.3" role="exercise" points=3 difficulty=2 minutes=12
 def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
@@ -1631,8 +1631,8 @@ show(ax.figure, alt="Bars for nine letters. The lower part of each bar is "
      "only the draft has.")
 
 # %% [markdown] trap="13.5" role="repair"
-# So after a refusal, sample from what is missing: the positive part of the target minus
-# the draft, normalized. The acceptance rate stays the same, and the output follows the
+# After a refusal, sample from what is missing: the positive part of the target minus the
+# draft, normalized. The acceptance rate stays the same, and the output follows the
 # target's distribution up to rounding:
 
 # %% trap="13.5" role="repair"
@@ -1918,7 +1918,7 @@ def commit(past: int, draft: list, says: list) -> tuple:
 # %% [markdown] trap="13.6" role="hint"
 # 1. A guess is right if it equals what the model says after the preceding token. Compare
 #    `draft[i]` with `says[i]`, and stop at the first difference. What the model says
-#    after a wrong guess belongs to a different text.
+#    after a wrong guess belongs to another text.
 # 2. Also write the model's own token at that position; it costs no extra call. If all
 #    guesses are right, that token follows the last guess.
 # 3. The token that was fed first now has a cache entry, and so does each right guess. The
@@ -2507,7 +2507,7 @@ claim("tokens with pads, divided by tokens",
       padded_sizes / sum(answer_sizes), above=1.5)
 
 # %% [markdown] trap="13.9" role="more"
-# The last claim above shows a different way to look fast: counting the pads of a batch as
+# The last claim above shows another way to look fast: counting the pads of a batch as
 # tokens. A third way is to send the same prompts twice, so that the prefix cache answers.
 # There is also a way to look slow: counting each piece of a stream as one token, although
 # speculation sends several tokens at once. Then the measured gaps between tokens are too
@@ -2830,7 +2830,7 @@ claim("likeliest letters alone and among sixteen: fraction that agree",
 # **3. You keep one generator for each row of the batch. A seeded request is
 # reproducible**
 #
-# - [x] until it moves to a different row :: There it continues with the random numbers of
+# - [x] until it moves to another row :: There it continues with the random numbers of
 #   that row's previous request.
 # - [ ] always, because no other request draws from its generator :: Rows are reused, and each row keeps its generator.
 # - [ ] never, because the batch size changes :: The other rows draw from their own
@@ -3050,8 +3050,8 @@ answers_here
 # W), which is 1,397 GB/s out of the datasheet's 2,039. With 8 bits, it reports 155.58
 # tokens per second, and with 4 bits (groups of 32) 196.80. The reported bandwidth divided
 # by the tokens per second is the amount that the model reads for one token: 13.3, 6.9 and
-# 4.4 GB. So from the bytes alone you would expect 1.9 and 3.0 times the speed, not two
-# and four times. With 4 bits, about a fifth of the bytes are the scales and zeros of the
+# 4.4 GB. From the bytes alone, you would expect 1.9 and 3.0 times the speed, not two and
+# four times. With 4 bits, about a fifth of the bytes are the scales and zeros of the
 # groups. **Source:** [pytorch-labs/gpt-fast,
 # README](https://github.com/pytorch-labs/gpt-fast/blob/0f925b5d4ce457b89a7ca6c9ce50f42bf2576945/README.md),
 # "Benchmarks".

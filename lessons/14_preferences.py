@@ -90,8 +90,8 @@ def best_policy(start, reward, beta):
 best = best_policy(start, reward, BETA)
 
 # %% [markdown] role="concept"
-# The objective of any other policy is lower than the best policy's by exactly $\beta$
-# times the other policy's KL to the best one. Try a random policy:
+# Any other policy's objective is lower by exactly $\beta$ times its KL to the best
+# policy. Try a random policy:
 
 # %% role="concept"
 def worth(logp):
@@ -185,11 +185,11 @@ claim("loss with the judge's rewards, divided by the loss with equal "
       "rewards", (true_reward / even).item(), below=0.9)
 
 # %% [markdown] role="concept"
-# So you could first learn the rewards from the pairs, and then train a policy on them.
-# There is a shorter way. The best policy is the start times $\exp(\text{reward} /
-# \beta)$, divided by the sum that normalizes it. Solve this for the reward, and you get
-# $\beta$ times the *log ratio*, log best - log start, plus a constant that is the same
-# for all answers to a prompt.
+# You could first learn the rewards from the pairs, and then train a policy on them. There
+# is a shorter way. The best policy is the start times $\exp(\text{reward} / \beta)$,
+# divided by the sum that normalizes it. Solve this for the reward, and you get $\beta$
+# times the *log ratio*, log best - log start, plus a constant that is the same for all
+# answers to a prompt.
 
 # %% role="concept"
 log_ratio = best - start                                 # (K, A)
@@ -710,7 +710,8 @@ def group_advantage(rewards: torch.Tensor,
 #    its answers are.
 # 2. For each id in `prompt_ids.unique()`, take the rewards with this id, compute their
 #    advantages, and write the advantages to the same positions.
-# 3. The standard deviation of a single number is nan. Leave such an advantage at 0.
+# 3. The standard deviation of a single number is nan. In that case, leave the advantage
+#    at 0.
 
 # %% [markdown] trap="14.2" role="keep"
 # **Keep:** Compare an answer only with other answers to the same prompt. To make sure of
@@ -862,11 +863,11 @@ claim("KL to the best policy, with half the square", kl(mended, best),
 # You get the same mean gradient if you subtract the log-ratio from the *reward*, as a
 # number without gradient. PPO for language models traditionally does it this way.
 #
-# GRPO adds a different estimate to the loss, *k3*: exp(-d) - 1 + d for a log-ratio d. As
-# an estimate of the KL's value, k3 is also unbiased. The estimate is never negative, and
+# GRPO adds another estimate to the loss, *k3*: exp(-d) - 1 + d for a log-ratio d. As an
+# estimate of the KL's value, k3 is also unbiased. The estimate is never negative, and
 # near the start it has less noise than the log-ratio. As a loss, k3 has the gradient of
 # the *other* KL, from the start to the policy. So k3 does pull on the policy (the thread
-# below calls k3 fine), but towards a different target:
+# below calls k3 fine), but towards another target:
 
 # %% trap="14.3" role="more" tags=["plumbing"]
 def priced(logp):
@@ -1033,8 +1034,7 @@ draw_grids({"kept from the sampling": torch.maximum(now, old),
                "crossed: the policy in training is also used as old.")
 
 # %% [markdown] trap="14.4" role="repair"
-# So store the log-probabilities once, when the answers are sampled, before the first
-# step:
+# Store the log-probabilities once, when the answers are sampled, before the first step:
 
 # %% trap="14.4" role="repair"
 def inner_steps_kept(policy, answers, adv, steps=16, rate=2.0):
@@ -1195,8 +1195,8 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # if the model never hangs up.
 #
 # You train the policy on its *return*: the reward of a turn plus the rewards after it,
-# with another factor of 0.95 for each later turn. The ten probabilities to answer begin
-# at 73 %, so an average call has 2.6 answers.
+# with another factor of 0.95 for each later turn. The ten probabilities of answering
+# begin at 73 %, so an average call has 2.6 answers.
 
 # %% trap="14.5" role="break"
 TURNS, CALLS, STEPS = 10, 32, 60          # turns; lines; turns on a line
@@ -1230,7 +1230,7 @@ def by_turn(values, turn):
 
 # %% trap="14.5" role="break"
 def taught(returns, rounds=60, rate=5.0):
-    """The probability to answer at each turn, after training."""
+    """The probability of answering at each turn, after training."""
     logits = torch.ones(TURNS, requires_grad=True)
     for _ in range(rounds):
         turn, answered, rewards, ended = played(logits.detach().sigmoid())
@@ -1308,7 +1308,7 @@ plot_lines(range(1, TURNS + 1), {
     "before training": torch.full((TURNS,), 0.73),
     "returns across calls": stay, "within a call": stay_within},
     title="Returns across calls teach hanging up at turns 2 to 4",
-    xlabel="turn", ylabel="probability to answer",
+    xlabel="turn", ylabel="probability of answering",
     alt="Three curves over ten turns. Before training, the probability is "
         "0.73 everywhere. With returns within a call, it is above 0.75 "
         "everywhere. With returns across calls, it falls to about 0.2 at "
@@ -1339,7 +1339,7 @@ claim("answers in a call before training",
       answers_of(torch.ones(TURNS).sigmoid())[0], expected=2.6, within=0.02)
 
 # %% [markdown] trap="14.5" role="more"
-# So if the call has not ended, the sum begins with an estimate of what follows the last
+# If the call has not ended, the sum begins with an estimate of what follows the last
 # column, the *value* of the next state. The same value belongs after a step at which a
 # time limit cut an episode off, because the task went on and only the recording stopped.
 # Gymnasium reports the two cases separately, as `terminated` and `truncated`. GAE needs
@@ -1553,10 +1553,10 @@ answers_here
 # **Keep:** A fixed reference assigns the same log-probability to the same answer every
 # time. So query the reference once, before training, and store one number per answer, the
 # sum of its tokens' log-probabilities. You then keep 8 bytes per pair instead of a model
-# of 16 GB. With an adapter (LoRA), you need no second model, because the policy with its
-# adapter switched off is the reference, if training began with a new adapter. If you do
-# have to call the reference during training, process one row at a time. (For the policy,
-# going row by row saves nothing, because the backward pass keeps all rows.)
+# of 16 GB. If training began with a new adapter (LoRA), you need no second model, because
+# the policy with its adapter switched off is the reference. If you do have to call the
+# reference during training, process one row at a time. (For the policy, going row by row
+# saves nothing, because the backward pass keeps all rows.)
 
 # %% [markdown] role="summary"
 # ## What you take with you

@@ -196,7 +196,7 @@ def pieces(seed, rank=0, world=1):
 
 # %% trap="15.1" role="break"
 def train_rank(seed, x, y, steps=60):
-    """This rank's losses, body's first gradient, its weights at the end."""
+    """Return this rank's losses, body's first gradient, final weights."""
     body, a, b, head = pieces(seed, dist.get_rank(), dist.get_world_size())
     params = [*body.parameters(), *head.parameters(), a, b]
     opt, losses = torch.optim.AdamW(params, lr=3e-3), []
@@ -1051,9 +1051,9 @@ def local_view(tokens: torch.Tensor, labels: torch.Tensor, rank: int,
 # *router* picks a few of these experts for each token, and only the picked experts are
 # computed. So a layer can have ten times the weights without costing more work per token.
 # The extra weights do cost memory, so each GPU holds only some of the experts. A token
-# lives on one GPU, but its expert may be on a different GPU. Weights are large and a
-# token is a single row of values, so the token travels: one `all_to_all` takes the token
-# to its expert (*dispatch*), and a second one brings the result back (*combine*). In the
+# lives on one GPU, but its expert may be on another GPU. Weights are large and a token is
+# a single row of values, so the token travels: one `all_to_all` takes the token to its
+# expert (*dispatch*), and a second one brings the result back (*combine*). In the
 # backward pass, the gradients make the same two trips.
 
 # %% role="concept"
@@ -1647,8 +1647,8 @@ def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 #
 # The backward pass needs the values computed in each layer, and with many tokens, these
 # values take most of the memory. *Activation checkpointing* keeps only each block's input
-# and runs the block a second time when the backward pass reaches the block. You wrap six
-# blocks in activation checkpointing.
+# and runs the block a second time when the backward pass reaches it. You wrap six blocks
+# in activation checkpointing.
 #
 # Each block drops half of its activations. Ranks with different rows should not drop the
 # same activations (tensor-parallel ranks should, in layers that every rank holds whole),
@@ -2116,9 +2116,9 @@ claim("replayed steps with transfers: time as a fraction of the recorded "
 
 # %% [markdown] trap="15.7" role="more"
 # **Clocks.** Both processes here read the same clock, but two machines read different
-# clocks. Set rank 1's clock 20 ms ahead, and a different call seems to be the last. All
-# ranks leave an `all_reduce` at almost the same time (this need not hold for a
-# `broadcast` or `reduce`). So the ends of the calls show how far apart the clocks are.
+# clocks. Set rank 1's clock 20 ms ahead, and another call seems to be the last. All ranks
+# leave an `all_reduce` at almost the same time (this need not hold for a `broadcast` or
+# `reduce`). So the ends of the calls show how far apart the clocks are.
 
 # %% trap="15.7" role="more"
 def ends(rank, ahead=0.0):
