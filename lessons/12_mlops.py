@@ -489,7 +489,7 @@ def layer_report(model: nn.Module, step) -> dict:
     # END SOLUTION
 
 # %% [markdown] trap="12.2" role="hint"
-# 1. Before the step, copy each parameter. `detach()` alone shares the parameter's memory, so this copy would change with the parameter.
+# 1. Before the step, copy each parameter. `detach()` alone shares the parameter's memory, so its result would change with the parameter.
 # 2. The square of 300 is already larger than the largest `float16`, 65,504. Convert to `double()` before you compute a norm.
 # 3. Distinguish three cases for each parameter: it did not move, it was all zeros and moved, or neither.
 
@@ -937,7 +937,7 @@ def bowl(x, best):
     return ((x - best) ** 2).sum(1)
 
 def over_dice(surface, dims, score, times=8):
-    """Median best loss of the searches, divided by random search's."""
+    """Median best loss, as a multiple of random search's median."""
     ends = []
     for _ in range(times):
         best = 0.2 + 0.6 * torch.rand(dims, dtype=torch.float64)
@@ -1048,7 +1048,8 @@ for row in zip(z.tolist(), by_erf.tolist(), by_erfc.tolist()):
 # %% trap="12.4" role="more"
 claim("probability ten standard deviations down, by ndtr", by_erf[2],
       expected=0)
-claim("the same probability, by erfc", by_erfc[2], above=1e-24)
+claim("probability ten standard deviations down, by erfc",
+      by_erfc[2], above=1e-24)
 
 # %% [markdown] trap="12.4" role="folklore"
 # **Told:** A Bayesian search is for "less than `20` dimensions" (in the tutorial named
@@ -1074,11 +1075,13 @@ for name, row in table.items():
     print(f"{name:11}", " ".join(f"{ratio:9.3f}" for ratio in row))
 
 # %% trap="12.4" role="folklore"
-claim("best loss divided by random search's best loss, bowl with 2 "
-      "settings",
+claim("bowl with 2 settings: best loss divided by random search's best "
+      "loss",
       table["bowl"][0], below=0.1)
-claim("the same, bowl with 12 settings", table["bowl"][2], below=0.7)
-claim("the same, ripples with 12 settings", table["rippled"][2], above=0.5)
+claim("bowl with 12 settings: best loss divided by random search's best "
+      "loss", table["bowl"][2], below=0.7)
+claim("ripples with 12 settings: best loss divided by random search's best "
+      "loss", table["rippled"][2], above=0.5)
 
 # %% [markdown] trap="12.4" role="folklore"
 # Each ratio comes from eight searches and can change by a factor of two or more when you
@@ -3481,11 +3484,14 @@ norms = spikes["SGD", "as it is"][:, 1]
 over_usual = (norms[100] / norms[50:100].median()).item()
 
 # %% role="concept"
-claim("norm of the damaged step, divided by median norm of the 50 before",
+claim("norm of the damaged step, divided by the median norm of the 50 "
+      "steps before it",
       over_usual, above=20)
-claim("loss in the ten steps after it, divided by the loss before, SGD",
+claim("SGD: loss in the ten steps after the damage, divided by the loss "
+      "before it",
       jump["SGD", "as it is"], above=3)
-claim("the same, largest of the four runs that clip or skip",
+claim("clip or skip, largest of four runs: loss after the damage, divided "
+      "by the loss before it",
       max(v for (_, remedy), v in jump.items() if remedy != "as it is"),
       below=1.8)
 
@@ -3534,9 +3540,10 @@ heads = {name: [attention_logits(size, name == "QK-norm")
 # %% role="concept"
 largest = {name: [z.abs().max().item() for z in found]
            for name, found in heads.items()}
-claim("growth of the largest logit when the weights grow 8 times",
+claim("growth of the largest logit when the weights grow eightfold",
       largest["plain"][-1] / largest["plain"][0], expected=64, within=0.01)
-claim("the same growth with QK-norm", largest["QK-norm"][-1]
+claim("growth of the largest logit with QK-norm when the weights grow "
+      "eightfold", largest["QK-norm"][-1]
       / largest["QK-norm"][0], expected=1, within=0.001)
 claim("largest logit with QK-norm, divided by the root of the width",
       max(largest["QK-norm"]) / 16**0.5, below=1.0001)

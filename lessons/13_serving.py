@@ -460,7 +460,7 @@ claim("letters in Ann's prompt blocks that are not hers",
 # back twice, once at a *preemption* (when the request had to make room) and again at the
 # request's end, the second return frees blocks that another request has taken in the
 # meantime. If a shared last block is only half full, the server has to copy it before one
-# of its readers writes more. Otherwise two requests write into the same slot.
+# of its readers writes more. Otherwise, two requests write into the same slot.
 
 # %% trap="13.1" role="exercise" points=4 difficulty=3 minutes=14
 class Blocks:
@@ -650,7 +650,7 @@ claim("letters found for a prompt that was never served", hits, expected=24)
 
 # %% [markdown] trap="13.2" role="why"
 # A key or a value does not depend only on the letters in its block. Keys and values are
-# computed for a certain position, and from the second layer on they also depend on
+# computed for a certain position, and from the second layer on, they also depend on
 # everything before that position. After a different prefix, the same eight letters have
 # different keys and values. The store returns the keys and values of the first request,
 # still rotated for their old positions. Attention does not depend on the order of keys
@@ -819,7 +819,7 @@ pairs /= pairs.sum(1, keepdim=True)
 # ## The same seed
 #
 # Your server accepts a `seed` with each request and uses it to seed a generator. A tester
-# sends a prompt with seed 42 and notes the answer. At noon she sends the same prompt
+# sends a prompt with seed 42 and notes the answer. At noon, she sends the same prompt
 # again, while three other requests are being served. The logits of her row are the same
 # to the last digit.
 #
@@ -2621,16 +2621,16 @@ claim("short rows, one arange for all: fraction of letters equal to those "
       "of a row alone", agree["one arange for all"], above=0.95)
 
 # %% [markdown] role="concept"
-# With rotations, one `arange` for all rows is harmless, because within a row every
+# With rotations, one `arange` for all rows is harmless, because within a row, every
 # position is shifted by the same number and only differences count. One `arange` does
 # harm with a table of learned positions, and with rotations whose speeds depend on the
-# length (dynamic NTK and LongRoPE, two ways to handle longer texts). With rotations,
-# half of the repair is worse than none. If each row has its own positions in the prefill
-# but all rows share one position in decode, the short rows get a gap between prompt and
+# length (dynamic NTK and LongRoPE, two ways to handle longer texts). With rotations, half
+# of the repair is worse than none. If each row has its own positions in the prefill but
+# all rows share one position in decode, the short rows get a gap between prompt and
 # answer. The first letter is still right. **Seen in the wild:** In [unslothai/unsloth
 # 3699](https://github.com/unslothai/unsloth/issues/3699), the short prompts got garbage
 # and the longest one was right. The thread blames the positions that all rows shared in
-# decode; in the prefill each row had its own positions.
+# decode; in the prefill, each row had its own positions.
 
 # %% role="concept"
 claim("short rows, own positions first: fraction of letters equal to "

@@ -388,7 +388,7 @@ claim("KL of the best policy: mean over 12 tokens, divided by the sum",
       (kl(loose, start) / kl(best, start)).item(), above=2)
 
 # %% [markdown] trap="14.1" role="more"
-# (SimPO and length-normalised DPO use the mean on purpose and choose beta to match.)
+# (SimPO and length-normalized DPO use the mean on purpose and choose beta to match.)
 # Training on *pairs the wrong way round* runs just as smoothly as training on correct
 # pairs. The loss falls, and the reward falls with it:
 
@@ -1188,7 +1188,7 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # %% [markdown] trap="14.5" role="situation" fault="returns run on across the end of an episode" symptom="the agent ends its episodes early; return does not rise, or an action that ends the episode gets credit for the next episode"
 # ## Ten turns with a caller
 #
-# Your model answers callers. A call has up to ten turns, and in each turn the model
+# Your model answers callers. A call has up to ten turns, and in each turn, the model
 # either answers or hangs up. The first answer helps most, with a reward of 1; the second
 # earns 1/2, the third 1/3, and so on. Hanging up earns nothing and ends the call; the
 # next caller is on the line at once. Every answer earns something, so a call earns most
@@ -1515,7 +1515,7 @@ plot_bars({"policy in training": 8 * 16, "reference": 8 * 2,
 few = batch_of("cpu", torch.float32, rows=3, size=5, vocabulary=40)
 claim("GB of log_softmax: whole, divided by row by row",
       peaks["whole"] / peaks["by_row"], above=6)
-claim("GB of the reference, divided by GB of log_softmax, whole",
+claim("GB of the reference, divided by GB of log_softmax for all rows",
       16 / peaks["whole"], above=1.5)
 claim("log-probabilities: difference between whole and by row",
       (whole(*few) - by_row(*few)).abs().max().item(), below=1e-5)

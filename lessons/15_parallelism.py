@@ -333,11 +333,13 @@ claim("bytes on the tape of 60 steps", sum(sent()),
 # The next claims compare the runs without and with the second sum:
 
 # %% trap="15.1" role="more"
-claim("copies of body and head after 60 steps without the sum: distance",
+claim("distance between the copies of body and head after 60 steps without "
+      "the sum",
       apart, above=0.1)
-claim("copies of body and head after 60 steps with the sum: distance",
+claim("distance between the copies of body and head after 60 steps with "
+      "the sum",
       gap(flat(whole[0][:6]), flat(whole[1][:6])), expected=0)
-claim("last losses of the two ranks with the sum: difference",
+claim("difference between the two ranks' last losses with the sum",
       abs(losses[0][-1] - losses[1][-1]), expected=0)
 
 # %% [markdown] trap="15.1" role="more"
@@ -1266,7 +1268,7 @@ claim("four experts, weights not divided: loss relative to one layer",
 # With two experts per token, the divided weights still say which expert counts more, so
 # the router learns. A small number added to the sum, to avoid a division by zero, lets a
 # trickle of gradient through. A softmax over only the chosen scores is the same division,
-# and for a single score it returns one:
+# and for a single score, it returns one:
 
 # %% trap="15.4" role="more" tags=["plumbing"]
 stayed = gap(net.router.weight, start.router.weight)
@@ -1590,9 +1592,10 @@ with torch.no_grad():
     at_rest = counts_and_chances(*even_only(x)[1:]).item()
 
 # %% trap="15.5" role="folklore"
-claim("four kinds, weights divided, with a balance loss: its value",
+claim("four kinds, weights divided: value of the balance loss",
       at_rest, expected=1, within=0.03)
-claim("the same router: tokens whose expert serves mostly their kind",
+claim("the router trained by the balance loss: tokens whose expert serves "
+      "mostly their kind",
       sorted_share(even_only), below=0.7)
 
 # %% trap="15.5" role="exercise" points=3 difficulty=2 minutes=12
@@ -1953,8 +1956,8 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 # %% [markdown] trap="15.6" role="hint"
 # 1. Give `checkpoint` a function of your own instead of the block. On its first run, the
-#    function calls `block(x)`. On its second run, it restores the state that the block
-#    read before it calls the block. Torch's own generator is restored for you.
+#    function calls `block(x)`. On its second run, before it calls the block, it restores
+#    the state that the block read. Torch's own generator is restored for you.
 # 2. Before the first run, store `get_state()` of each `torch.Generator` among
 #    `vars(module).values()`, for all `block.modules()`, and a clone of each of
 #    `block.named_buffers()`.
@@ -2952,7 +2955,7 @@ claim("four played schedules: largest difference from (p - 1) / m",
 #   gradients and buffers, with checkpoints and without.
 
 # %% [markdown] role="quiz"
-# **7. Both ranks' traces show a third of the time in all_reduce, and in total both ranks
+# **7. Both ranks' traces show a third of the time in all_reduce, and in total, both ranks
 # computed for the same time. What do you conclude?**
 #
 # - [ ] the network takes a third of the time :: A bar begins with the call and may be a
@@ -2960,8 +2963,8 @@ claim("four played schedules: largest difference from (p - 1) / m",
 # - [x] nothing yet, until you measure from the last call on, with both traces on one
 #   clock :: A different rank may be late in each step, so that both ranks wait and
 #   neither looks slow.
-# - [ ] no rank is slow, so no rank waits :: The totals are equal, but in each step one of
-#   the ranks may still be late.
+# - [ ] no rank is slow, so no rank waits :: The totals are equal, but in each step, one
+#   of the ranks may still be late.
 
 # %% [markdown] role="quiz"
 # **8. You train eight copies of a model with ZeRO-1 and micro-batches of two sequences.
