@@ -2086,7 +2086,7 @@ def fingerprint(model):
 
 @torch.no_grad()
 def merge_error(model, ids):
-    """Largest change of a logit by merging, relative to the largest."""
+    """Largest change that merging makes, relative to the largest logit."""
     beside = model(input_ids=ids).logits
     merged = copy.deepcopy(model).merge_and_unload()(input_ids=ids).logits
     return ((merged - beside).abs().max() / beside.abs().max()).item()

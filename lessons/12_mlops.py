@@ -899,7 +899,7 @@ claim("lead of the learning rate over the next setting",
 
 # %% trap="12.4" role="break" tags=["plumbing"]
 def predict(x, y, new, lengths=(0.2, 0.5, 1, 2, 4)):
-    """Fit a Gaussian process to x, y; its mean and std at new (M, D)."""
+    """Fit a Gaussian process to x, y; return mean and std at new (M, D)."""
     z, far = (y - y.mean()) / y.std(), torch.cdist(x, x) ** 2
     fits = []
     for length in lengths:
@@ -3445,7 +3445,7 @@ def batch_of(step):
 
 # %% role="concept"
 def spiked(optimizer, remedy, **settings):
-    """Train for 200 steps; the loss and the norm of each step."""
+    """Train for 200 steps; return the loss and the norm of each step."""
     torch.manual_seed(SEED)
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     opt, log = optimizer(net.parameters(), **settings), []
@@ -3607,7 +3607,7 @@ claim("exit status, as without the tool", ended.returncode, expected=0)
 
 # %% role="concept"
 def learned(mix=lambda rows: rows, seed=7):
-    """Train for 200 steps; weights, predictions. mix() orders a batch."""
+    """Train for 200 steps, return weights, labels; mix() orders a batch."""
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)

@@ -113,7 +113,7 @@ class Block(nn.Module):
 
 # %% role="concept" tags=["plumbing"]
 def turn(x, places):
-    """x (B, H, n, D), rotated by the angles of its places (B, n)."""
+    """Rotate x (B, H, n, D) by the angles of its positions (B, n)."""
     half = x.shape[-1] // 2
     speeds = 1e4 ** (-torch.arange(half, device=x.device) / half)
     angles = (places[:, None, :, None] * speeds).to(x.dtype)
@@ -884,7 +884,7 @@ draw_lanes({"alone": tape(1), "among four": tape(4)}, unit="random numbers",
 
 # %% trap="13.3" role="repair"
 def sample_each(starts, n, generators):
-    """As above, with a generator for each row."""
+    """n letters after each start, with a generator for each row."""
     letters, answers = list(starts), []
     for _ in range(n):
         letters = [torch.multinomial(pairs[a], 1, generator=die).item()
@@ -1097,7 +1097,7 @@ draw_ranks({"six tokens": [pieces, *sent.values()]},
 
 # %% trap="13.4" role="repair"
 def held_stream(tokens):
-    """The same text, as early as it can be sent."""
+    """Pieces of text, each as early as it can be sent."""
     decoder, waiting = codecs.getincrementaldecoder("utf-8")("replace"), ""
     for token in tokens:
         waiting += decoder.decode(token)
@@ -1126,7 +1126,7 @@ claim("the stream equals the text before the stop word", repaired == body,
 
 # %% trap="13.4" role="more"
 def late_stream(tokens):
-    """Searches the whole text, but has already sent its beginning."""
+    """Search the whole text, although its beginning has been sent."""
     decoder, sent = codecs.getincrementaldecoder("utf-8")("replace"), ""
     for token in tokens:
         piece = decoder.decode(token)
@@ -1960,7 +1960,7 @@ def with_outlier(model, factor=30):
 
 # %% trap="13.7" role="break"
 class FourBits(Cache):
-    """Returns keys rounded to 15 levels; dims share a scale."""
+    """Return keys rounded to 15 levels; dims share a scale."""
 
     def __init__(self, dims):
         super().__init__()
@@ -2482,7 +2482,7 @@ claim("p99 from arrival: load 0.95, divided by load 0.5",
 
 # %% trap="13.9" role="more" tags=["plumbing"]
 def closed_loop(clients=8, requests=16000, seed=SEED):
-    """Answers per second, when each client waits for its own."""
+    """Answers per second, when each client waits for its answer."""
     rng = random.Random(seed)
     free = [0.0] * clients
     for _ in range(requests):
@@ -2946,7 +2946,7 @@ weight_bytes = 32 * layer_bytes + head_bytes
 token_bytes = 32 * 2 * 1024 * 2                  # keys, values, 16 bits
 
 def tokens_a_second(users, context):
-    """All users together, if memory is the limit."""
+    """Tokens per second of all users, if memory is the limit."""
     read = weight_bytes + users * context * token_bytes
     return users * sheet.memory_gbs * 1e9 / read
 
@@ -3004,7 +3004,7 @@ def cache_times():
 
 # %% role="gpu"
 def bandwidth(result, **row):
-    """GB/s that a row read, divided by the datasheet's."""
+    """GB/s read for one row, divided by the datasheet's bandwidth."""
     rate = result.value("gb", **row) / result.value("us", **row) * 1e6
     return rate / datasheet(result.device_name).memory_gbs
 

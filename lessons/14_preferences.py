@@ -238,7 +238,7 @@ claim("gap between the loss from log ratios and the loss from rewards",
 
 # %% role="concept"
 def token_logp(logits, ids):
-    """logits (B, T, V), ids (B, T) -> (B, T - 1), without the first."""
+    """Log-probabilities (B, T - 1) of ids (B, T), without the first."""
     return logits[:, :-1].log_softmax(-1).gather(
         -1, ids[:, 1:, None])[..., 0]
 
@@ -1092,7 +1092,7 @@ def trained(inner, times=10, **how):
     return policy
 
 def entropy(policy):
-    """Nats, mean over prompts."""
+    """Entropy in nats, mean over prompts."""
     return -(policy.exp() * policy).sum(-1).mean()
 
 (single, single_kept, small, small_kept, large, large_kept, late,
@@ -1534,7 +1534,7 @@ def forms():
 
 # %% role="gpu"
 def over(column):
-    """By row, divided by whole."""
+    """A measurement by row, divided by the same for all rows at once."""
     return (forms.value(column, form="by_row")
             / forms.value(column, form="whole"))
 

@@ -170,13 +170,13 @@ claim("bytes of 16 float32 values on the tape", sum(sent()),
 
 # %% trap="15.1" role="break"
 def over_ranks(x):
-    """The sum over the ranks, a new tensor."""
+    """Return the sum over the ranks as a new tensor."""
     x = x.detach().clone()
     dist.all_reduce(x)
     return x
 
 def summed(part):
-    """The sum over the ranks; backward passes its gradient to part."""
+    """Return the sum over the ranks; backward gives part its gradient."""
     return over_ranks(part) + (part - part.detach())
 
 def split_layer(h, a, b):
@@ -297,7 +297,7 @@ draw_blocks({"forward": ["h", ("A0", "A1"), ("B0", "B1"), "+", "y"],
 
 # %% trap="15.1" role="repair"
 def entered(h):
-    """h itself; backward sums its gradient over the ranks."""
+    """Return h unchanged; backward sums its gradient over the ranks."""
     h = h.view_as(h)
     h.register_hook(over_ranks)
     return h
@@ -383,7 +383,7 @@ def by_torch(seed, x, y):
 
 # %% trap="15.1" role="more"
 def torch_net(seed):
-    """The same cut, of a layer with biases."""
+    """A layer with biases, cut in the same way."""
     torch.manual_seed(seed)
     return nn.Linear(64, 32), nn.Sequential(
         nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 32))
@@ -607,7 +607,7 @@ def loss_of(logits, labels):
 
 # %% trap="15.2" role="repair"
 def four_passes(seed, x, y):
-    """As above, but gradients are only added, never divided."""
+    """This rank's gradient if the passes only add up, undivided."""
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
     rank = dist.get_rank()
     mine = stages(seed)[rank]
@@ -741,7 +741,7 @@ class CopyNet(nn.Module):
         self.head = nn.Sequential(nn.RMSNorm(d), nn.Linear(d, 20))
 
     def enter(self, part, at):
-        """h of letters (B, n) at these places; its query, key, value."""
+        """h of letters (B, n) at these positions; its query, key, value."""
         h = self.letter(part) + self.place(at)
         qkv = self.qkv(self.norm(h)).unflatten(-1, (3, 2, -1))
         return h, *qkv.permute(2, 0, 3, 1, 4)     # each (B, heads, n, d)
@@ -954,7 +954,7 @@ claim("positions of rank 0, out of 4, with a label from elsewhere",
 
 # %% trap="15.3" role="more"
 def rotated(x, place, base=100.0):
-    """x (D,), rotated by the angles of its place."""
+    """Rotate x (D,) by the angles of its position."""
     angles = place * base ** (-torch.arange(len(x) // 2) / (len(x) // 2))
     a, b = x.chunk(2)
     return torch.cat([a * angles.cos() - b * angles.sin(),
@@ -1478,7 +1478,7 @@ claim("router at weight 5 and without a balance loss: largest difference",
 
 # %% trap="15.5" role="repair"
 def counts_and_chances(chances, chosen):
-    """The same, with a gradient through the probabilities."""
+    """The balance loss, with a gradient through the probabilities."""
     experts = chances.shape[1]
     share = F.one_hot(chosen, experts).float().mean((0, 1))
     return experts * (share * chances.mean(0)).sum()
@@ -1689,7 +1689,7 @@ class DropBlock(nn.Module):
 
 # %% trap="15.6" role="break" tags=["plumbing"]
 class DropNet(nn.Module):
-    """Six blocks; run(block, h) is how each of them is called."""
+    """Six blocks; run(block, h) calls each of them."""
 
     def __init__(self, rank):
         super().__init__()
@@ -1812,7 +1812,7 @@ claim("cosine of the gradients with the generators restored", back,
 
 # %% trap="15.6" role="repair" tags=["plumbing"]
 def smooth(losses):
-    """Means over 8 steps, which is once over the data."""
+    """Means over 8 steps, which are one epoch."""
     return torch.tensor(losses).view(-1, 8).mean(1).tolist()
 
 runs_of = {"all kept": losses_all, "checkpoints": losses_few,
@@ -3013,7 +3013,7 @@ def part_flops(ranks):
     return flops(lambda: run_mlp(tokens_in, mine))
 
 def product_ms(ranks):
-    """At 0.55 of the datasheet's peak, as in the plan."""
+    """ms of the products, at 0.55 of the datasheet's peak."""
     return part_flops(ranks) / (0.55 * sheet.half_tflops) / 1e9
 
 def sum_ms(ranks):
@@ -3047,7 +3047,7 @@ def cut_times():
 
 # %% role="gpu"
 def of_whole(ranks):
-    """Time of a part, divided by the whole MLP's."""
+    """Time of a part, divided by the time of the whole MLP."""
     return (cut_times.value("us", ranks=ranks)
             / cut_times.value("us", ranks=1))
 
