@@ -194,9 +194,9 @@ claim("index of the first module that turns finite numbers into a NaN",
 #
 # Which operation anomaly mode names for a NaN from the forward pass depends on the loss.
 # With cross-entropy, it names the log-softmax. With an L1 or a hinge loss, whose
-# gradients contain only signs, it names the last linear layer. And watch the gradient
-# norm as well as the loss, because `F.multi_margin_loss` returns a finite number even for
-# logits that are NaN.
+# gradients contain only signs, it names the last linear layer. Watch the gradient norm as
+# well as the loss, because `F.multi_margin_loss` returns a finite number even for logits
+# that are NaN.
 
 # %% trap="12.1" role="more"
 def rooted():
@@ -1148,12 +1148,12 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
 # %% [markdown] trap="12.5" role="situation" core=true fault="torch.where around sqrt: the gradient is NaN" symptom="loss is finite but the gradients are NaN: torch.where around sqrt, gradient clipping does not help"
 # ## The same picture twice
 #
-# A net maps each image to 8 numbers, and the loss is computed from the Euclidean
-# distances between pairs of images. Such a distance is a square root, whose slope is
-# infinite at zero. In one batch of 64 pairs, one pair is the same image twice. Your code
-# guards the root with `torch.where`; the code below shows five other guards. With each of
-# the six guards, this batch has the usual loss of 0.2. A review comment says: "Keep
-# `where`: it lets no infinite value through."
+# A net maps each image to 8 numbers, and the loss is the mean Euclidean distance between
+# the outputs of paired images. Each distance is a square root, whose slope is infinite at
+# zero. In one batch of 64 pairs, one pair is the same image twice. Your code guards the
+# root with `torch.where`; the code below shows five other guards. With each of the six
+# guards, this batch has the usual loss of 0.2. A review comment says: "Keep `where`: it
+# lets no infinite value through."
 
 # %% trap="12.5" role="break"
 def guarded(d2):
@@ -2020,7 +2020,7 @@ measured("12.8", over[1], right=(0, 0))
 claim("files that load after the kill", over[1], expected=0)
 
 # %% [markdown] trap="12.8" role="why"
-# Opening a file for writing empties it, and from then on the old state is gone. A file
+# Opening a file for writing empties it, and from then on, the old state is gone. A file
 # system's journal does not help. It protects against crashes of the machine, but it does
 # not undo what a killed process has done. The new state cannot be read before its last
 # byte is written, because a checkpoint is a zip archive, whose table of contents comes
@@ -2418,8 +2418,8 @@ claim("different numberings in four starts",
 
 # %% [markdown] trap="12.9" role="look"
 # The script's model knows only the numbers, not the names. The next cell trains a model
-# with the numbers from the first start and evaluates the model with the numbers from each
-# of the four starts.
+# with the numbers from the first start and evaluates it with the numbers from each of the
+# four starts.
 
 # %% trap="12.9" role="look" compare=false
 def numbers_of(names):
@@ -2497,7 +2497,7 @@ claim("different numberings in all starts with the variable set in time",
 
 # %% [markdown] trap="12.9" role="more" topics="a child of the script · the numbers from its own start"
 # A process started by the script, such as a worker with the start method `spawn`, reads
-# the variable at its start, so its hashes differ from its parent's hashes. And with the
+# the variable at its start, so its hashes differ from its parent's hashes. With the
 # numbers from its own start, the model classifies as it should.
 
 # %% trap="12.9" role="more"
@@ -3208,11 +3208,11 @@ def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
 # ## Nine, or not
 #
 # A detector looks for nines in the test digits. About one digit in ten is a nine. Every
-# night a job computes the detector's *F1 score*. Count the nines that the detector
+# night, a job computes the detector's *F1 score*. Count the nines that the detector
 # reports (true positives, TP), its false alarms (false positives, FP), and the nines that
 # it misses (false negatives, FN). F1 is $2\,TP / (2\,TP + FP + FN)$: 1 if the detector
 # finds every nine and reports nothing else, and 0 if it finds none. The job computes the
-# F1 of each batch of 8 digits and takes the mean. For `0 / 0` it uses 0, as scikit-learn
+# F1 of each batch of 8 digits and takes the mean. For `0 / 0`, it uses 0, as scikit-learn
 # does.
 #
 # The score is disappointing, whatever you change. To see what a detector without mistakes
@@ -3306,7 +3306,7 @@ claim("lowest F1 of the labels, by counts, in four batch sizes",
 
 # %% [markdown] trap="12.12" role="repair"
 # But the object remembers its counts. Suppose the job creates it once and uses it for six
-# nights. On the last night the job loads the wrong file, with an untrained detector. In
+# nights. On the last night, the job loads the wrong file, with an untrained detector. In
 # the first line below, nobody calls `reset`. In the second, every night counts from zero:
 
 # %% trap="12.12" role="repair"
@@ -3326,10 +3326,11 @@ claim("F1 on the last night: never reset, minus counted from zero",
       log[-1] - own[-1], above=0.2)
 
 # %% [markdown] trap="12.12" role="more" topics="other numbers for 0/0 · sorted data · scikit-learn"
-# What if the job uses a 1 for `0 / 0`, or leaves such a batch out? With a 1, a detector
-# that never reports anything looks useful. If the job leaves such batches out, a false
-# alarm costs a lot in a batch without a nine, and little in a batch with one. The second
-# detector below finds every nine, and also takes each four for a nine.
+# What if the job uses a 1 for `0 / 0`, or leaves out each batch where `0 / 0` occurs?
+# With a 1, a detector that never reports anything looks useful. If the job leaves such
+# batches out, a false alarm costs a lot in a batch without a nine, and little in a batch
+# with one. The second detector below finds every nine, and also takes each four for a
+# nine.
 
 # %% trap="12.12" role="more"
 def filled(alarm, nine, empty, size=8):
@@ -3432,9 +3433,8 @@ def class_f1(batches, classes: int) -> torch.Tensor:
 #
 # A loss that is not `nan` may still jump. In the plot below, the batch of step 100 comes
 # from a damaged file: its pixels are between 0 and 16 instead of between 0 and 1, and its
-# labels are shifted by one row. If you log the norm of all gradients next to the loss,
-# both values jump at this step, and you can check the norm *before* the optimizer takes
-# the step.
+# labels are shifted by one row. At this step, both the loss and the norm of all gradients
+# jump, and you can check the norm *before* the optimizer takes the step.
 
 # %% role="concept"
 def batch_of(step):
@@ -4107,8 +4107,8 @@ answers_here
 # %% [markdown] role="gpu"
 # **On the recorded H100**, all 20 sums differ. With deterministic algorithms, all sums
 # are equal, but adding the million rows takes 40 times as long. After 20 batches, `total
-# += loss` holds 1.38 GB. With `item()` nothing remains in memory, and the peak is 0.14
-# GB; under `no_grad` the peak is 0.02 GB. Anomaly mode launches 2.8 times as many
+# += loss` holds 1.38 GB. With `item()`, nothing remains in memory, and the peak is 0.14
+# GB; under `no_grad`, the peak is 0.02 GB. Anomaly mode launches 2.8 times as many
 # operations and takes 4.3 times as long.
 #
 # Calling `item()` at each step makes no measurable difference here: ten steps of this

@@ -3,8 +3,8 @@
 #
 # You have trained a model, and people want to talk to it. So you write a server. At
 # first, it answers one request at a time. Then it handles several requests from one
-# shared memory. Then the memory fills up, and the server also has to become faster. Later
-# somebody trains on its answers, and in the end somebody asks how fast it is.
+# shared memory. Then the memory fills up, and the server also has to become faster.
+# Later, somebody trains on its answers, and in the end, somebody asks how fast it is.
 #
 # Each of these steps takes a few lines, and each can go wrong without raising an error.
 # The answers are fluent, the tests are green, and the report looks good. In this stage,
@@ -1334,7 +1334,7 @@ claim("largest total variation in the eight sets", max(apart), above=0.3)
 # A grammar with infinitely many answers cannot be enumerated. In that case, sample under
 # the mask and multiply the probability masses that the mask has left at each step. The
 # smaller this product, the more the mask favoured the answer, and you can use the product
-# to weight or reject answers. Most servers do neither, and for many uses validity is
+# to weight or reject answers. Most servers do neither, and for many uses, validity is
 # enough. But do not read the resulting frequencies as the model's beliefs.
 
 # %% trap="13.10" role="exercise" points=3 difficulty=2 minutes=10
@@ -1834,7 +1834,7 @@ claim("all entries kept: fraction of letters that are the same without "
 # The call that checked the drafts also wrote the keys and values of all four letters into
 # the cache. The entries after the first disagreement belong to letters that are in no
 # answer. They stay in the cache, the next letter gets a position after them, and from
-# then on the GPT attends to letters that nobody wrote.
+# then on, the GPT attends to letters that nobody wrote.
 
 # %% trap="13.6" role="why"
 holds = {"before": ["T", "h", "e", "", "", "", ""],
@@ -2769,7 +2769,7 @@ claim("tokens that are read again with twelve pages", reread, above=10)
 # %% [markdown] role="concept"
 # Each answer is the same as when its request is served alone. With 12 pages, one request
 # has to leave when the others grow, and its tokens are read again later. Reading them
-# twice costs more passes but leaves no trace in the answers. This is the eviction from
+# twice costs extra passes but leaves no trace in the answers. This is the eviction from
 # the section *Who may come in*. On a GPU, the library chooses the size of its cache from
 # the free memory; on a CPU, you have to set it yourself.
 
