@@ -593,10 +593,10 @@ draw_grids({"view(-1, 4)": cut, "one prompt, one group": cut.T},
                "column is one.")
 
 # %% [markdown] trap="14.2" role="why"
-# This grouping does not push in the wrong direction. Other prompts' rewards have nothing
-# to do with *this* answer, so they add noise, not a direction. But the standard deviation
-# of such a group is many times too large, so every push is too small. The mean reward
-# rises slowly, and a plot of it does not look broken.
+# Grouping by view does not push in the wrong direction. Other prompts' rewards have
+# nothing to do with *this* answer, so they add noise, not a direction. But the standard
+# deviation of such a group is many times too large, so every push is too small. The mean
+# reward rises slowly, and a plot of it does not look broken.
 
 # %% [markdown] trap="14.2" role="repair"
 # View the list in the shape in which it was written, rounds by prompts, and take the mean
@@ -625,7 +625,7 @@ claim("right answers pushed down, one group per prompt", down_now,
       expected=0)
 
 # %% [markdown] trap="14.2" role="repair"
-# And a right answer's push is divided by the standard deviation of its own group:
+# A right answer's push is divided by the standard deviation of its own group:
 
 # %% trap="14.2" role="repair"
 spread = (rewards.view(-1, G).std(1).mean()
@@ -856,8 +856,8 @@ claim("KL to the best policy, with half the square", kl(mended, best),
       below=0.01)
 
 # %% [markdown] trap="14.3" role="repair"
-# If an answer has several tokens, `now` and `then` are sums over its tokens, so sum first
-# and square afterwards.
+# If an answer has several tokens, `now` and `then` are sums over its tokens, so sum over
+# the tokens first, and square afterwards.
 
 # %% [markdown] trap="14.3" role="more" topics="in the reward · k3, the better estimate · tokens squared one by one"
 # You get the same mean gradient if you subtract the log-ratio from the *reward*, as a
@@ -865,9 +865,9 @@ claim("KL to the best policy, with half the square", kl(mended, best),
 #
 # GRPO adds another estimate to the loss, *k3*: exp(-d) - 1 + d for a log-ratio d. As an
 # estimate of the KL's value, k3 is also unbiased. The estimate is never negative, and
-# near the start it has less noise than the log-ratio. As a loss, k3 has the gradient of
+# near the start, it has less noise than the log-ratio. As a loss, k3 has the gradient of
 # the *other* KL, from the start to the policy. So k3 does pull on the policy (the thread
-# below calls k3 fine), but towards another target:
+# cited below calls k3 fine), but towards another target:
 
 # %% trap="14.3" role="more" tags=["plumbing"]
 def priced(logp):
@@ -948,10 +948,10 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 # 1 + eps, with an eps of 0.2. Your old notes say: "An answer whose ratio has moved that
 # far is not pushed any further."
 #
-# The code below runs one such round of sixteen inner steps. The judge is in a hurry, so
-# each reward comes with noise. Of the eight answers to a prompt, the *winner* earned the
-# most reward, by merit or by luck. Before the first step, the winner's probability is
-# about a tenth on average.
+# The code below runs one round of sixteen inner steps. The judge is in a hurry, so each
+# reward comes with noise. Of the eight answers to a prompt, the *winner* earned the most
+# reward, by merit or by luck. Before the first step, the winner's probability is about a
+# tenth on average.
 
 # %% trap="14.4" role="break"
 def sample(policy, n=8):
@@ -1080,7 +1080,7 @@ claim("first inner step: largest difference between computed again and "
 # step keeps pushing where the clip would stop it. At the learning rate of this trap,
 # eight noisy rewards decide everything: after ten rounds, that policy has almost settled
 # on one answer per prompt, and it stays there. The policy trained with the kept
-# log-probabilities still learns, and with most seeds it ends with a higher reward:
+# log-probabilities still learns, and with most seeds, it ends with a higher reward:
 
 # %% trap="14.4" role="more" tags=["plumbing"]
 def trained(inner, times=10, **how):
@@ -1319,7 +1319,7 @@ claim("answers in a call, returns within a call", length, above=6)
 
 # %% [markdown] trap="14.5" role="more" topics="the end of the buffer · a time limit · GAE"
 # The buffer's last column is a different case: the collection stops there in the middle
-# of a call, and more rewards would have followed. If nothing stands for the missing
+# of a call, and more rewards would have followed. If nothing replaces the missing
 # rewards, the returns of the last columns are too small. Here is the mean return of a
 # first turn, in the first forty columns and in the last one:
 

@@ -345,8 +345,8 @@ claim("difference between the two ranks' last losses with the sum",
 # %% [markdown] trap="15.1" role="more"
 # `torch.distributed.nn.functional` has a differentiable `all_reduce`. Its backward pass
 # is also a sum. A sum in the backward pass is right if the ranks' losses are parts of one
-# loss. Here the ranks' losses are copies of one loss, so each half gets its gradient
-# twice.
+# loss. Here the ranks' losses are copies of one loss, so each half gets twice its true
+# gradient.
 
 # %% trap="15.1" role="more"
 def with_known_sum(seed, x, y):
@@ -1312,17 +1312,17 @@ claim("1e-6 in the sum, AdamW: loss relative to one layer",
 
 # %% [markdown] trap="15.4" role="more"
 # Without a small number in the sum, the router still moves a little, because AdamW scales
-# up even rounding errors and because of weight decay. This toy model computes every
-# expert and discards most results. Fast code gathers each expert's tokens before it
-# computes. A model's configuration says whether the weights are divided
+# up even rounding errors and applies weight decay. This toy model computes every expert
+# and discards most results. Fast code gathers each expert's tokens before it computes
+# their outputs. A model's configuration says whether the weights are divided
 # (`norm_topk_prob`). A model trained with the division has to run with it.
 
 # %% [markdown] trap="15.4" role="folklore"
 # **Told:** A router needs two experts per token, because a single expert has nothing to
 # be compared with. **Measured:** One expert is enough if its weight is the router's
-# probability for it. The softmax compares this expert with all others. (That a router
-# needs two experts was an early conjecture. The paper below reports the conjecture and
-# does without the second expert.)
+# probability for that expert. The softmax compares this expert with all others. (That a
+# router needs two experts was an early conjecture. The paper below reports the conjecture
+# and does without the second expert.)
 
 # %% trap="15.4" role="folklore"
 claim("one expert per token, not divided: how far the router moved", moved,
@@ -1547,10 +1547,10 @@ claim("counts times probabilities: idle experts of eight", idle_mended,
       below=1.5)
 
 # %% [markdown] trap="15.5" role="more"
-# With one expert per GPU, the layer is done when the busiest expert is done. And to a
-# router, a *pad* is a token like any other, so pads count in the load. An expert may have
-# a fixed number of slots (a *capacity*), given out first come, first served. Then pads on
-# the left take the slots, and the layer returns zeros for a real token without a slot.
+# With one expert per GPU, the layer is done when the busiest expert is done. To a router,
+# a *pad* is a token like any other, so pads count in the load. An expert may have a fixed
+# number of slots (a *capacity*), given out first come, first served. Then pads on the
+# left take the slots, and the layer returns zeros for a real token without a slot.
 
 # %% trap="15.5" role="more" tags=["plumbing"]
 def refused(pads, masked, n=512, experts=4, spare=1.25):
@@ -1832,8 +1832,8 @@ plot_lines(range(1, 11), {name: smooth(run) for name, run in
 # %% [markdown] trap="15.6" role="more" topics="what it costs · a flag · BatchNorm counts twice · halving the momentum"
 # A noisy gradient still reduces the loss, so this fault raises the final loss but causes
 # no crash. Torch also has a flag that makes ordinary dropout behave this way:
-# `preserve_rng_state=False`. This flag saves a little time and is meant for blocks that
-# draw no random numbers.
+# `preserve_rng_state=False`. It saves a little time and is meant for blocks that draw no
+# random numbers.
 
 # %% trap="15.6" role="more"
 def ordinary(run):
@@ -2641,8 +2641,8 @@ claim("GB of the published run, divided by the GB of its card",
 # does not include gradients in float32 (2 more bytes per weight), the layers currently
 # gathered by ZeRO-3, sequence parallelism (which also cuts the norms), experts, or the 1
 # to 2 GB taken by CUDA and NCCL. Links are fast inside a machine and slow between
-# machines, so keep tensor parallelism inside a machine. And if an MFU includes the
-# repeated work of checkpoints, it goes up when you repeat more.
+# machines, so keep tensor parallelism inside a machine. If an MFU includes the repeated
+# work of checkpoints, it goes up when you repeat more.
 
 # %% trap="15.8" role="exercise" points=4 difficulty=4 minutes=25
 def plan(model: dict, machine: dict, splits: list) -> tuple:
@@ -2982,7 +2982,7 @@ claim("four played schedules: largest difference from (p - 1) / m",
 # If you split a layer over `n` GPUs, each GPU computes one `n`-th of the products. But
 # the outputs to be summed are as large as before, one value per token and channel. So the
 # more GPUs share a layer, the larger the part of a step spent on sending. And a thin
-# product may not keep a GPU busy.
+# product might not keep a GPU busy.
 #
 # **Before you run anything:** Split the MLP of Llama-2-7B over eight GPUs and run 4,096
 # tokens. How long does the sum of the outputs take, as a multiple of the time for one
