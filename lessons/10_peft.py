@@ -610,10 +610,10 @@ claim("relative norm of f(v) + f(-v), which is 0 if f is a single matrix",
 
 # %% [markdown] role="concept"
 # Adapter layers learn the new language as well. But when you serve the model, the two
-# small products come *after* $W$, so every token waits for these products. The two small
-# matrices cannot be merged into $W$, because no single matrix can replace two matrices
-# with a ReLU in between. LoRA has no activation between its matrices. So $B$ and $A$ form
-# a single matrix, $BA$, which you can add to $W$ once.
+# small products come *after* $W$, so every token waits for them. The two small matrices
+# cannot be merged into $W$, because no single matrix can replace two matrices with a ReLU
+# in between. LoRA has no activation between its matrices. So $B$ and $A$ form a single
+# matrix, $BA$, which you can add to $W$ once.
 #
 # [Hu et al. 2021](https://arxiv.org/abs/2106.09685) measured the delay of adapter layers
 # in GPT-2 medium with one user and 128 tokens. One forward pass takes 19.8 ms without
@@ -1003,8 +1003,8 @@ claim("tokens that a Llama of 64 positions accepts with the prefix",
 # %% [markdown] trap="10.3" role="folklore"
 # **Told:** A text that no longer fits after a prefix does harm without an error.
 # **Measured:** GPT-2 does give an error: on a CPU, one token too many raises an
-# `IndexError`. This Llama raises no error. We did not measure how good the Llama's
-# answers are at positions beyond 64.
+# `IndexError`. The Llama here raises no error. We did not measure how good its answers
+# are at positions beyond 64.
 
 # %% trap="10.3" role="exercise" points=4 difficulty=2 minutes=15
 def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
@@ -1491,8 +1491,7 @@ claim("loss on the new language, QLoRA minus LoRA",
 # format for *storing* weights. For each product, the weights are unpacked to the dtype in
 # `bnb_4bit_compute_dtype`. The embedding, the norms and the head are not quantized. Do
 # not merge the adapter into the four-bit weights, because the sum would again be rounded
-# to 16 levels. Merge the adapter into a 16-bit copy of the base, or leave the adapter
-# unmerged.
+# to 16 levels. Merge the adapter into a 16-bit copy of the base, or leave it unmerged.
 
 # %% [markdown] role="concept"
 # ## What a 7B needs: all weights, LoRA, QLoRA
@@ -1982,11 +1981,11 @@ claim("training loss with labels by length, divided by loss with labels by "
 
 # %% [markdown] trap="10.6" role="more" topics="a separate padding token · what few steps teach"
 # If the vocabulary has no unused token, a separate padding token needs one more row in
-# the embedding, and another in the head if the head is not tied to the embedding. Both
-# repairs produce the same model, because the initial weights, the texts and the labels
-# are the same, and nothing after the end has a label. With so few steps, the model learns
-# to stop, but not perfectly. With some seeds the model still misses the end of the
-# longest answer, or writes one word too many.
+# the embedding, and another in the head if the head is not tied to the embedding. Masking
+# by length and a separate padding token produce the same model, because the initial
+# weights, the texts and the labels are the same, and nothing after the end has a label.
+# With so few steps, the model learns to stop, but not perfectly. With some seeds, the
+# model still misses the end of the longest answer, or writes one word too many.
 
 # %% trap="10.6" role="more"
 claim("training loss at the end", losses["by id"], below=0.6)
@@ -2350,10 +2349,10 @@ answers_here
 
 # %% [markdown] role="gpu"
 # The authors of torchtune measured a whole Llama-2-7B. There, a training run reserves
-# 15.57 GB with LoRA and 9.29 GB with QLoRA. Four bits save less than here, because the
-# frozen base of the torchtune LoRA run has 16 bits per weight, and because the authors'
-# table counts reserved memory, of which QLoRA already holds 9.13 GB before the first
-# step.
+# 15.57 GB with LoRA and 9.29 GB with QLoRA. Four bits save less there than here, because
+# the frozen base of the torchtune LoRA run has 16 bits per weight, and because the
+# authors' table counts reserved memory, of which QLoRA already holds 9.13 GB before the
+# first step.
 #
 # **On the recorded H100**, the FLOP count is right to within 6 %: LoRA processes 1.57
 # times as many rows per second as full training, and the count predicts 1.49 times as

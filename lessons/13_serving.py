@@ -2032,7 +2032,7 @@ gone = ((cache.layers[0][0] / grid).round() == 0).float().mean().item()
 draw_grids({"size of the keys": some / some.max(),
             "codes that are zero": zero.float()},
            rows="tokens", columns="channels of one head",
-           title="Two channels have all the levels",
+           title="Two channels get all the levels",
            alt="Two grids of twelve tokens by sixteen channels. On the "
                "left, two columns are dark and all others are pale. On the "
                "right, nearly all cells outside these two columns are "
