@@ -1149,11 +1149,11 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
 # ## The same picture twice
 #
 # A net maps each image to 8 numbers, and the loss is the mean Euclidean distance between
-# the outputs of paired images. Each distance is a square root, whose slope is infinite at
-# zero. In one batch of 64 pairs, one pair is the same image twice. Your code guards the
-# root with `torch.where`; the code below shows five other guards. With each of the six
-# guards, this batch has the usual loss of 0.2. A review comment says: "Keep `where`: it
-# lets no infinite value through."
+# paired outputs. Each distance is a square root, whose slope is infinite at zero. In one
+# batch of 64 pairs, one pair is the same image twice. Your code guards the root with
+# `torch.where`; the code below shows five other guards. With each of the six guards, this
+# batch has the usual loss of 0.2. A review comment says: "Keep `where`: it lets no
+# infinite value through."
 
 # %% trap="12.5" role="break"
 def guarded(d2):
@@ -1206,7 +1206,7 @@ whole = sum(share == 0 for share in spoilt.values())
 # %% [markdown] trap="12.5" role="look"
 # With four of the six guards, one pair turns many gradients into NaN. The finite
 # gradients belong to units that are inactive for that pair. Clip the gradients from
-# `where`, take one SGD step, and count the values that are NaN:
+# `where`, take one SGD step, and count the NaN values:
 
 # %% trap="12.5" role="look"
 loss = gradients(guarded)
@@ -1281,9 +1281,9 @@ claim("fraction of NaN in the gradients with the safe root", mended,
       expected=0)
 
 # %% [markdown] trap="12.5" role="repair"
-# A NaN from the forward pass, as in trap 12.1, leaves a different trace from a NaN that
-# arises in the backward pass or is added to the loss. In the explorer below, choose a
-# fault, drag it to a layer, and guess which values and gradients are NaN before you look.
+# A NaN from the forward pass, as in trap 12.1, leaves a different trace from one that
+# arises in the backward pass or is added to the loss. In the explorer, choose a fault,
+# drag it to a layer, and guess which values and gradients are NaN before you look.
 
 # %% role="explore" explorer="nan_hunt"
 from dlsys_helpers.explorers.nan_hunt import nan_hunt

@@ -277,15 +277,15 @@ claim("largest difference between the logits with the cache and without",
 # ## One memory for all
 #
 # Nobody knows how long an answer will be, so you do not reserve one long strip of memory
-# for each request. Instead, you cut the memory into *blocks*. Each block holds the keys
-# and values of four letters. Every request has a *table*, the list of its blocks in
-# order. Requests that begin with the same system prompt share the blocks of that prompt,
-# which are computed and stored once.
+# per request. Instead, you cut the memory into *blocks*. Each block holds the keys and
+# values of four letters. Every request has a *table*, the list of its blocks in order.
+# Requests that begin with the same system prompt share the blocks of that prompt, which
+# are computed and stored once.
 #
-# In the code below, Ann and Bob share the system prompt. Bob's answer is finished, and
-# his blocks go back to the free list. Then Cem arrives. Cem's prompt needs four blocks
-# and has nothing in common with the prompts of Ann and Bob. Your design document says:
-# "Ann's table does not change, so her answer does not change either."
+# In the code, Ann and Bob share the system prompt. Bob's answer is finished, and his
+# blocks go back to the free list. Then Cem arrives. Cem's prompt needs four blocks and
+# has nothing in common with Ann's and Bob's prompts. Your design document says: "Ann's
+# table does not change, so her answer does not change either."
 
 # %% trap="13.1" role="break"
 SIZE = 4                                          # letters of a block
@@ -334,8 +334,8 @@ cem = admit(pool, cem_ids)
 
 # %% trap="13.1" role="guess" quoted="wrong"
 guess("13.1",
-      "How far does Cem's request shift the distribution of Ann's next "
-      "letter? (0 %: not at all, 100 %: no overlap)",
+      "From 0 % (not at all) to 100 % (no overlap), how far does Cem's "
+      "request shift the distribution of Ann's next letter?",
       choices=["0 %",
                "from 1 to 30 %",
                "from 30 to 70 %",
@@ -908,7 +908,7 @@ claim("fraction of letters that agree, one generator per request",
 # You may not want to store a generator state for every request. If you build a fresh
 # generator from the same seed at each step, every step gets the same random number. Such
 # an answer is reproducible, but it uses only a few letters. With `seed + step`, the
-# numbers differ from step to step, but seed 43 gets the numbers of seed 42 one step
+# numbers differ from step to step, but seed `43` gets the numbers of seed `42` one step
 # earlier. Mix the seed and the step into one number instead:
 
 # %% trap="13.3" role="more"
@@ -1255,8 +1255,8 @@ meant = [own(*one[1:]).softmax(0) for one in sets]   # given validity
 
 # %% trap="13.10" role="guess" quoted="right"
 guess("13.10",
-      "With the mask, how far is the distribution over the twelve words "
-      "from the model's own? (0 %: equal, 100 %: no overlap)",
+      "From 0 % (equal) to 100 % (no overlap), how far does the mask move "
+      "the distribution over the twelve words from the model's own?",
       choices=["about 5 %",
                "about 20 %",
                "about 50 %",
@@ -1583,8 +1583,8 @@ from_target = comes_out(kept, p)                  # refused: draw from p
 
 # %% trap="13.5" role="guess"
 guess("13.5",
-      "How far is the written letters' distribution from the target's? (0 "
-      "%: equal, 100 %: no overlap)",
+      "From 0 % (equal) to 100 % (no overlap), how far is the written "
+      "letters' distribution from the target's?",
       choices=["about 30 %",
                "about 10 %",
                "about 1 %",

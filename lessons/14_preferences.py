@@ -726,12 +726,12 @@ def group_advantage(rewards: torch.Tensor,
 # %% [markdown] trap="14.3" role="situation" core=true fault="the gradient of the KL penalty is zero on average" symptom="the KL penalty changes nothing, whatever its weight"
 # ## A price on every nat
 #
-# Now the policy samples its own answers. At each step, you raise the probability of the
+# Now the policy samples its own answers. At each step, you raise the probability of
 # answers that earned more than their prompt's mean (*REINFORCE*). To keep the policy near
 # the start, you charge a price for its KL to the start. The KL is the mean of the
 # *log-ratio*, log policy minus log start, over answers that the policy samples. So you
 # add `BETA` times the mean log-ratio of the current sample to the loss. "The mean
-# log-ratio estimates the KL without bias," says a docstring in an older project, "so it
+# log-ratio estimates the KL without bias," says an older project's docstring, "so it
 # keeps the policy near the start."
 
 # %% trap="14.3" role="break"
@@ -760,8 +760,8 @@ held, _, held_way = learn(reinforce(log_ratio))
 # %% trap="14.3" role="guess" quoted="wrong"
 guess("14.3",
       "One run takes 50 steps with the penalty, the other 50 without. How "
-      "large is the first run's final KL to the start, as a percentage of "
-      "the second run's?",
+      "large is the first run's final KL, as a percentage of the second "
+      "run's?",
       unit="%")
 
 # %% trap="14.3" role="look"
@@ -796,8 +796,8 @@ claim("KL after 50 steps with the penalty, divided by the KL without it",
 # %% [markdown] trap="14.3" role="why"
 # The value of the mean log-ratio is right, but its gradient is not. In `now - then`, the
 # start is a constant and has no gradient. The gradient of `now`, averaged over samples
-# from the policy itself, is zero, because probabilities sum to 1, so making one answer
-# likelier makes the others less likely.
+# from the policy itself, is zero: probabilities sum to 1, so making one answer likelier
+# makes the others less likely.
 #
 # The true KL changes because different answers get sampled. Sampling has no gradient, so
 # autograd misses this part of the change. The figure averages over *all* answers, for a
@@ -856,8 +856,8 @@ claim("KL to the best policy, with half the square", kl(mended, best),
       below=0.01)
 
 # %% [markdown] trap="14.3" role="repair"
-# If an answer has several tokens, `now` and `then` are sums over its tokens, so sum over
-# the tokens first, and square afterwards.
+# If an answer has several tokens, `now` and `then` are sums over its tokens, so sum first
+# and square afterwards.
 
 # %% [markdown] trap="14.3" role="more" topics="in the reward · k3, the better estimate · tokens squared one by one"
 # You get the same mean gradient if you subtract the log-ratio from the *reward*, as a

@@ -245,8 +245,8 @@ claim("rank 0's gradient of body in the first step: error",
       gap(grads[0], true), above=0.25)
 
 # %% [markdown] trap="15.1" role="look"
-# The loss falls on both ranks, as it should. After the run, you save rank 0's copies and
-# join the two halves of the layer:
+# The loss falls on both ranks. After the run, you save rank 0's copies and join the two
+# halves of the layer:
 
 # %% trap="15.1" role="look" tags=["plumbing"]
 def joined(held, x, y):
@@ -449,8 +449,8 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 # **Keep:** Two matrices, cut by units and then by inputs, need two sums: one of outputs
 # in the forward pass, and one of the input's gradients in the backward pass. **In your
 # own code:** Every few hundred steps, compare digests of all copies (norms, embeddings,
-# biases) across the ranks. Also compare the first gradient with the gradient on a single
-# rank. **Source:** [Megatron-LM,
+# biases) across the ranks. Compare the first gradient with a single-rank run's.
+# **Source:** [Megatron-LM,
 # `mappings.py`](https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/tensor_parallel/mappings.py),
 # "forward: copy, backward allreduce". **Seen in the wild:** In [Megatron-LM
 # 1446](https://github.com/NVIDIA/Megatron-LM/issues/1446), the gradients of the last norm
@@ -804,8 +804,7 @@ split_net, split_loss = trained(halves)
 
 # %% trap="15.3" role="guess"
 guess("15.3",
-      "On one GPU, what is the model's loss on the uncut sequences, in "
-      "nats?",
+      "What is the model's loss on the uncut sequences, in nats?",
       choices=["0.0",
                "1.5",
                "3.0",
@@ -2507,10 +2506,9 @@ claim("seconds per step: checkpoints, divided by micro-batches of one",
 
 # %% [markdown] trap="15.8" role="repair"
 # The step time is the time for products, at 0.55 of the peak, plus sending. Differences
-# below 5 % mean nothing. Guess first. On eight cards of 24 GB, with all activations kept,
-# which split makes the 7B model fit: (1) copies with ZeRO-0, (2) copies with ZeRO-1, (3)
-# copies with ZeRO-3, (4) tensor parallelism in pairs, (5) tensor parallelism over all
-# cards, or (6) pipeline stages? (*MFU* is useful work divided by the peak.)
+# below 5 % mean nothing. Guess first. On eight cards of `24` GB, with all activations
+# kept, which of the six splits in the explorer below makes the 7B model fit? (*MFU* is
+# useful work divided by the peak.)
 
 # %% role="explore" explorer="plan_a_run"
 from dlsys_helpers.explorers.plan_a_run import plan_a_run
