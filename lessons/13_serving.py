@@ -1726,8 +1726,8 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
     than 0 and less than 1.
 
     x is kept if u is less than p[x] / q[x]; otherwise only v decides which
-    token is written. Over all x, u and v the token follows p exactly. token
-    is an int and kept a bool. p and q are not changed.
+    token is written. Over all x, u and v, the token follows p exactly.
+    token is an int and kept a bool. p and q are not changed.
 
     Example: p [0.5, 0.5], q [1., 0.], x 0: u 0.2 gives (0, True), u 0.7
     gives (1, False).

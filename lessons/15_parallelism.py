@@ -1335,7 +1335,7 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
     token all differ, and so do their probabilities in float32. k: 1 to E.
     experts: (..., k) int64, the likeliest first. weights: (..., k) float32,
     computed in float32: the probability of each of these experts under the
-    softmax over all E. With renorm they are divided by their sum, so that
+    softmax over all E. With renorm, they are divided by their sum, so that
     they add up to 1, but never for k = 1, because then the router would get
     no gradient. The gradient of each weight flows to logits, including
     through the sum that divides it. Inputs are not changed.
