@@ -100,7 +100,7 @@ claim("FLOPs if the product is formed, divided by FLOPs with A first, then "
 #
 # $$y = W x + \frac{\alpha}{r} \, B A \, x$$
 #
-# In this stage $W$ has the shape `(d_out, d_in)`, $A$ has `(r, d_in)` and $B$ has
+# In this stage, $W$ has the shape `(d_out, d_in)`, $A$ has `(r, d_in)` and $B$ has
 # `(d_out, r)`. The number $\alpha$ sets how strong the adapter is. Dividing $\alpha$ by
 # `r` is meant to make the same $\alpha$ suit every rank. $A$ starts with random values,
 # like a new `nn.Linear`, and $B$ starts at zero. So a new adapter adds exactly zero, and
@@ -156,8 +156,8 @@ claim("gradient norm of A and B together, if both start at zero", stuck,
       expected=0)
 
 # %% [markdown] role="concept"
-# In the first step only $B$ gets a gradient, because every gradient that reaches $A$ is
-# multiplied by $B$, which is zero. After that step $B$ is no longer zero, and both
+# In the first step, only $B$ gets a gradient, because every gradient that reaches $A$ is
+# multiplied by $B$, which is zero. After that step, $B$ is no longer zero, and both
 # matrices learn. If both matrices start at zero, neither ever gets a nonzero gradient,
 # and the adapter stays at zero.
 
@@ -269,8 +269,8 @@ claim("loss of the base on the new language", level["new"], above=3)
 # Your base model is a Llama. Each of its two layers has seven matrices: `q_proj`,
 # `k_proj`, `v_proj` and `o_proj` in attention, `gate_proj`, `up_proj` and `down_proj` in
 # the MLP. You want LoRA in all 14 matrices. You copy the list of names from a script for
-# OPT, a different family of models. Three of the six OPT names also occur in your model;
-# the other three do not. You train an adapter with this list and, for comparison, a full
+# OPT, another family of models. Three of the six OPT names also occur in your model; the
+# other three do not. You train an adapter with this list and, for comparison, a full
 # adapter in all 14 matrices.
 
 # %% trap="10.1" role="break"
@@ -339,7 +339,7 @@ claim("loss with OPT's names minus loss with all-linear",
       losses["names of OPT"] - losses["all-linear"], above=0.2)
 
 # %% [markdown] trap="10.1" role="repair"
-# Here six matrices already achieve most of what fourteen achieve, so the falling loss
+# Here, six matrices already achieve most of what fourteen achieve, so the falling loss
 # gives no warning:
 
 # %% trap="10.1" role="repair"
@@ -349,15 +349,15 @@ claim("drop in loss with OPT's names, divided by the drop with all-linear",
       / (at_first - losses["all-linear"]), above=0.64, below=0.99)
 
 # %% [markdown] trap="10.1" role="repair"
-# In the exercise you write the check that peft lacks. It lists the modules that each name
-# matches and raises an error if a name matches nothing.
+# In the exercise, you write the check that peft lacks. It lists the modules that each
+# name matches and raises an error if a name matches nothing.
 
 # %% [markdown] trap="10.1" role="more" topics="the counts · no name fits at all"
 # The next cell checks the counts behind the grid and behind the two losses:
 
 # %% trap="10.1" role="more"
 claim("matrices in the two layers", len(linears), expected=14)
-claim("warnings", len(told), expected=0)
+claim("warnings from peft", len(told), expected=0)
 claim("trainable parameters, all-linear", trainable(whole), expected=4352)
 claim("trainable parameters, OPT's names", trainable(partly), expected=1536)
 
@@ -462,16 +462,16 @@ plot_lines(range(1, 33), {"the update": held.tolist(),
 # %% role="concept"
 claim("mean fraction of the update in its first four directions", held[3],
       above=0.45, below=0.85)
-claim("mean fraction of the update minus the fraction of random matrices, "
-      "four directions",
+claim("mean fraction in the first four directions: the update minus random "
+      "matrices",
       held[3] - chance[3], above=0.1)
 
 # %% [markdown] role="concept"
-# So most of the update is in a few directions, but four directions do not contain all of
-# it. This does not contradict LoRA, because LoRA does not have to copy this update. LoRA
-# only has to find *some* low-rank update that lowers the loss.
+# Most of the update is in a few directions, but four of them do not contain all of it.
+# This does not contradict LoRA, because LoRA does not have to copy this update. LoRA only
+# has to find *some* low-rank update that lowers the loss.
 #
-# The explorer shows four kinds of update. Guess how much of each update a rank of 4
+# The explorer below shows four kinds of update. Guess how much of each update a rank of 4
 # leaves out, and at which rank LoRA needs as many parameters as the matrix itself.
 
 # %% role="explore" explorer="lora_rank"
@@ -537,11 +537,11 @@ claim("loss of LoRA minus loss with all weights trained, at rate 0.001",
 # - **Modules:** Adapt all linear modules. If you have to save memory, adapt only the MLP.
 # - **Learning rate:** Start with ten times the rate of full fine-tuning. Then try a third
 #   of that rate and three times that rate.
-# - **Rank:** 16. If a higher rank lowers the *training* loss, 16 is too low. A rank that
-#   is too high costs memory.
+# - **Rank:** Start with 16. If a higher rank lowers the *training* loss, 16 is too low. A
+#   rank that is too high costs memory.
 # - **Alpha:** Set alpha once, to 16 or twice the rank, and do not tune it. Alpha
 #   multiplies the update, so it acts much like the learning rate.
-# - **Dropout:** None. If you have few training examples, use 0.05 to 0.1.
+# - **Dropout:** Use none. If you have few training examples, use 0.05 to 0.1.
 #
 # The page *Which adapter, when* on the course's website lists starting points for common
 # situations.
@@ -610,10 +610,10 @@ claim("relative norm of f(v) + f(-v), which is 0 if f is a single matrix",
 
 # %% [markdown] role="concept"
 # Adapter layers learn the new language as well. But when you serve the model, the two
-# small products come *after* $W$, so every token waits for these products. The two small
-# matrices cannot be merged into $W$, because no single matrix can replace two matrices
-# with a ReLU in between. LoRA has no activation between its matrices. So $B$ and $A$ form
-# a single matrix, $BA$, which you can add to $W$ once.
+# small products come *after* $W$, so every token waits for them. The two small matrices
+# cannot be merged into $W$, because no single matrix can replace two matrices with a ReLU
+# in between. LoRA has no activation between its matrices. So $B$ and $A$ form a single
+# matrix, $BA$, which you can add to $W$ once.
 #
 # [Hu et al. 2021](https://arxiv.org/abs/2106.09685) measured the delay of adapter layers
 # in GPT-2 medium with one user and 128 tokens. One forward pass takes 19.8 ms without
@@ -700,7 +700,7 @@ draw_blocks({"beside it: 3 products": ["x", ("W", "A"), ("", "B"), "+",
                 "Merged, x goes through a single matrix.")
 
 # %% [markdown] trap="10.2" role="why"
-# So merge in a format that is precise enough, here `float32`:
+# Merge in a format that is precise enough, here `float32`:
 
 # %% trap="10.2" role="repair"
 merged = copy.deepcopy(whole).merge_and_unload()
@@ -748,7 +748,7 @@ claim("loss without alpha / r minus loss of the merged model",
       found["without alpha / r"] - found["merged"], above=0.3)
 
 # %% [markdown] trap="10.2" role="more" topics="the counts · rounding in bfloat16"
-# These claims check the counts and the loss if the update is added twice:
+# The next claims check the counts, and the loss when the update is added twice:
 
 # %% trap="10.2" role="more"
 claim("matrix products of the base", count["base"][0], expected=15)
@@ -768,8 +768,8 @@ claim("error of the bfloat16 merge, divided by the update's norm", lost,
 # `bfloat16` numbers are too large. Serve such a small update in `float32`, or leave it
 # unmerged. An unmerged update is as precise as the dtype of the outputs allows, because
 # peft adds the outputs of $W$ and of the adapter and rounds the sum to the dtype of the
-# base. When you do merge, round only once, as the exercise asks. This costs nothing and
-# matters where $W$ and the update nearly cancel out.
+# base. When you do merge, round only once, as the exercise asks. Rounding once costs
+# nothing and matters where $W$ and the update nearly cancel out.
 
 # %% [markdown] trap="10.2" role="folklore"
 # **Told:** An unmerged adapter costs 5 to 15 % of the time, because of its hooks.
@@ -828,7 +828,7 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 # %% [markdown] role="concept"
 # ## Other adapters, one interface
 #
-# peft offers many kinds of adapters through one call: you change only the configuration
+# Peft offers many kinds of adapters through one call: you change only the configuration
 # that you pass to `get_peft_model`. *DoRA* splits each row of $W$ into its norm and its
 # direction; it trains the norms directly and the directions with LoRA. *IA3* trains only
 # factors that multiply the keys, the values and the hidden layer of the MLP. IA3 stores
@@ -836,10 +836,9 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 # can multiply the vectors into the weights before you serve the model. *Prefix tuning*
 # trains keys and values that come before every text, and *prompt tuning* trains the
 # embeddings of a few made-up tokens. Because made-up tokens are only inputs, each row of
-# a batch can have different ones. But made-up tokens take up positions, and prompt tuning
-# needs a large model: it caught up with full fine-tuning only at the largest of five
-# sizes, with 11 billion parameters ([Lester et al.
-# 2021](https://arxiv.org/abs/2104.08691)).
+# a batch can have different ones. But they take up positions, and prompt tuning needs a
+# large model: it caught up with full fine-tuning only at the largest of five sizes, with
+# 11 billion parameters ([Lester et al. 2021](https://arxiv.org/abs/2104.08691)).
 #
 # All five kinds of adapter get the same 60 steps at the same learning rate on this small
 # base. Methods with few parameters may need a higher rate and more steps, so treat the
@@ -893,7 +892,7 @@ def small_gpt2():
 
 # %% trap="10.3" role="break"
 def longest(model, most=100):
-    """Length of the longest text that runs; what stops a longer one."""
+    """Return the longest text's length, and what stops a longer one."""
     for length in range(1, most + 1):
         try:
             with torch.no_grad():
@@ -971,7 +970,7 @@ claim("labels left after a cut at the end", cuts["at the end"][0],
 # the answer alone are too long, reject the text.
 
 # %% [markdown] trap="10.3" role="more" topics="the cuts in numbers · prompt tuning · a Llama has no table"
-# These claims give the same cuts in numbers:
+# The next claims give the cuts in numbers:
 
 # %% trap="10.3" role="more"
 claim("longest text without a prefix", room["no prefix"][0], expected=64)
@@ -1004,8 +1003,8 @@ claim("tokens that a Llama of 64 positions accepts with the prefix",
 # %% [markdown] trap="10.3" role="folklore"
 # **Told:** A text that no longer fits after a prefix does harm without an error.
 # **Measured:** GPT-2 does give an error: on a CPU, one token too many raises an
-# `IndexError`. This Llama raises no error. We did not measure how good the Llama's
-# answers are at positions beyond 64.
+# `IndexError`. The Llama here raises no error. We did not measure how good its answers
+# are at positions beyond 64.
 
 # %% trap="10.3" role="exercise" points=4 difficulty=2 minutes=15
 def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
@@ -1146,9 +1145,9 @@ claim("mean accuracy after loading minus the accuracy before saving",
 # The classifier adds a new head, `score`, to the base. Without a `task_type`, peft does
 # not know that `score` is a head. So peft froze the random `score` together with the
 # base, LoRA learned to work with exactly that head, and only the LoRA matrices were
-# saved. The loaded classifier starts with a different random head, which can be worse
-# than guessing. `SEQ_CLS` tells peft that `score` is a head, which is then trained and
-# saved. If your head has a different name, use `modules_to_save`.
+# saved. The loaded classifier starts with another random head, which can be worse than
+# guessing. `SEQ_CLS` tells peft that `score` is a head, which is then trained and saved.
+# If your head has another name, use `modules_to_save`.
 
 # %% trap="10.4" role="repair" compare=false
 def holds(model, folder):
@@ -1183,9 +1182,9 @@ claim("largest change in accuracy by loading, with the task",
       max(abs(share - before) for share in again), expected=0)
 
 # %% [markdown] trap="10.4" role="repair"
-# In the exercise you write a report that shows, before a file is saved, which layers have
-# LoRA, which other parameters are trained, which are frozen by mistake, and which layers
-# have learned nothing yet.
+# In the exercise, you write a report that shows, before a file is saved, which layers
+# have LoRA, which other parameters are trained, which are frozen by mistake, and which
+# layers have learned nothing yet.
 
 # %% [markdown] trap="10.4" role="more" topics="no warning · two wrong tasks · a second adapter freezes the first"
 # No warning during training or loading named the head. Without a task, the accuracy is
@@ -1439,7 +1438,7 @@ claim("bits per weight with double quantization", bits["double"],
 # %% [markdown] role="concept"
 # ## QLoRA in practice
 #
-# In practice you only specify a storage format such as NF4, in a `BitsAndBytesConfig`,
+# In practice, you only specify a storage format such as NF4, in a `BitsAndBytesConfig`,
 # and `from_pretrained` quantizes the weights. `prepare_model_for_kbit_training` freezes
 # all parameters, converts the remaining 16-bit parts (norms and embedding) to `float32`,
 # and turns on activation checkpointing unless you switch it off, as here. Then you add
@@ -1492,8 +1491,7 @@ claim("loss on the new language, QLoRA minus LoRA",
 # format for *storing* weights. For each product, the weights are unpacked to the dtype in
 # `bnb_4bit_compute_dtype`. The embedding, the norms and the head are not quantized. Do
 # not merge the adapter into the four-bit weights, because the sum would again be rounded
-# to 16 levels. Merge the adapter into a 16-bit copy of the base, or leave the adapter
-# unmerged.
+# to 16 levels. Merge the adapter into a 16-bit copy of the base, or leave it unmerged.
 
 # %% [markdown] role="concept"
 # ## What a 7B needs: all weights, LoRA, QLoRA
@@ -1572,7 +1570,7 @@ claim("GB for QLoRA", total["QLoRA"], expected=5.0, within=0.1)
 # %% [markdown] role="concept"
 # Training with AdamW takes 16 bytes for every trainable parameter: weight, gradient and
 # two moments in `float32` (stage 9). The frozen base needs only its weights, two bytes
-# each in `bfloat16`. In all three cases the activations need additional memory, which
+# each in `bfloat16`. In all three cases, the activations need additional memory, which
 # neither LoRA nor four bits reduce much.
 
 # %% [markdown] trap="10.5" role="situation" core=true fault="the saved adapter is never loaded, a fresh one answers" symptom="loaded LoRA adapter changes nothing, outputs equal the base model, get_peft_model before loading"
@@ -1734,7 +1732,7 @@ print(*[message[:64] for message in told], sep="\n")
 # %% trap="10.5" role="more"
 claim("wrapped twice, the logits equal the base's",
       same_as_base(wrapped_twice.eval()), expected=True)
-claim("warnings", len(told), above=0)
+claim("warnings from peft", len(told), above=0)
 
 # %% trap="10.5" role="exercise" points=4 difficulty=3 minutes=20
 def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
@@ -1832,9 +1830,9 @@ claim("GB of ten adapters of rank 16", 20 * in_all / GB, expected=0.8,
       within=0.01)
 
 # %% [markdown] role="concept"
-# So merge the adapter of a customer with a lot of traffic. For many customers, keep one
-# base with the adapters next to it. Servers use specialized kernels to mix adapters in
-# one batch ([Chen et al. 2023, "Punica"](https://arxiv.org/abs/2310.18547)).
+# Merge the adapter of a customer with a lot of traffic. For many customers, keep one base
+# with the adapters next to it. Servers use specialized kernels to mix adapters in one
+# batch ([Chen et al. 2023, "Punica"](https://arxiv.org/abs/2310.18547)).
 
 # %% [markdown] trap="10.6" role="situation" core=true fault="padding with EOS: the labels lose every EOS" symptom="fine-tuned model never stops generating, no EOS, pad_token = eos_token"
 # ## Padding with what was at hand
@@ -1879,7 +1877,7 @@ def by_pad_id(ids, lengths, pad):
 
 # %% trap="10.6" role="break"
 def speaker(labels_of, pad, steps=140):
-    """Train a model on padded answers; its last loss and labels."""
+    """Train a model on padded answers; return its last loss and labels."""
     torch.manual_seed(SEED)                  # the same start for all
     model = small_llama()
     opt = torch.optim.AdamW(model.parameters(), 5e-3)
@@ -1898,8 +1896,8 @@ lengths = answer_lengths(talker)
 
 # %% trap="10.6" role="guess"
 guess("10.6",
-      "You repair the fault in this code and train again. How large is the "
-      "new run's final training loss, compared with that of the run above?",
+      "You repair the fault in this code and train again. How does the new "
+      "run's final training loss compare with the first run's?",
       choices=["about the same",
                "less than half as large",
                "more than twice as large"])
@@ -1983,11 +1981,11 @@ claim("training loss with labels by length, divided by loss with labels by "
 
 # %% [markdown] trap="10.6" role="more" topics="a separate padding token · what few steps teach"
 # If the vocabulary has no unused token, a separate padding token needs one more row in
-# the embedding, and another in the head if the head is not tied to the embedding. Both
-# repairs produce the same model, because the initial weights, the texts and the labels
-# are the same, and nothing after the end has a label. With so few steps the model learns
-# to stop, but not perfectly. With some seeds the model still misses the end of the
-# longest answer, or writes one word too many.
+# the embedding, and another in the head if the head is not tied to the embedding. Masking
+# by length and a separate padding token produce the same model, because the initial
+# weights, the texts and the labels are the same, and nothing after the end has a label.
+# With so few steps, the model learns to stop, but not perfectly. With some seeds, the
+# model still misses the end of the longest answer, or writes one word too many.
 
 # %% trap="10.6" role="more"
 claim("training loss at the end", losses["by id"], below=0.6)
@@ -2344,7 +2342,7 @@ def fingerprint(model):
 
 @torch.no_grad()
 def merge_error(model, ids):
-    """Largest change of a logit by merging, relative to the largest."""
+    """Largest change that merging makes, relative to the largest logit."""
     beside = model(input_ids=ids).logits
     merged = copy.deepcopy(model).merge_and_unload()(input_ids=ids).logits
     return ((merged - beside).abs().max() / beside.abs().max()).item()
@@ -2380,13 +2378,13 @@ claim("matrices, out of 14, that were matched and have a nonzero B",
       min(mine["matrices hit"], mine["B not zero"]), expected=14)
 claim("merge error on its own base, relative to the largest logit",
       mine["merge error"], below=1e-4)
-claim("loss on the new language with a different base minus with its own "
+claim("loss on the new language: with another base, minus with its own "
       "base",
       losses["another base"] - losses["its own base"], above=0.3)
 
 # %% [markdown] role="concept"
 # The other base accepts the adapter without an error or a warning, and every count
-# agrees. Only the hash differs, and the loss shows why that matters. peft stores the
+# agrees. Only the hash differs, and the loss shows why that matters. Peft stores the
 # *name* of the base in the adapter's configuration. But the name stays the same when the
 # weights change.
 
@@ -2450,7 +2448,7 @@ claim("loss on the old language with the adapter off minus the base's loss",
 #
 # - [ ] training changed nothing :: A trained `B` is hardly ever exactly zero in all layers.
 # - [x] a new adapter is active, or none :: With `B` at zero, an adapter adds exactly zero. Check which keys matched nothing, and which adapter is active.
-# - [ ] the adapter was trained for a different base :: Then it would change the logits, and most likely for the worse.
+# - [ ] the adapter was trained for another base :: Then it would change the logits, and most likely for the worse.
 
 # %% [markdown] role="quiz"
 # **5. A classifier with LoRA is accurate after training and no better than guessing after
@@ -2481,8 +2479,8 @@ claim("loss on the old language with the adapter off minus the base's loss",
 # ## On a GPU: what a step holds and what it takes
 #
 # If you train all weights with AdamW, you keep four values per weight in memory: the
-# weight, its gradient and two running means. With LoRA you keep one value per frozen
-# weight, and four values for each of the few weights in $A$ and $B$. With QLoRA you keep
+# weight, its gradient and two running means. With LoRA, you keep one value per frozen
+# weight, and four values for each of the few weights in $A$ and $B$. With QLoRA, you keep
 # half a byte per frozen weight, and a scale for each block of 64.
 #
 # **Before you run anything:** Take a stack of eight matrices of 4096 x 4096 in float32,
@@ -2608,10 +2606,10 @@ answers_here
 
 # %% [markdown] role="gpu"
 # The authors of torchtune measured a whole Llama-2-7B. There, a training run reserves
-# 15.57 GB with LoRA and 9.29 GB with QLoRA. Four bits save less than here, because the
-# frozen base of the torchtune LoRA run has 16 bits per weight, and because the authors'
-# table counts reserved memory, of which QLoRA already holds 9.13 GB before the first
-# step.
+# 15.57 GB with LoRA and 9.29 GB with QLoRA. Four bits save less there than here, because
+# the frozen base of the torchtune LoRA run has 16 bits per weight, and because the
+# authors' table counts reserved memory, of which QLoRA already holds 9.13 GB before the
+# first step.
 #
 # **On the recorded H100**, the FLOP count is right to within 6 %: LoRA processes 1.57
 # times as many rows per second as full training, and the count predicts 1.49 times as
@@ -2622,8 +2620,8 @@ answers_here
 # MB more at its peak, as much as the weights themselves, because `foreach` makes copies.
 #
 # QLoRA takes only 3 % longer than LoRA, because unpacking costs little compared with
-# products of 2,048 rows in `float32`. In 16 bits these products take about a fifteenth of
-# the time (stage 9), so unpacking would matter more.
+# products of 2,048 rows in `float32`. In 16 bits, these products take about a fifteenth
+# of the time (stage 9), so unpacking would matter more.
 #
 # **Keep:** LoRA saves most of the memory for weights, gradients and optimizer, but only
 # about a third of the arithmetic. LoRA computes no gradients of frozen weights, but the

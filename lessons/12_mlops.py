@@ -5,9 +5,9 @@
 # per step, the job was killed while saving a checkpoint, and a second run with the same
 # settings gives different results.
 #
-# You do not need a large model to run into any of these problems. This stage builds such
-# faults into a small digit classifier, where each fault takes a second to reproduce. It
-# shows how to trace the cause to a module, a layer, a file or a seed.
+# You do not need a large model to run into any of these problems. This stage builds them
+# into a small digit classifier, where each fault takes a second to reproduce, and shows
+# how to trace the cause to a module, a layer, a file or a seed.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -59,7 +59,7 @@ print("finite:", bool(loss.isfinite()))
 # %% role="concept"
 claim("is a mean with one nan in it finite", loss.isfinite(),
       expected=False)
-claim("is it above 100", loss > 100, expected=False)
+claim("is a mean with one nan in it above 100", loss > 100, expected=False)
 
 # %% [markdown] role="concept"
 # The data are the handwritten digits from stage 1.
@@ -124,7 +124,8 @@ print("anomaly mode:", said)
 measured("12.1", 1)
 
 # %% trap="12.1" role="look"
-claim("does it name the log-softmax", "LogSoftmax" in said, expected=True)
+claim("does anomaly mode name the log-softmax",
+      "LogSoftmax" in said, expected=True)
 
 # %% [markdown] trap="12.1" role="why"
 # Anomaly mode checks *gradients*, in the order in which autograd computes them: from the
@@ -182,9 +183,9 @@ guilty = [name for name, into, out in report if into and not out]
 claim("index of the first module that turns finite numbers into a NaN",
       int(guilty[0]), expected=2)
 
-# %% [markdown] trap="12.1" role="more" topics="the last entry of the list · a NaN of the way back · a NaN added to the loss"
+# %% [markdown] trap="12.1" role="more" topics="the last entry of the list · a NaN in the backward pass · a NaN added to the loss"
 # The last entry of the report is the whole model: finite pages go in, and `nan` comes
-# out. An outer module finishes after the modules inside it, so only the first entry
+# out. An outer module finishes after the modules inside it, so only the first such entry
 # counts.
 #
 # Anomaly mode is the right tool when a NaN first arises in the *backward* pass, because
@@ -193,9 +194,9 @@ claim("index of the first module that turns finite numbers into a NaN",
 #
 # Which operation anomaly mode names for a NaN from the forward pass depends on the loss.
 # With cross-entropy, it names the log-softmax. With an L1 or a hinge loss, whose
-# gradients contain only signs, it names the last linear layer. And watch the gradient
-# norm as well as the loss, because `F.multi_margin_loss` returns a finite number even for
-# logits that are NaN.
+# gradients contain only signs, it names the last linear layer. Watch the gradient norm as
+# well as the loss, because `F.multi_margin_loss` returns a finite number even for logits
+# that are NaN.
 
 # %% trap="12.1" role="more"
 def rooted():
@@ -210,10 +211,11 @@ print("a NaN added to the loss:", repr(silent))
 print("gradients finite:", bool(linear.weight.grad.isfinite().all()))
 
 # %% trap="12.1" role="more"
-claim("does it name a division", "Div" in said, expected=False)
-claim("does it name the root in the backward pass", "PowBackward" in back,
+claim("does anomaly mode name a division", "Div" in said, expected=False)
+claim("does anomaly mode name the root in the backward pass",
+      "PowBackward" in back,
       expected=True)
-claim("does it say anything about a NaN added to the loss",
+claim("does anomaly mode report a NaN added to the loss",
       bool(silent), expected=False)
 
 # %% [markdown] trap="12.1" role="folklore"
@@ -242,9 +244,9 @@ few, many = price(16), price(1024)
 print(f"times as long: {few[2]:.1f} for 16 rows, {many[2]:.1f} for 1,024")
 
 # %% trap="12.1" role="folklore"
-claim("operations added: with 16 rows, divided by with 1,024 rows",
+claim("operations that anomaly mode adds: ratio of 16 rows to 1,024 rows",
       few[0] / many[0], expected=1)
-claim("FLOPs of a step: with 1,024 rows, divided by with 16 rows",
+claim("FLOPs of a step: ratio of 1,024 rows to 16 rows",
       many[1] / few[1], expected=64)
 
 # %% [markdown] trap="12.1" role="folklore"
@@ -305,7 +307,7 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 # that calls this function. Anomaly mode does not help, because it checks only gradients:
 # of the operations whose gradients use a bad value, it names the operation nearest to the
 # loss. **In your own code:** At the first loss or gradient norm that is not finite, save
-# the batch and the weights, and repeat their forward pass with the hooks. **Source:**
+# the batch and the weights, and repeat the forward pass with the hooks. **Source:**
 # PyTorch,
 # [torch.autograd.anomaly_mode](https://pytorch.org/docs/stable/_modules/torch/autograd/anomaly_mode),
 # "any backward computation that generate "nan" value will raise an error". **Seen in the
@@ -315,11 +317,11 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 # %% [markdown] trap="12.2" role="situation" core=true fault="the loss falls, but the early layers do not learn" symptom="training loss falls and flattens, early layers do not learn: vanishing gradients, per-layer report"
 # ## A loss that falls
 #
-# With mean squared error and plain SGD, a network with eight hidden sigmoid layers is
-# trained to predict the value of a digit, 0 to 9. The loss falls for a few dozen steps,
-# then stays at about 8. The first layer's weights have hardly moved; the last layer's
-# weights have moved by more than their own norm. The ticket says: "Even untrained layers
-# tell images apart, so the last layer can learn from their outputs."
+# A network with eight hidden sigmoid layers is trained to predict the value of a digit, 0
+# to 9, with mean squared error and plain SGD. The loss falls for a few dozen steps, then
+# stays at about 8. The first layer's weights have hardly moved; the last layer's weights
+# have moved by more than their own norm. A ticket says: "Even untrained layers tell
+# images apart, so the last layer can learn from their outputs."
 #
 # With Adam, the first layer's weights move as well, by at least a third of their norm.
 
@@ -386,13 +388,13 @@ claim("loss with SGD, divided by the variance of the targets",
 plot_lines(range(1, 201), {"SGD": log, "Adam": busy_log,
                            "a constant": [variance] * 200},
            xlabel="step", ylabel="loss",
-           title="The loss falls to the loss of a constant",
+           title="The loss falls to that of a constant prediction",
            alt="Loss over 200 steps, with SGD and with Adam. Within a few "
                "dozen steps both curves fall to a horizontal line, the "
                "variance of the targets, and then fluctuate around it.")
 
 # %% [markdown] trap="12.2" role="why"
-# A sigmoid passes on at most a quarter of a gradient, and with small weights each layer
+# A sigmoid passes on at most a quarter of a gradient, and with small weights, each layer
 # passes on far less. So almost no gradient reaches the first layers. In the forward pass,
 # each sigmoid shrinks the differences between its inputs, so the last layer receives
 # nearly the same values for every image. Adam divides each gradient by the gradient's own
@@ -404,8 +406,8 @@ claim("relative change of the first layer", moved[0], below=1e-4)
 
 # %% [markdown] trap="12.2" role="repair"
 # With ReLU, He initialization (trap 01.3) and a lower learning rate, the gradient reaches
-# the first layer, and the loss falls below the variance. So next to the loss, log the
-# best constant prediction's loss and how far each layer has moved.
+# the first layer, and the loss falls below the variance. Next to the loss, log the best
+# constant prediction's loss and how far each layer has moved.
 
 # %% trap="12.2" role="repair"
 awake = deep(nn.ReLU)
@@ -430,7 +432,7 @@ plot_lines(range(1, 10), {"sigmoid, SGD": moved, "sigmoid, Adam": busy,
                "from the last layer to the first. With Adam, and with "
                "ReLU, all layers move.")
 
-# %% [markdown] trap="12.2" role="more" topics="the last layer · what a last hidden unit still tells"
+# %% [markdown] trap="12.2" role="more" topics="the last layer · what the last hidden units still show"
 # The last layer of the sigmoid net moved by more than its own norm. This layer's input,
 # the output of the last hidden units, is almost the same for all images:
 
@@ -487,7 +489,7 @@ def layer_report(model: nn.Module, step) -> dict:
     # END SOLUTION
 
 # %% [markdown] trap="12.2" role="hint"
-# 1. Before the step, copy each parameter. `detach()` alone shares the parameter's memory, so this copy would change with the parameter.
+# 1. Before the step, copy each parameter. `detach()` alone shares the parameter's memory, so its result would change with the parameter.
 # 2. The square of 300 is already larger than the largest `float16`, 65,504. Convert to `double()` before you compute a norm.
 # 3. Distinguish three cases for each parameter: it did not move, it was all zeros and moved, or neither.
 
@@ -542,7 +544,7 @@ claim("classes in the first batch", sight["classes in it"],
 # An untrained classifier with ten classes has a loss near `ln 10`. A loss far from `ln
 # 10` means that the logits are too large or that the loss function does not match the
 # model's output. No layer should have a gradient norm of 0, or a norm a hundred times as
-# large as that of its neighbours. Next, overfit one batch, and only then train on all the
+# large as its neighbours' norms. Next, overfit one batch, and only then train on all the
 # data. On a GPU, `nvidia-smi` shows how much memory the process holds, and
 # `torch.cuda.max_memory_allocated()` shows how much of it the tensors needed at their
 # peak. When memory use grows and you do not know why, record the allocation history with
@@ -584,9 +586,9 @@ def provenance(code, data, **settings):
 # %% [markdown] role="concept"
 # Each line for a step holds the step, the loss, the norm of all gradients and the time;
 # add the learning rate if a schedule changes it. Of these values, you would miss the
-# gradient norm most. It shows that a step will explode before the optimizer takes the
-# step, and it tells exploding from vanishing gradients. No range of norms is healthy for
-# all models, so compare a norm with its median over the run's last steps.
+# gradient norm most. Before the optimizer takes a step, the norm shows that the step will
+# explode, and it tells exploding from vanishing gradients. No range of norms is healthy
+# for all models, so compare each norm with the median over the run's last steps.
 # `clip_grad_norm_` returns the norm, so logging it costs nothing:
 
 # %% role="concept" compare=false
@@ -624,10 +626,10 @@ others = [digest(one_pixel, y_train), digest(x_train, one_label),
           digest(x_train.view(650, 128), y_train)]
 
 # %% role="concept"
-claim("is the same data recognized",
+claim("are the same data recognized",
       digest(*digits()[:2]) == header["data"],
       expected=True)
-claim("changes that go unnoticed, of a pixel, a label and a shape",
+claim("unnoticed changes, of three: one pixel, one label, the shape",
       others.count(header["data"]), expected=0)
 
 # %% [markdown] role="concept"
@@ -636,7 +638,7 @@ claim("changes that go unnoticed, of a pixel, a label and a shape",
 # shows whether any file differs from that commit. A run from uncommitted files cannot be
 # repeated.
 #
-# A *tracker* writes such log lines for you and plots their values. Each tracker has one
+# A *tracker* writes the log lines for you and plots their values. Each tracker has one
 # call for the first line and one call for each later line (shown, not run):
 #
 # | tracker | at the start | at each step |
@@ -656,7 +658,7 @@ claim("changes that go unnoticed, of a pixel, a label and a shape",
 #
 # A dataset shifts each image by a random number from numpy, and two worker processes load
 # the images. You have read that your seed does not reach numpy in a worker, so you seed
-# each worker yourself: `worker_init_fn=lambda id: np.random.seed(42 + id)`. The reviewer
+# each worker yourself: `worker_init_fn=lambda id: np.random.seed(42 + id)`. A reviewer
 # approves: "Now two runs draw the same numbers, and the two workers draw different
 # numbers."
 
@@ -799,7 +801,7 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="12.3" role="hint"
-# 1. Make a new generator for each row, from the three numbers.
+# 1. For each row, make a new generator from the seed, the epoch and the row's index.
 # 2. Indexing with a tensor of row numbers makes a copy, but a slice such as `x[2:4]` does
 #    not.
 
@@ -848,9 +850,9 @@ scores = torch.tensor([short_run(*map(float, row), rng)
 
 # %% [markdown] role="concept"
 # Sort the runs by one setting and cut the list into five parts. If the setting matters,
-# the parts differ in their mean, here of the logarithm of the loss. The variance of these
-# means, divided by the variance over all runs, is the fraction of the variance that the
-# setting *explains*:
+# the means of the parts differ (here, the means of the logarithm of the loss). The
+# variance of these means, divided by the variance over all runs, is the fraction of the
+# variance that the setting *explains*:
 
 # %% role="concept"
 def explained(setting):
@@ -884,7 +886,7 @@ claim("lead of the learning rate over the next setting",
 #
 # You have eight settings to tune and a budget of 25 runs. The first five runs are random.
 # A *Gaussian process* fitted to their losses predicts the mean and the standard deviation
-# of the loss for other settings. Of a thousand candidates, you run the candidate with the
+# of the loss for other settings. Of a thousand candidates, you run the one with the
 # largest *expected improvement*. A tutorial has the formula:
 #
 # $$z = \frac{\mu - f^*}{\sigma}, \qquad \text{EI} = \sigma\,(z\,\Phi(z) + \varphi(z))$$
@@ -897,7 +899,7 @@ claim("lead of the learning rate over the next setting",
 
 # %% trap="12.4" role="break" tags=["plumbing"]
 def predict(x, y, new, lengths=(0.2, 0.5, 1, 2, 4)):
-    """Fit a Gaussian process to x, y; its mean and std at new (M, D)."""
+    """Fit a Gaussian process to x, y; return mean and std at new (M, D)."""
     z, far = (y - y.mean()) / y.std(), torch.cdist(x, x) ** 2
     fits = []
     for length in lengths:
@@ -920,7 +922,7 @@ def textbook(mean, std, best):
     return std * (z * torch.special.ndtr(z) + density)
 
 def hunt(loss, dims, score, budget=25):
-    """Search the unit cube; the losses of all runs, the first 5 random."""
+    """Search the unit cube; return all losses. The first 5 are random."""
     x = torch.rand(5, dims, dtype=torch.float64)
     y = loss(x)
     while len(x) < budget:
@@ -935,7 +937,7 @@ def bowl(x, best):
     return ((x - best) ** 2).sum(1)
 
 def over_dice(surface, dims, score, times=8):
-    """Median best loss of the searches, divided by random search's."""
+    """Median best loss, as a multiple of random search's median."""
     ends = []
     for _ in range(times):
         best = 0.2 + 0.6 * torch.rand(dims, dtype=torch.float64)
@@ -962,15 +964,16 @@ print(f"best loss, divided by that of random search: {wrong_way:.2f}")
 measured("12.4", 0)
 
 # %% trap="12.4" role="look"
-claim("best loss divided by random search's best loss, the tutorial's sign",
+claim("best loss divided by random search's best loss, with the tutorial's "
+      "sign",
       wrong_way, above=1)
 
 # %% [markdown] trap="12.4" role="why"
 # Random search wins, but not because there are eight settings. The tutorial looks for the
 # *largest* value, so it counts `mean - best` as the gain, but you want the smallest loss.
 # With this sign, the search goes where the Gaussian process expects the worst losses, and
-# only the five random runs help. Nothing warns you, because the results still have a best
-# row.
+# only the five random runs help. Nothing warns you, because even a bad search returns a
+# best run.
 
 # %% trap="12.4" role="why" tags=["plumbing"]
 middle = torch.full((8,), 0.4)
@@ -994,7 +997,8 @@ right_way = over_dice(bowl, 8, downward, times=16)
 print(f"best loss, divided by that of random search: {right_way:.2f}")
 
 # %% trap="12.4" role="repair"
-claim("best loss divided by random search's best loss, the sign of a loss",
+claim("best loss divided by random search's best loss, with the sign for a "
+      "loss",
       right_way,
       below=0.5)
 
@@ -1013,7 +1017,7 @@ plot_lines(range(1, 26), runs_in_order, xlabel="run", ylabel="loss",
 # %% [markdown] trap="12.4" role="repair"
 # The explorer below has two settings, but at first only one of them matters. Compare how
 # a grid, random search and the Gaussian process spend the same budget. Does a finer grid
-# find more? Then let the second setting matter.
+# find a better value? Then let the second setting matter.
 
 # %% role="explore" explorer="search_surface"
 from dlsys_helpers.explorers.search_surface import search_surface
@@ -1044,11 +1048,12 @@ for row in zip(z.tolist(), by_erf.tolist(), by_erfc.tolist()):
 # %% trap="12.4" role="more"
 claim("probability ten standard deviations down, by ndtr", by_erf[2],
       expected=0)
-claim("the same probability, by erfc", by_erfc[2], above=1e-24)
+claim("probability ten standard deviations down, by erfc",
+      by_erfc[2], above=1e-24)
 
 # %% [markdown] trap="12.4" role="folklore"
 # **Told:** A Bayesian search is for "less than `20` dimensions" (in the tutorial named
-# below). Elsewhere you read that with eight or more settings a Bayesian search is no
+# below). Elsewhere you read that with eight or more settings, a Bayesian search is no
 # better than random search, or that it is always the better choice. **Measured:** The
 # cell compares a Bayesian with a random search, 25 runs each, on three surfaces: the
 # bowl, a bowl in which only two settings matter, and a bowl with ripples, which has
@@ -1070,11 +1075,13 @@ for name, row in table.items():
     print(f"{name:11}", " ".join(f"{ratio:9.3f}" for ratio in row))
 
 # %% trap="12.4" role="folklore"
-claim("best loss divided by random search's best loss, bowl with 2 "
-      "settings",
+claim("bowl with 2 settings: best loss divided by random search's best "
+      "loss",
       table["bowl"][0], below=0.1)
-claim("the same, bowl with 12 settings", table["bowl"][2], below=0.7)
-claim("the same, ripples with 12 settings", table["rippled"][2], above=0.5)
+claim("bowl with 12 settings: best loss divided by random search's best "
+      "loss", table["bowl"][2], below=0.7)
+claim("ripples with 12 settings: best loss divided by random search's best "
+      "loss", table["rippled"][2], above=0.5)
 
 # %% [markdown] trap="12.4" role="folklore"
 # Each ratio comes from eight searches and can change by a factor of two or more when you
@@ -1141,12 +1148,12 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
 # %% [markdown] trap="12.5" role="situation" core=true fault="torch.where around sqrt: the gradient is NaN" symptom="loss is finite but the gradients are NaN: torch.where around sqrt, gradient clipping does not help"
 # ## The same picture twice
 #
-# A net maps each image to 8 numbers, and the loss is computed from the Euclidean
-# distances between pairs of images. Such a distance is a square root, whose slope is
-# infinite at zero. In one batch of 64 pairs, one pair is the same image twice. Your code
-# guards the root with `torch.where`; the code below shows five other guards. With each of
-# the six guards, this batch has the usual loss of 0.2. A review comment says: "Keep
-# `where`: it lets no infinite value through."
+# A net maps each image to 8 numbers, and the loss is the mean Euclidean distance between
+# paired outputs. Each distance is a square root, whose slope is infinite at zero. In one
+# batch of 64 pairs, one pair is the same image twice. Your code guards the root with
+# `torch.where`; the code below shows five other guards. With each of the six guards, this
+# batch has the usual loss of 0.2. A review comment says: "Keep `where`: it lets no
+# infinite value through."
 
 # %% trap="12.5" role="break"
 def guarded(d2):
@@ -1158,7 +1165,7 @@ right = x_train[torch.randint(1300, (64,))]
 right[7] = left[7]                           # the same image
 
 def gradients(root):
-    """Return the loss of the 64 pairs; the net has the gradients then."""
+    """Return the loss of the 64 pairs; leave the gradients in the net."""
     d2 = ((net(left) - net(right)) ** 2).sum(1)          # (64,)
     loss = root(d2).mean()
     net.zero_grad()
@@ -1199,7 +1206,7 @@ whole = sum(share == 0 for share in spoilt.values())
 # %% [markdown] trap="12.5" role="look"
 # With four of the six guards, one pair turns many gradients into NaN. The finite
 # gradients belong to units that are inactive for that pair. Clip the gradients from
-# `where`, take one SGD step, and count:
+# `where`, take one SGD step, and count the NaN values:
 
 # %% trap="12.5" role="look"
 loss = gradients(guarded)
@@ -1254,7 +1261,7 @@ draw_tree({**graph, "constant 0": "taken"},
               "d2's gradient is NaN.")
 
 # %% [markdown] trap="12.5" role="repair"
-# So keep the bad number out of both branches: apply `where` *before* the root, and again
+# Keep the bad number out of both branches: apply `where` *before* the root, and again
 # after the root.
 
 # %% trap="12.5" role="repair"
@@ -1274,9 +1281,9 @@ claim("fraction of NaN in the gradients with the safe root", mended,
       expected=0)
 
 # %% [markdown] trap="12.5" role="repair"
-# A NaN from the forward pass, as in trap 12.1, leaves a different trace from a NaN that
-# arises in the backward pass or is added to the loss. Choose a fault, drag it to a layer,
-# and guess which values and gradients are NaN before you look.
+# A NaN from the forward pass, as in trap 12.1, leaves a different trace from one that
+# arises in the backward pass or is added to the loss. In the explorer, choose a fault,
+# drag it to a layer, and guess which values and gradients are NaN before you look.
 
 # %% role="explore" explorer="nan_hunt"
 from dlsys_helpers.explorers.nan_hunt import nan_hunt
@@ -1285,14 +1292,15 @@ nan_hunt
 
 # %% [markdown] trap="12.5" role="more" topics="before the clipping · an infinity in place of the NaN"
 # Before clipping, the gradients of some hidden units were still finite, because these
-# units are inactive for this image, and an inactive ReLU passes nothing back. If the bad
-# value is an infinity instead of a NaN, clipping turns all other gradients into zeros.
+# units are inactive for the repeated image, and an inactive ReLU passes nothing back. If
+# the bad value is an infinity instead of a NaN, clipping turns all other gradients into
+# zeros.
 
 # %% trap="12.5" role="more"
 claim("loss", loss, above=0.1, below=0.4)
-claim("guards, of six, with gradients that are all finite", whole,
+claim("guards, of six, whose gradients are all finite", whole,
       expected=2)
-claim("largest gap between the losses with two guards",
+claim("largest gap between two guards' losses",
       max(by_guard.values()) - min(by_guard.values()), below=1e-4)
 claim("fraction of gradients that are NaN before clipping", before,
       above=0.2, below=0.95)
@@ -1324,9 +1332,9 @@ for name, (value, gradient) in family.items():
     print(f"{name:22} value finite: {value}   gradient: {gradient}")
 
 # %% trap="12.5" role="folklore"
-claim("lines, of five, with a value that is not finite",
+claim("functions, of five, with a value that is not finite",
       sum(not value for value, _ in family.values()), expected=0)
-claim("lines, of five, with a gradient that is not finite",
+claim("functions, of five, with a gradient that is not finite",
       sum(not gradient for _, gradient in family.values()), expected=4)
 
 # %% trap="12.5" role="exercise" points=3 difficulty=2 minutes=10
@@ -1474,7 +1482,7 @@ claim("is anything found when there is no fault", bool(places["no fault"]),
 # infinite gradient now and then is normal. The scaler skips that step and lowers its
 # scale.)
 #
-# A NaN can come from six places, and most other faults can come from more places. A
+# A NaN can come from six places, and most other faults can come from more than six. A
 # separate page, *Search for an unknown cause*, shows how to search for a cause that is on
 # no list. `dlsys incident` gives you six such searches to practise on, with a price for
 # each look.
@@ -1488,9 +1496,9 @@ claim("is anything found when there is no fault", bool(places["no fault"]),
 # tensor, after `backward()` and the optimizer step. At the end, the search deletes the
 # model and the optimizer.
 #
-# In trap 02.5, in a loop without `backward()`, a sum of losses kept every batch's
-# activations alive. Your own comment says: "Here `backward()` has freed the activations,
-# so only five numbers are left."
+# In trap 02.5, a loop without `backward()` summed its losses, and the sum kept every
+# batch's activations alive. Your own comment says: "Here `backward()` has freed the
+# activations, so only five numbers are left."
 
 # %% trap="12.6" role="break" tags=["plumbing"]
 import weakref
@@ -1531,7 +1539,7 @@ def wide():
 
 # %% trap="12.6" role="break"
 def train(net, opt, keep, **how):
-    """Train for 20 steps, keep() each loss; MB of activations held."""
+    """Train for 20 steps, keep() each loss; return MB of activations."""
     with counted():
         for x, y in parts:
             loss = F.cross_entropy(net(x), y)
@@ -1544,7 +1552,7 @@ def train(net, opt, keep, **how):
 
 # %% trap="12.6" role="break"
 def search(form):
-    """Run five trials; what they stored, and MB of three kinds."""
+    """Run five trials; return what they stored, and MB of three kinds."""
     stored, weights = [], []
     for _ in range(5):
         net, losses = wide(), []
@@ -1575,7 +1583,8 @@ print(f"{len(stored)} losses: {alive:.2f} MB of weights alive, "
 measured("12.6", alive + slopes + activations, right=(10, 15))
 
 # %% trap="12.6" role="look"
-claim("weights still in memory, as a number of classifiers", alive / one,
+claim("weights still in memory, as a multiple of one classifier's weights",
+      alive / one,
       expected=5)
 
 # %% [markdown] trap="12.6" role="why"
@@ -1614,7 +1623,7 @@ draw_tree({"weights, gradients": f"{reached:.1f} MB alive",
               "the loss in the list. The edge from the activations is cut.")
 
 # %% [markdown] trap="12.6" role="repair"
-# A Python number has no graph. So store `loss.item()`.
+# A Python number has no graph, so store `loss.item()`.
 
 # %% trap="12.6" role="repair"
 forms = {"loss": lambda loss: loss, "loss.detach()": torch.Tensor.detach,
@@ -1652,7 +1661,7 @@ claim("MB of weights in memory, with detached losses stored",
 # LayerNorm with dropout under AdamW. Each step adds only nodes to the sum's graph.
 # Activations do stay after `backward(retain_graph=True)`, in an `autograd.Function` that
 # keeps them on `ctx` without `save_for_backward`, or if you compute a second loss for the
-# log and never call `backward()` on this loss.
+# log and never call `backward()` on it.
 
 # %% trap="12.6" role="folklore"
 conv = nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 8, 3),
@@ -1688,9 +1697,9 @@ print(f"retain_graph {stays:.2f} MB; a loss for the log {logged:.3f} MB")
 # %% trap="12.6" role="folklore"
 claim("MB of activations held by a running sum, largest of three nets",
       max(held for held, _ in found.values()), expected=0)
-claim("nodes of such a sum over 20 steps, fewest of three nets",
+claim("nodes of a running sum over 20 steps, fewest of three nets",
       min(nodes for _, nodes in found.values()), above=100)
-claim("MB held with retain_graph", stays, above=1.9)
+claim("MB of activations held with retain_graph", stays, above=1.9)
 
 # %% [markdown] trap="12.6" role="folklore"
 # A loss for the log keeps only the tensors that its own nodes have saved. The rest of the
@@ -1782,7 +1791,8 @@ shifted = y_train.roll(1)                        # one line off
 one_batch, _ = trained(x_train[:50], shifted[:50], epochs=300)
 
 # %% trap="12.7" role="guess"
-guess("12.7", "What is the loss of this batch after the 300 steps?",
+guess("12.7", "What is the loss of the batch of 50 digits after the 300 "
+              "steps?",
       choices=["about 2.3",
                "about 1.5",
                "about 0.7",
@@ -1808,7 +1818,7 @@ print(f"trained on all digits: test accuracy {read:.0%}")
 claim("test accuracy with shifted labels", read, below=0.25)
 
 # %% [markdown] trap="12.7" role="why"
-# This net has more weights than the batch has pixels, so it can memorize 50 labels, right
+# The net has more weights than the batch has pixels, so it can memorize 50 labels, right
 # or wrong. The test shows that the loss can fall. It does not show whether the labels
 # belong to their images or whether the batches are put together correctly. Two other
 # faults also lead to a low accuracy:
@@ -1932,21 +1942,21 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
 # %% [markdown] trap="12.7" role="keep"
 # **Keep:** Overfitting one batch shows only that the loss can fall. This test also passes
 # with wrong labels. **In your own code:** Look at ten pairs of input and label as they
-# enter the model, count the classes in one batch, and compare a batch's loss with the
-# loss of that batch repeated twice. **Source:** [Zhang et al. 2017, "Understanding deep
+# enter the model, count the classes in one batch, and compare a batch's loss with its
+# loss when each row appears twice. **Source:** [Zhang et al. 2017, "Understanding deep
 # learning requires rethinking generalization"](https://arxiv.org/abs/1611.03530):
 # networks can memorize random labels.
 
 # %% [markdown] trap="12.8" role="situation" core=true fault="a job killed while saving leaves no checkpoint" symptom="checkpoint does not load after the job was killed: PytorchStreamReader failed, or Weights only load failed"
 # ## The file with the last state
 #
-# A job may be taken off its machine at any moment, so the job saves its state every few
+# A job may be taken off its machine at any moment, so it saves its state every few
 # minutes: `torch.save(state, "last.pt")`. The file below is small. A real checkpoint
 # takes minutes to write, and the job can be killed halfway through.
 #
-# You try such a kill 20 times. Each trial starts with a good `last.pt`; a child process
-# saves over it, and the kernel kills the child after a random number of bytes. Then you
-# try to load `last.pt`.
+# You kill a save 20 times. Each trial starts with a good `last.pt`; a child process saves
+# over it, and the kernel kills the child after a random number of bytes. Then you try to
+# load `last.pt`.
 
 # %% trap="12.8" role="break" tags=["plumbing"]
 import resource
@@ -2007,18 +2017,18 @@ print(f"killed {over[0]} times; {over[1]} files load")
 measured("12.8", over[1], right=(0, 0))
 
 # %% trap="12.8" role="look"
-claim("files that load afterwards", over[1], expected=0)
+claim("files that load after the kill", over[1], expected=0)
 
 # %% [markdown] trap="12.8" role="why"
-# Opening a file for writing empties it, and from then on the old state is gone. A file
+# Opening a file for writing empties it, and from then on, the old state is gone. A file
 # system's journal does not help. It protects against crashes of the machine, but it does
 # not undo what a killed process has done. The new state cannot be read before its last
 # byte is written, because a checkpoint is a zip archive, whose table of contents comes
 # last.
 #
-# So write to a *second* file, and rename it when it is complete. `os.replace` swaps the
-# name in a single step: a process that opens `last.pt` finds either the old file or the
-# new one.
+# Instead, write to a *second* file, and rename it when it is complete. `os.replace` swaps
+# the name in a single step: a process that opens `last.pt` finds either the old file or
+# the new one.
 
 # %% [markdown] trap="12.8" role="repair"
 # `os.fsync` waits until the bytes are on the disk. You need this call to survive a power
@@ -2232,7 +2242,7 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
 # signal arrives, it stores everything that the next step depends on, and it puts the file
 # where the next machine can find it.
 #
-# **How often?** Each save takes time, and on average each kill throws away the work of
+# **How often?** Each save takes time, and on average, each kill throws away the work of
 # half an interval. Suppose a save takes 1 minute and a kill comes every 10 hours. Add up
 # both kinds of lost time:
 
@@ -2250,9 +2260,8 @@ plot_lines([60 * t for t in every], {"time lost": [100 * v for v in lost]},
            xlabel="minutes between two saves", ylabel="% of the time",
            title="Saving too often costs time, too seldom costs steps",
            alt="Percentage of time lost, over the minutes between two "
-               "saves. The loss falls steeply from 20 % at 5 minutes to a "
-               "flat minimum of 6 % near 35 minutes, and then rises "
-               "slowly.")
+               "saves. It falls steeply from 20 % at 5 minutes to a flat "
+               "minimum of 6 % near 35 minutes, and then rises slowly.")
 
 # %% role="concept"
 claim("minutes between two saves, cheapest in the list", 60 * cheapest,
@@ -2261,9 +2270,8 @@ claim("minutes between two saves, by the formula", 60 * by_formula,
       expected=34.6, within=0.1)
 
 # %% [markdown] role="concept"
-# The lost time is smallest when the interval is the square root of the product of 2, the
-# save time and the time between kills ([Young
-# 1974](https://doi.org/10.1145/361147.361115)).
+# The lost time is smallest when the interval is the square root of 2 times the save time
+# times the time between kills ([Young 1974](https://doi.org/10.1145/361147.361115)).
 #
 # **When the signal arrives**, Python runs a *handler*. If the handler saved the model, it
 # might do so in the middle of a step. So the handler only sets a flag, and the loop
@@ -2350,10 +2358,10 @@ claim("largest gap between a weight and the unbroken run's weight",
 # **Where does the next machine find the file?** A spot machine's disk disappears with the
 # machine. Write the file locally, copy it to cloud storage under a new name such as
 # `step-000037.pt`, and then write that name to a small file called `latest`. Object
-# stores cannot replace a file by renaming another file in a single step, so the small
-# file `latest` takes the place of the rename. Delete an old checkpoint only after you
-# have read a newer checkpoint back. Store the tracker's run id in the checkpoint, so that
-# the resumed run continues the same curve (shown, not run):
+# stores cannot rename a file over another in a single step, so `latest` takes the place
+# of the rename. Delete an old checkpoint only after you have read a newer one back. Store
+# the tracker's run id in the checkpoint, so that the resumed run continues the same curve
+# (shown, not run):
 #
 # ```python
 # run = wandb.init(project="digits", id=stored["run_id"], resume="allow")
@@ -2409,9 +2417,9 @@ claim("different numberings in four starts",
       len({tuple(names) for names in starts}), expected=4)
 
 # %% [markdown] trap="12.9" role="look"
-# The model in such a script knows only the numbers, not the names. The next cell trains a
-# model with the numbers from the first start and evaluates the model with the numbers
-# from each of the four starts.
+# The script's model knows only the numbers, not the names. The next cell trains a model
+# with the numbers from the first start and evaluates it with the numbers from each of the
+# four starts.
 
 # %% trap="12.9" role="look" compare=false
 def numbers_of(names):
@@ -2452,7 +2460,7 @@ draw_blocks({"set in the script": ["Python starts", "secret is drawn",
                 "shell, the variable comes before Python starts.")
 
 # %% [markdown] trap="12.9" role="repair"
-# So set the variable before Python starts, in the shell or in the job file, or let the
+# Set the variable before Python starts, in the shell or in the job file, or let the
 # script restart itself. A third way needs no seed at all: sort the names.
 
 # %% trap="12.9" role="repair"
@@ -2485,11 +2493,11 @@ claim("different numberings in all starts with the variable set in time",
 # %% [markdown] trap="12.9" role="repair"
 # A sorted list still changes when you add a class, because all classes after the new
 # class move up by one. Only a list stored with the weights is stable. The exercise is
-# about such a stored list.
+# about such a list.
 
 # %% [markdown] trap="12.9" role="more" topics="a child of the script · the numbers from its own start"
 # A process started by the script, such as a worker with the start method `spawn`, reads
-# the variable at its start, so its hashes differ from its parent's hashes. And with the
+# the variable at its start, so its hashes differ from its parent's hashes. With the
 # numbers from its own start, the model classifies as it should.
 
 # %% trap="12.9" role="more"
@@ -2582,12 +2590,12 @@ def class_numbers(names: list, stored: dict) -> dict:
 # | cuBLAS, on a GPU | `CUBLAS_WORKSPACE_CONFIG=:4096:8` | in the shell, before CUDA starts |
 # | Python, numpy, torch | `random.seed(s)`, `np.random.seed(s)`, `torch.manual_seed(s)` | first lines |
 # | operations | `torch.use_deterministic_algorithms(True)` | before the model runs |
-# | choice of convolution | `torch.backends.cudnn.benchmark = False` | before the model runs |
+# | choice of convolution algorithm | `torch.backends.cudnn.benchmark = False` | before the model runs |
 # | order of the batches | `DataLoader(..., generator=torch.Generator().manual_seed(s))` | at the loader |
 # | augmentation | derived from seed, epoch and sample | in the dataset (12.3) |
 # | class numbers | sorted, and stored with the weights | at the data (12.9) |
 # | threads, workers, ranks, batch size | write them down, and use the same again | at the start |
-# | versions, GPU model, driver | write them down: with a different one, sums may be computed in a different order | at the start |
+# | versions, GPU model, driver | write them down: a different one may compute sums in a different order | at the start |
 # | data and code | hashes in the first line of the log | at the start |
 # | resuming | the generators' states and the position in the data, in the checkpoint | at each save (12.8) |
 #
@@ -2622,7 +2630,7 @@ def reproducible(seed):
 
 # %% role="concept"
 def trail(start=0, order=0, noise=0):
-    """Hash the parts of a run, in the order of their making."""
+    """Hash the parts of a run, in the order in which they are made."""
     torch.manual_seed(start)
     net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.2),
                         nn.Linear(32, 10))
@@ -2664,9 +2672,9 @@ claim("runs, of four, in which the right part is named",
 # ## A curve by batches and one by epochs
 #
 # You track a run with Weights & Biases offline, in a file that `wandb sync` uploads
-# later. The classifier trains for five epochs of twenty batches. After each batch you log
-# the loss with `run.log({"loss": ...}, step=batch)`, where `batch` counts all batches of
-# the run. At the end of each epoch you call `run.log({"val_loss": ...}, step=epoch)`.
+# later. The classifier trains for five epochs of twenty batches. After each batch, you
+# log the loss with `run.log({"loss": ...}, step=batch)`, where `batch` counts all batches
+# of the run. At the end of each epoch, you call `run.log({"val_loss": ...}, step=epoch)`.
 # Each curve should have its own axis.
 #
 # The run ends without an error. A folded cell reads the records from the file. (`wandb`
@@ -2896,7 +2904,8 @@ print("names in such a row:", sorted(merged[19]))
 claim("validation losses at the steps of batches",
       count(merged, "val_loss"), expected=5)
 claim("step of the first validation loss", places[0], expected=19)
-claim("is the epoch in its row", "epoch" in merged[19], expected=False)
+claim("does the first validation loss's row contain the epoch",
+      "epoch" in merged[19], expected=False)
 
 # %% trap="12.10" role="exercise" points=4 difficulty=3 minutes=15
 def rows_to_log(events: list) -> tuple:
@@ -2985,7 +2994,8 @@ versions = [version(x) for x in (x_train, x_train, one_pixel)]
 print(*versions, sep="\n")
 
 # %% role="concept"
-claim("versions of the data, the same data, and data with a changed pixel",
+claim("different versions of the data, the same data, and data with a "
+      "changed pixel",
       len(set(versions)), expected=2)
 
 # %% [markdown] role="concept"
@@ -3198,11 +3208,11 @@ def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
 # ## Nine, or not
 #
 # A detector looks for nines in the test digits. About one digit in ten is a nine. Every
-# night a job computes the detector's *F1 score*. Count the nines that the detector
+# night, a job computes the detector's *F1 score*. Count the nines that the detector
 # reports (true positives, TP), its false alarms (false positives, FP), and the nines that
 # it misses (false negatives, FN). F1 is $2\,TP / (2\,TP + FP + FN)$: 1 if the detector
 # finds every nine and reports nothing else, and 0 if it finds none. The job computes the
-# F1 of each batch of 8 digits and takes the mean. For `0 / 0` it uses 0, as scikit-learn
+# F1 of each batch of 8 digits and takes the mean. For `0 / 0`, it uses 0, as scikit-learn
 # does.
 #
 # The score is disappointing, whatever you change. To see what a detector without mistakes
@@ -3224,8 +3234,8 @@ nines = y_test == 9
 flawless = nightly(alarm=nines, nine=nines)
 
 # %% trap="12.12" role="guess"
-guess("12.12", "If an F1 of 1 counts as 100 %, what F1 does the job "
-      "report for these perfect answers?", unit="%")
+guess("12.12", "As a percentage, what F1 does the job report for the "
+               "perfect answers?", unit="%")
 
 # %% trap="12.12" role="look"
 batches = nines.split(8)
@@ -3241,7 +3251,7 @@ claim("F1 that the job reports for the labels", flawless, expected=0.6,
       within=0.02)
 
 # %% [markdown] trap="12.12" role="look"
-# The same perfect answers, at other batch sizes:
+# The plot shows the same perfect answers at other batch sizes:
 
 # %% trap="12.12" role="look" tags=["for-look"]
 by_size = {size: nightly(nines, nines, size) for size in (4, 8, 16, 64)}
@@ -3295,8 +3305,8 @@ claim("lowest F1 of the labels, by counts, in four batch sizes",
       min(by_counts), expected=1)
 
 # %% [markdown] trap="12.12" role="repair"
-# But such an object remembers. Suppose the job creates it once and uses it for six
-# nights. On the last night the job loads the wrong file, with an untrained detector. In
+# But the object remembers its counts. Suppose the job creates it once and uses it for six
+# nights. On the last night, the job loads the wrong file, with an untrained detector. In
 # the first line below, nobody calls `reset`. In the second, every night counts from zero:
 
 # %% trap="12.12" role="repair"
@@ -3316,10 +3326,11 @@ claim("F1 on the last night: never reset, minus counted from zero",
       log[-1] - own[-1], above=0.2)
 
 # %% [markdown] trap="12.12" role="more" topics="other numbers for 0/0 · sorted data · scikit-learn"
-# What if the job uses a 1 for `0 / 0`, or leaves such a batch out? With a 1, a detector
-# that never reports anything looks useful. If the job leaves such batches out, a false
-# alarm costs a lot in a batch without a nine, and little in a batch with one. The second
-# detector below finds every nine, and also takes each four for a nine.
+# What if the job uses a 1 for `0 / 0`, or leaves out each batch where `0 / 0` occurs?
+# With a 1, a detector that never reports anything looks useful. If the job leaves such
+# batches out, a false alarm costs a lot in a batch without a nine, and little in a batch
+# with one. The second detector below finds every nine, and also takes each four for a
+# nine.
 
 # %% trap="12.12" role="more"
 def filled(alarm, nine, empty, size=8):
@@ -3403,15 +3414,17 @@ def class_f1(batches, classes: int) -> torch.Tensor:
 
 # %% [markdown] trap="12.12" role="keep"
 # **Keep:** F1, precision and recall belong to a whole data set. Add up counts over the
-# batches, divide once, and start every evaluation from zero. **In your own code:** send
+# batches, divide once, and start every evaluation from zero. **In your own code:** Send
 # the labels through your evaluation as predictions. The score must be perfect at every
 # batch size. Then evaluate twice in a row, and the two scores must agree. **Source:**
-# [scikit-learn, f1_score](https://scikit-learn.org/stable/modules/generated/sklearn.metrics.f1_score.html),
+# [scikit-learn,
+# f1_score](https://scikit-learn.org/stable/modules/generated/sklearn.metrics.f1_score.html),
 # on `zero_division`. **Seen in the wild:** Keras 2.0 removed F1, precision and recall,
 # because computing them batch by batch is "more misleading than helpful"
 # ([keras-team/keras 5794](https://github.com/keras-team/keras/issues/5794)). A merged fix
-# of [JetBrains-Research/code2seq 112](https://github.com/JetBrains-Research/code2seq/pull/112)
-# resets metrics that had run on over all epochs.
+# of [JetBrains-Research/code2seq
+# 112](https://github.com/JetBrains-Research/code2seq/pull/112) resets metrics that had
+# kept counting over all epochs.
 
 # %% [markdown] role="concept"
 # ## Further
@@ -3420,9 +3433,8 @@ def class_f1(batches, classes: int) -> torch.Tensor:
 #
 # A loss that is not `nan` may still jump. In the plot below, the batch of step 100 comes
 # from a damaged file: its pixels are between 0 and 16 instead of between 0 and 1, and its
-# labels are shifted by one row. If you log the norm of all gradients next to the loss,
-# both values jump at this step, and you can check the norm *before* the optimizer takes
-# the step.
+# labels are shifted by one row. At this step, both the loss and the norm of all gradients
+# jump, and you can check the norm *before* the optimizer takes the step.
 
 # %% role="concept"
 def batch_of(step):
@@ -3433,7 +3445,7 @@ def batch_of(step):
 
 # %% role="concept"
 def spiked(optimizer, remedy, **settings):
-    """Train for 200 steps; the loss and the norm of each step."""
+    """Train for 200 steps; return the loss and the norm of each step."""
     torch.manual_seed(SEED)
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     opt, log = optimizer(net.parameters(), **settings), []
@@ -3472,11 +3484,14 @@ norms = spikes["SGD", "as it is"][:, 1]
 over_usual = (norms[100] / norms[50:100].median()).item()
 
 # %% role="concept"
-claim("norm of the damaged step, divided by median norm of the 50 before",
+claim("norm of the damaged step, divided by the median norm of the 50 "
+      "steps before it",
       over_usual, above=20)
-claim("loss in the ten steps after it, divided by the loss before, SGD",
+claim("SGD: loss in the ten steps after the damage, divided by the loss "
+      "before it",
       jump["SGD", "as it is"], above=3)
-claim("the same, largest of the four runs that clip or skip",
+claim("clip or skip, largest of four runs: loss after the damage, divided "
+      "by the loss before it",
       max(v for (_, remedy), v in jump.items() if remedy != "as it is"),
       below=1.8)
 
@@ -3492,7 +3507,7 @@ plot_lines(range(1, 201), {
 
 # %% [markdown] role="concept"
 # Clipping and skipping both save the net, under SGD with momentum and under Adam. If you
-# skip steps, log how many: in trap 12.11, a rule skips every step.
+# skip steps, log how many: in trap 12.11, a guard skips every step.
 #
 # ### Logits that grow, and QK-norm
 #
@@ -3525,9 +3540,10 @@ heads = {name: [attention_logits(size, name == "QK-norm")
 # %% role="concept"
 largest = {name: [z.abs().max().item() for z in found]
            for name, found in heads.items()}
-claim("growth of the largest logit when the weights grow 8 times",
+claim("growth of the largest logit when the weights grow eightfold",
       largest["plain"][-1] / largest["plain"][0], expected=64, within=0.01)
-claim("the same growth with QK-norm", largest["QK-norm"][-1]
+claim("growth of the largest logit with QK-norm when the weights grow "
+      "eightfold", largest["QK-norm"][-1]
       / largest["QK-norm"][0], expected=1, within=0.001)
 claim("largest logit with QK-norm, divided by the root of the width",
       max(largest["QK-norm"]) / 16**0.5, below=1.0001)
@@ -3591,7 +3607,7 @@ claim("exit status, as without the tool", ended.returncode, expected=0)
 
 # %% role="concept"
 def learned(mix=lambda rows: rows, seed=7):
-    """Train for 200 steps; weights, predictions. mix() orders a batch."""
+    """Train for 200 steps, return weights, labels; mix() orders a batch."""
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
@@ -3775,9 +3791,9 @@ claim("runs of Hyperband, divided by those of random search",
       runs[2] / runs[0], above=1.05)
 
 # %% [markdown] role="concept"
-# *Hyperband* is based on one idea: give many settings a short run, keep the better
-# settings, give these a longer run, and so on, until a few run to the end. This procedure
-# alone would drop a setting that starts slowly, so Hyperband repeats the procedure with
+# *Hyperband* is based on one idea: give many settings a short run, keep the better ones,
+# give them a longer run, and so on, until a few run to the end. This procedure alone
+# would drop a setting that starts slowly, so Hyperband repeats the procedure with
 # different lengths of the first run.
 #
 # Compare the numbers within a row before you compare the rows. One method's best and
@@ -3851,14 +3867,15 @@ print("rates:", " ".join(f"{r:.2f}" for r in fresh_rates))
 # %% role="concept"
 claim("is the killed run closed", study.trials[6].state.name == "FAIL",
       expected=True)
-claim("the same, seeded with the number of runs so far",
+claim("runs that repeat earlier settings, seeded with the number of runs "
+      "so far",
       sum(rate in rates for rate in fresh_rates), expected=0)
 
 # %% [markdown] role="concept"
 # ### The same search as a W&B sweep
 #
-# A sweep needs a server, so nothing in this section is run here. This is the
-# configuration of such a search ([documentation of its
+# A sweep needs a server, so nothing in this section is run here. This is a sweep's
+# configuration ([documentation of its
 # keys](https://docs.wandb.ai/models/sweeps/sweep-config-keys)):
 #
 # ```yaml
@@ -3885,7 +3902,7 @@ claim("the same, seeded with the number of runs so far",
 # %% [markdown] role="quiz"
 # **1. The loss is NaN, and anomaly mode names the backward operation of the loss function. The NaN**
 #
-# - [x] may arise in any layer before it :: Gradients are computed from the loss backwards, so the first bad gradient does not say where the values went bad.
+# - [x] may arise in any layer before the loss :: Gradients are computed from the loss backwards, so the first bad gradient does not say where the values went bad.
 # - [ ] arises in the loss function :: The NaN may arise there, but a NaN from any earlier
 #   layer looks the same, because the loss's backward operation is the first to return a
 #   NaN.
@@ -3919,9 +3936,9 @@ claim("the same, seeded with the number of runs so far",
 # %% [markdown] role="quiz"
 # **5. A job saves with `torch.save(state, "last.pt.new")`, then renames the file to `last.pt` with `os.replace`. The job is killed during the save. Then `last.pt`**
 #
-# - [ ] is half written :: Nothing is written into `last.pt`; the new bytes go to a different file.
+# - [ ] is half written :: Nothing is written into `last.pt`; the new bytes go to another file.
 # - [ ] is gone :: Only `os.replace` removes the old file, in a single step, and the job was killed before that.
-# - [x] holds the old state :: The half-written file has a different name.
+# - [x] holds the old state :: The half-written file has another name.
 
 # %% [markdown] role="quiz"
 # **6. A loop skips steps whose loss is not finite. In every row, the logits of some classes are minus infinity, and the labels are smoothed over all classes. The loop**
@@ -4090,8 +4107,8 @@ answers_here
 # %% [markdown] role="gpu"
 # **On the recorded H100**, all 20 sums differ. With deterministic algorithms, all sums
 # are equal, but adding the million rows takes 40 times as long. After 20 batches, `total
-# += loss` holds 1.38 GB. With `item()` nothing remains in memory, and the peak is 0.14
-# GB; under `no_grad` the peak is 0.02 GB. Anomaly mode launches 2.8 times as many
+# += loss` holds 1.38 GB. With `item()`, nothing remains in memory, and the peak is 0.14
+# GB; under `no_grad`, the peak is 0.02 GB. Anomaly mode launches 2.8 times as many
 # operations and takes 4.3 times as long.
 #
 # Calling `item()` at each step makes no measurable difference here: ten steps of this

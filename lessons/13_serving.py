@@ -3,11 +3,11 @@
 #
 # You have trained a model, and people want to talk to it. So you write a server. At
 # first, it answers one request at a time. Then it handles several requests from one
-# shared memory. Then the memory fills up, and the server also has to become faster. Later
-# somebody trains on its answers, and in the end somebody asks how fast it is.
+# shared memory. Then the memory fills up, and the server also has to become faster.
+# Later, somebody trains on its answers, and in the end, somebody asks how fast it is.
 #
 # Each of these steps takes a few lines, and each can go wrong without raising an error.
-# The answers are fluent, the tests are green, and the report looks good. In this stage
+# The answers are fluent, the tests are green, and the report looks good. In this stage,
 # you build that server around a small GPT and break it once at every step.
 
 # %% role="setup" tags=["parameters"]
@@ -45,16 +45,16 @@ begin(SEED, THREADS, DEVICE)
 # ## A model to serve
 #
 # The server needs a model. Here it gets a small GPT that reads and writes single letters.
-# This GPT has two blocks of width 64 and has been trained for a few seconds on the prose
-# of this course. Its code is folded below. It differs from the models of stage 8 in two
+# It has two blocks of width 64 and has been trained for a few seconds on the prose of
+# this course. Its code is folded below. The GPT differs from the models of stage 8 in two
 # ways. First, positions enter by *rotation* (RoPE): every query and key is rotated by an
 # angle that grows with its position, so a score depends only on the distance between the
 # two positions. Second, attention reads the keys and values of earlier letters from a
 # *cache*.
 #
 # A *KV cache* stores the key and the value of every letter that the model has read. With
-# the cache, a new letter costs the work of one position, not of the whole text again. The
-# price is memory: every letter of every request adds a key and a value in each layer.
+# the cache, a new letter costs the work of one position, not the work of the whole text.
+# The price is memory: every letter of every request adds a key and a value in each layer.
 #
 # The model produces an answer in two phases. *Prefill* reads the whole prompt in one call
 # and fills the cache. *Decode* then writes one letter per call, and each call reads all
@@ -113,7 +113,7 @@ class Block(nn.Module):
 
 # %% role="concept" tags=["plumbing"]
 def turn(x, places):
-    """x (B, H, n, D), rotated by the angles of its places (B, n)."""
+    """Rotate x (B, H, n, D) by the angles of its positions (B, n)."""
     half = x.shape[-1] // 2
     speeds = 1e4 ** (-torch.arange(half, device=x.device) / half)
     angles = (places[:, None, :, None] * speeds).to(x.dtype)
@@ -251,8 +251,8 @@ draw_grids(steps, rows="letters read, 1 to 6",
            title="Only with a causal mask do old keys stay as they were",
            alt="Two grids of six calls and six positions. A filled cell is "
                "a key that this call computed for the first time or "
-               "changed. With a causal mask only the diagonal is filled. "
-               "Without a mask each call fills every position up to the "
+               "changed. With a causal mask, only the diagonal is filled. "
+               "Without a mask, each call fills every position up to the "
                "newest.")
 
 # %% [markdown] role="concept"
@@ -277,15 +277,15 @@ claim("largest difference between the logits with the cache and without",
 # ## One memory for all
 #
 # Nobody knows how long an answer will be, so you do not reserve one long strip of memory
-# for each request. Instead, you cut the memory into *blocks*. Each block holds the keys
-# and values of four letters. Every request has a *table*, the list of its blocks in
-# order. Requests that begin with the same system prompt share the blocks of that prompt,
-# which are computed and stored once.
+# per request. Instead, you cut the memory into *blocks*. Each block holds the keys and
+# values of four letters. Every request has a *table*, the list of its blocks in order.
+# Requests that begin with the same system prompt share the blocks of that prompt, which
+# are computed and stored once.
 #
-# In the code below, Ann and Bob share the system prompt. Bob's answer is finished, and
-# his blocks go back to the free list. Then Cem arrives. Cem's prompt needs four blocks
-# and has nothing in common with the prompts of Ann and Bob. The design document says:
-# "Ann's table does not change, so her answer does not change either."
+# In the code, Ann and Bob share the system prompt. Bob's answer is finished, and his
+# blocks go back to the free list. Then Cem arrives. Cem's prompt needs four blocks and
+# has nothing in common with Ann's and Bob's prompts. Your design document says: "Ann's
+# table does not change, so her answer does not change either."
 
 # %% trap="13.1" role="break"
 SIZE = 4                                          # letters of a block
@@ -334,8 +334,8 @@ cem = admit(pool, cem_ids)
 
 # %% trap="13.1" role="guess" quoted="wrong"
 guess("13.1",
-      "How far does Cem's request shift the distribution of Ann's next "
-      "letter (0 %: not at all, 100 %: no overlap)?",
+      "From 0 % (not at all) to 100 % (no overlap), how far does Cem's "
+      "request shift the distribution of Ann's next letter?",
       choices=["0 %",
                "from 1 to 30 %",
                "from 30 to 70 %",
@@ -357,9 +357,9 @@ claim("blocks that are in both Ann's and Cem's table",
 # %% [markdown] trap="13.1" role="why"
 # Bob's table holds eight blocks, and four of them are also in Ann's table. The free list
 # cannot know that blocks are shared: `free += table` says "nobody reads these blocks",
-# but Ann's request still reads four. The next request that needs memory overwrites the
-# shared blocks. Ann's table has not changed, and every block number in it is valid. So
-# nothing fails, but Ann's answer is computed partly from Cem's keys.
+# but Ann's request still reads four of them. The next request that needs memory
+# overwrites the shared blocks. Ann's table has not changed, and every block number in it
+# is valid. So nothing fails, but Ann's answer is computed partly from Cem's keys.
 
 # %% trap="13.1" role="why"
 def owners(**tables):
@@ -378,8 +378,8 @@ draw_grids({"Ann and Bob are served": then,
            row_names=["Ann", "Bob", "Cem"], columns="blocks of the memory",
            legend="two owners, and neither of them knows",
            title="Four of Ann's blocks get a second owner",
-           alt="Two grids of three requests by twelve blocks. On the left "
-               "Ann and Bob share the first four blocks. On the right Bob "
+           alt="Two grids of three requests by twelve blocks. On the left, "
+               "Ann and Bob share the first four blocks. On the right, Bob "
                "is gone, and the first four, which are crossed, belong to "
                "both Ann and Cem.")
 
@@ -451,7 +451,7 @@ claim("Ann's next letter: total variation caused by Cem", moved,
 # that have no letter in common.
 
 # %% trap="13.1" role="more"
-claim("letters in the blocks of Ann's prompt that are not hers",
+claim("letters in Ann's prompt blocks that are not hers",
       foreign.sum(), above=10)
 
 # %% [markdown] trap="13.1" role="more"
@@ -460,7 +460,7 @@ claim("letters in the blocks of Ann's prompt that are not hers",
 # back twice, once at a *preemption* (when the request had to make room) and again at the
 # request's end, the second return frees blocks that another request has taken in the
 # meantime. If a shared last block is only half full, the server has to copy it before one
-# of its readers writes more. Otherwise two requests write into the same slot.
+# of its readers writes more. Otherwise, two requests write into the same slot.
 
 # %% trap="13.1" role="exercise" points=4 difficulty=3 minutes=14
 class Blocks:
@@ -532,9 +532,9 @@ class Blocks:
 # %% [markdown] role="concept"
 # ## Prompt and dice
 #
-# From here on the server writes answers letter by letter, and each letter is sampled.
+# From here on, the server writes answers letter by letter, and each letter is sampled.
 # Every request brings its own random numbers, its *dice*: one number between 0 and 1 for
-# each letter of the answer. The chosen letter is the first letter whose cumulative
+# each letter of the answer. The chosen letter is the first one whose cumulative
 # probability exceeds that number. So the prompt and the dice determine the answer. Such a
 # server is easy to test, because its letters must be the same whatever happens to its
 # memory.
@@ -580,7 +580,7 @@ claim("fraction of letters that are the same with a cache and without",
 # Many prompts begin with the same text. So when nobody reads a block any more, the server
 # does not wipe it. It keeps the block until the memory is needed, and stores it under a
 # *key* made from the block's letters. A new prompt is also cut into blocks, and a block
-# whose key is already known need not be computed again. (From here on a block has eight
+# whose key is already known need not be computed again. (From here on, a block has eight
 # letters.)
 #
 # In the code below, the first prompt consists of three blocks of a document and a
@@ -650,7 +650,7 @@ claim("letters found for a prompt that was never served", hits, expected=24)
 
 # %% [markdown] trap="13.2" role="why"
 # A key or a value does not depend only on the letters in its block. Keys and values are
-# computed for a certain position, and from the second layer on they also depend on
+# computed for a certain position, and from the second layer on, they also depend on
 # everything before that position. After a different prefix, the same eight letters have
 # different keys and values. The store returns the keys and values of the first request,
 # still rotated for their old positions. Attention does not depend on the order of keys
@@ -684,7 +684,7 @@ draw_tree({"start": "", "A": "1st, at 0", "B after A": "1st, at 8",
               "first branch.")
 
 # %% [markdown] trap="13.2" role="repair"
-# So include the previous block's key in each block's key. Then two keys are equal if and
+# Include the previous block's key in each block's key. Then two keys are equal if and
 # only if all letters from the start of the prompt to the end of the block are equal:
 
 # %% trap="13.2" role="repair"
@@ -706,7 +706,7 @@ again = prefill(gpt, store, first, key_chain)[2]
 print("with store:", repr(text.decode(chained)))
 
 # %% trap="13.2" role="repair"
-claim("chained keys: fraction of letters equal to those without a store",
+claim("chained keys: fraction of letters that are the same without a store",
       same(chained, alone), above=0.99)
 
 # %% [markdown] trap="13.2" role="more" topics="how far off the next letter is · adapters, images, new weights · a prompt that is found whole"
@@ -749,15 +749,14 @@ claim("chained keys: letters found for the same prompt again", again,
       expected=24)
 
 # %% [markdown] trap="13.2" role="more"
-# The second claim shows the same fault in a different form: the letters agree, but their
-# keys and values were computed with other weights. An *adapter* (LoRA) is a small change
-# to the weights, which a request can ask for. Everything that changes the keys and values
+# The second claim shows the same fault in another form: the letters agree, but their keys
+# and values were computed with other weights. An *adapter* (LoRA) is a small change to
+# the weights, which a request can ask for. Everything that changes the keys and values
 # belongs in the cache key: the adapter, an image in the prompt, the version of the
 # weights. It is enough to put all of this into the key of the first block, because the
-# chain passes it on. There are two more details. In this design, as in vLLM's, only
-# *full* blocks have a key. And if the whole prompt is found in the store, no letter is
-# left to compute, so there are no logits. Python's `hash` is not a safe key: `hash((-1,))
-# == hash((-2,))`.
+# chain passes it on. In this design, as in vLLM's, only *full* blocks have a key. And if
+# the whole prompt is found in the store, no letter is left to compute, so there are no
+# logits. Python's `hash` is not a safe key: `hash((-1,)) == hash((-2,))`.
 
 # %% trap="13.2" role="exercise" points=3 difficulty=2 minutes=12
 def block_keys(ids: list, size: int, extra: str) -> list:
@@ -807,9 +806,9 @@ def block_keys(ids: list, size: int, extra: str) -> list:
 # %% [markdown] role="concept"
 # ## A far cheaper model
 #
-# Besides the GPT there is a table that says how often each letter follows every other
-# letter. Using this table needs neither a cache nor a network. Some of the traps below
-# sample letters from the table.
+# Besides the GPT, there is a table that says how often each letter follows every other
+# letter. The table needs neither a cache nor a network. Some of the traps below sample
+# letters from the table.
 
 # %% role="concept"
 counts = torch.bincount(V * train_ids[:-1] + train_ids[1:], minlength=V * V)
@@ -820,7 +819,7 @@ pairs /= pairs.sum(1, keepdim=True)
 # ## The same seed
 #
 # Your server accepts a `seed` with each request and uses it to seed a generator. A tester
-# sends a prompt with seed 42 and notes the answer. At noon she sends the same prompt
+# sends a prompt with seed 42 and notes the answer. At noon, she sends the same prompt
 # again, while three other requests are being served. The logits of her row are the same
 # to the last digit.
 #
@@ -842,8 +841,8 @@ noon = sample([hers, *others], 400, seed=42)[0]   # she is row 0
 
 # %% trap="13.3" role="guess" quoted="wrong"
 guess("13.3",
-      "At what percentage of positions do her two answers have the same "
-      "letter?", unit="%")
+      "At what percentage of positions do the tester's two answers have "
+      "the same letter?", unit="%")
 
 # %% trap="13.3" role="look"
 percent = 100 * same(quiet, noon)
@@ -876,8 +875,8 @@ draw_lanes({"alone": tape(1), "among four": tape(4)}, unit="random numbers",
            marks=["not hers"],
            title="Among four, she gets every fourth random number",
            alt="Two lanes of sixteen pieces of the tape. Alone, every "
-               "piece is hers. Among four requests only every fourth piece "
-               "is.")
+               "piece is hers. Among four requests, only every fourth "
+               "piece is.")
 
 # %% [markdown] trap="13.3" role="repair"
 # Give each request its own generator, and let the generator travel with the request, not
@@ -885,7 +884,7 @@ draw_lanes({"alone": tape(1), "among four": tape(4)}, unit="random numbers",
 
 # %% trap="13.3" role="repair"
 def sample_each(starts, n, generators):
-    """As above, with a generator for each row."""
+    """n letters after each start, with a generator for each row."""
     letters, answers = list(starts), []
     for _ in range(n):
         letters = [torch.multinomial(pairs[a], 1, generator=die).item()
@@ -908,7 +907,7 @@ claim("fraction of letters that agree, one generator per request",
 # %% [markdown] trap="13.3" role="more" topics="a fresh generator at each step · seed + step · requests that move"
 # You may not want to store a generator state for every request. If you build a fresh
 # generator from the same seed at each step, every step gets the same random number. Such
-# an answer is reproducible, but it uses only a few letters. With `seed + step` the
+# an answer is reproducible, but it uses only a few letters. With `seed + step`, the
 # numbers differ from step to step, but seed `43` gets the numbers of seed `42` one step
 # earlier. Mix the seed and the step into one number instead:
 
@@ -935,15 +934,15 @@ kinds = {name: len({*answer_with(rule, 42)}) for name, rule in {
 print(kinds)
 
 # %% trap="13.3" role="more"
-claim("different letters in 200, the same seed at each step",
+claim("different letters among 200, with the same seed at each step",
       kinds["same seed each step"], below=6)
-claim("different letters in 200, seed and step mixed",
+claim("different letters among 200, with seed and step mixed",
       kinds["seed and step mixed"], above=15)
 
 # %% [markdown] trap="13.3" role="more"
 # One generator for each *row* of the batch works until a request ends and the next
 # request takes over its row. Whatever belongs to a request (random numbers, stop words,
-# grammar masks) has to move with it. Otherwise it acts on a different user's answer.
+# grammar masks) has to move with it. Otherwise, it acts on another user's answer.
 
 # %% trap="13.3" role="exercise" points=3 difficulty=2 minutes=12
 def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
@@ -1005,7 +1004,7 @@ def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
 # continue with the user's next message.
 #
 # Your test decodes the whole list of tokens at once and compares the result with the
-# text. It passes.
+# text. The test passes.
 
 # %% trap="13.4" role="break" tags=["plumbing"]
 def learn(data, n):
@@ -1098,7 +1097,7 @@ draw_ranks({"six tokens": [pieces, *sent.values()]},
 
 # %% trap="13.4" role="repair"
 def held_stream(tokens):
-    """The same text, as early as it can be sent."""
+    """Pieces of text, each as early as it can be sent."""
     decoder, waiting = codecs.getincrementaldecoder("utf-8")("replace"), ""
     for token in tokens:
         waiting += decoder.decode(token)
@@ -1127,7 +1126,7 @@ claim("the stream equals the text before the stop word", repaired == body,
 
 # %% trap="13.4" role="more"
 def late_stream(tokens):
-    """Searches the whole text, but has already sent its beginning."""
+    """Search the whole text, although its beginning has been sent."""
     decoder, sent = codecs.getincrementaldecoder("utf-8")("replace"), ""
     for token in tokens:
         piece = decoder.decode(token)
@@ -1214,7 +1213,7 @@ class Stream:
 # %% [markdown] trap="13.10" role="situation" fault="a grammar mask at each step changes which answer is likely" symptom="constrained decoding gives valid answers, and picks ones that the model finds unlikely"
 # ## One of twelve words
 #
-# A program will parse the answer, so it has to be one of twelve words. At each step you
+# A program will parse the answer, so it has to be one of twelve words. At each step, you
 # mask every letter that does not continue one of the twelve words, and sample from the
 # remaining letters. Now every answer is valid. The model's *own odds* of the twelve words
 # follow from the probability that the model gives to each whole word.
@@ -1256,8 +1255,8 @@ meant = [own(*one[1:]).softmax(0) for one in sets]   # given validity
 
 # %% trap="13.10" role="guess" quoted="right"
 guess("13.10",
-      "With the mask, how far is the distribution over the twelve words "
-      "from the model's own (0 %: equal, 100 %: no overlap)?",
+      "From 0 % (equal) to 100 % (no overlap), how far does the mask move "
+      "the distribution over the twelve words from the model's own?",
       choices=["about 5 %",
                "about 20 %",
                "about 50 %",
@@ -1335,7 +1334,7 @@ claim("largest total variation in the eight sets", max(apart), above=0.3)
 # A grammar with infinitely many answers cannot be enumerated. In that case, sample under
 # the mask and multiply the probability masses that the mask has left at each step. The
 # smaller this product, the more the mask favoured the answer, and you can use the product
-# to weight or reject answers. Most servers do neither, and for many uses validity is
+# to weight or reject answers. Most servers do neither, and for many uses, validity is
 # enough. But do not read the resulting frequencies as the model's beliefs.
 
 # %% trap="13.10" role="exercise" points=3 difficulty=2 minutes=10
@@ -1405,14 +1404,14 @@ claim("FLOPs of the prefill, divided by those of one letter",
 # its longest row. At every step, finished requests leave the batch and waiting ones take
 # their slots. This is *continuous batching*. A scheduler decides which requests to admit.
 # The server's memory has a fixed number of cache positions, and nobody knows how long an
-# answer will be. So the scheduler can admit every request that fits *now*, and evict a
+# answer will be. The scheduler can admit every request that fits *now*, and evict a
 # request when the others have grown. Later, the evicted request has to be read again from
 # the beginning. Or the scheduler can reserve room for the longest possible answer.
 #
 # Which of the two policies writes more letters in the same time, and by what factor?
 # Decide before you look. In the simulation, a call takes 1 unit of time to read the
-# weights, and 0.02 units more for each letter read or written. 200 requests share 6,000
-# cache positions. The answers have 200 letters on average and at most 800.
+# weights, and 0.02 units more for each letter read or written. The 200 requests share
+# 6,000 cache positions. The answers have 200 letters on average and at most 800.
 
 # %% role="concept" tags=["plumbing"]
 def queue(requests, seed):
@@ -1521,10 +1520,10 @@ draw_lanes({**{f"static {n[5:]}": s for n, s in static.items()},
            unit="steps", moments={"static: all done": long_way,
                                   "flowing: all done": short_way},
            title="The static batch waits for its longest answer",
-           alt="Eight lanes, four slots for each way. In the static batch, "
-               "slots are empty until the longest of four answers is "
-               "done. In the flowing batch the next request follows at "
-               "once, and all eight are done earlier.")
+           alt="Eight lanes, four slots for each kind of batch. In the "
+               "static batch, slots are empty until the longest of four "
+               "answers is done. In the flowing batch, the next request "
+               "follows at once, and all eight are done earlier.")
 
 # %% role="concept"
 claim("steps: static batch, divided by continuous", long_way / short_way,
@@ -1535,8 +1534,8 @@ claim("steps: static batch, divided by continuous", long_way / short_way,
 # server can cut the prompt into pieces and run each piece in the same step as other
 # requests' decoding. This is *chunked prefill*. In the explorer below, choose the load,
 # the memory and how prompts are read. Guess first: with room for 40,000 tokens, pieces of
-# 512 reduce either the longest wait between two tokens or the p99 of these waits, which
-# 99 % of them stay below. Which one?
+# 512 reduce either the longest wait between two tokens or the p99 of these waits (99 % of
+# the waits stay below it). Which one?
 
 # %% role="explore" explorer="scheduler"
 from dlsys_helpers.explorers.scheduler import scheduler
@@ -1551,7 +1550,7 @@ scheduler
 # still. Servers report these waits as *ITL* (inter-token latency, the time between two
 # tokens) or *TPOT* (time per output token, its mean over an answer), next to *TTFT* (time
 # to first token). *Goodput* is the number of requests per second that stay within the
-# limits set for both of these waits.
+# limits set for TTFT and for TPOT.
 
 # %% [markdown] trap="13.5" role="situation" core=true fault="a refused draft is replaced by a draw from the whole target" symptom="speculative decoding changes what the model writes, at the right acceptance rate"
 # ## A cheap writer and an expensive judge
@@ -1584,8 +1583,8 @@ from_target = comes_out(kept, p)                  # refused: draw from p
 
 # %% trap="13.5" role="guess"
 guess("13.5",
-      "How far is the written letters' distribution from the target's (0 "
-      "%: equal, 100 %: no overlap)?",
+      "From 0 % (equal) to 100 % (no overlap), how far is the written "
+      "letters' distribution from the target's?",
       choices=["about 30 %",
                "about 10 %",
                "about 1 %",
@@ -1632,8 +1631,8 @@ show(ax.figure, alt="Bars for nine letters. The lower part of each bar is "
      "only the draft has.")
 
 # %% [markdown] trap="13.5" role="repair"
-# So after a refusal, sample from what is missing: the positive part of the target minus
-# the draft, normalized. The acceptance rate stays the same, and the output follows the
+# After a refusal, sample from what is missing: the positive part of the target minus the
+# draft, normalized. The acceptance rate stays the same, and the output follows the
 # target's distribution up to rounding:
 
 # %% trap="13.5" role="repair"
@@ -1664,7 +1663,7 @@ speculation
 # - The draft is sampled at one temperature, and the ratio uses another.
 #
 # The last two rules use a `q` that the draft was not sampled from. (Even the right rule
-# can be slow, because in a full batch arithmetic is the limit, and every refused draft
+# can be slow, because in a full batch, arithmetic is the limit, and every refused draft
 # wastes arithmetic.)
 
 # %% trap="13.5" role="more" tags=["plumbing"]
@@ -1727,8 +1726,8 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
     than 0 and less than 1.
 
     x is kept if u is less than p[x] / q[x]; otherwise only v decides which
-    token is written. Over all x, u and v the token follows p exactly. token
-    is an int and kept a bool. p and q are not changed.
+    token is written. Over all x, u and v, the token follows p exactly.
+    token is an int and kept a bool. p and q are not changed.
 
     Example: p [0.5, 0.5], q [1., 0.], x 0: u 0.2 gives (0, True), u 0.7
     gives (1, False).
@@ -1763,7 +1762,7 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
 # ## Four letters in one call
 #
 # Now the draft proposes three letters at once, and one call to the GPT reads them. At
-# each of the four positions the GPT samples its own letter, with the random numbers of
+# each of the four positions, the GPT samples its own letter, with the random numbers of
 # the request. A drafted letter is accepted as long as it equals the letter that the GPT
 # sampled. At the first position where the two differ, you write the GPT's letter and drop
 # the remaining drafts.
@@ -1835,7 +1834,7 @@ claim("all entries kept: fraction of letters that are the same without "
 # The call that checked the drafts also wrote the keys and values of all four letters into
 # the cache. The entries after the first disagreement belong to letters that are in no
 # answer. They stay in the cache, the next letter gets a position after them, and from
-# then on the GPT attends to letters that nobody wrote.
+# then on, the GPT attends to letters that nobody wrote.
 
 # %% trap="13.6" role="why"
 holds = {"before": ["T", "h", "e", "", "", "", ""],
@@ -1848,8 +1847,8 @@ draw_ranks({"what the cache holds": [*holds.values()]}, ranks=[*holds],
            title="What was refused has already been read",
            alt="Three rows of seven cache positions. Before: T, h, e. "
                "After the check there are four more letters, and the last "
-               "two, a and r, are marked as refused. Rolled back: these "
-               "two are gone again.")
+               "two, a and r, are marked as refused. After the rollback, "
+               "these two are gone.")
 
 # %% [markdown] trap="13.6" role="repair"
 # Keep the entries from before the call, the entry of the letter that was fed first, and
@@ -1919,7 +1918,7 @@ def commit(past: int, draft: list, says: list) -> tuple:
 # %% [markdown] trap="13.6" role="hint"
 # 1. A guess is right if it equals what the model says after the preceding token. Compare
 #    `draft[i]` with `says[i]`, and stop at the first difference. What the model says
-#    after a wrong guess belongs to a different text.
+#    after a wrong guess belongs to another text.
 # 2. Also write the model's own token at that position; it costs no extra call. If all
 #    guesses are right, that token follows the last guess.
 # 3. The token that was fed first now has a cache entry, and so does each right guess. The
@@ -1944,10 +1943,10 @@ def commit(past: int, draft: list, says: list) -> tuple:
 # adds almost nothing to the loss.
 #
 # Real models often have a few channels whose keys are much larger than the rest. You
-# build such a model: in each head you make two key channels thirty times as large and the
-# same two query channels a thirtieth as large. The products of queries and keys stay the
-# same, and so does the loss. Then you measure how much the loss rises with 4-bit keys,
-# and how much it rises if you set all keys to zero.
+# build such a model: in each head, you make two key channels thirty times as large and
+# the same two query channels a thirtieth as large. The products of queries and keys stay
+# the same, and so does the loss. Then you measure how much the loss rises with 4-bit
+# keys, and how much it rises if you set all keys to zero.
 
 # %% trap="13.7" role="break"
 def with_outlier(model, factor=30):
@@ -1961,7 +1960,7 @@ def with_outlier(model, factor=30):
 
 # %% trap="13.7" role="break"
 class FourBits(Cache):
-    """Returns keys rounded to 15 levels; dims share a scale."""
+    """Return keys rounded to 15 levels; dims share a scale."""
 
     def __init__(self, dims):
         super().__init__()
@@ -1995,8 +1994,8 @@ lost = nats(outlier, FourBits(tensor)) - full
 
 # %% trap="13.7" role="guess"
 guess("13.7",
-      "How large is the rise with 4-bit keys, compared with the rise with "
-      "all keys at zero?",
+      "How large is the rise in loss with 4-bit keys, compared with the "
+      "rise with all keys set to zero?",
       choices=["more than half as large",
                "about a third as large",
                "about a tenth as large",
@@ -2011,7 +2010,8 @@ print(f"loss {full:.3f}; keys zero {worth:+.3f}; 4 bits {lost:+.3f}: "
 measured("13.7", 0)
 
 # %% trap="13.7" role="look"
-claim("loss added by 4 bits, divided by that of zero keys", lost / worth,
+claim("loss added by 4-bit keys, divided by loss added by zero keys",
+      lost / worth,
       above=0.5)
 
 # %% [markdown] trap="13.7" role="why"
@@ -2032,7 +2032,7 @@ gone = ((cache.layers[0][0] / grid).round() == 0).float().mean().item()
 draw_grids({"size of the keys": some / some.max(),
             "codes that are zero": zero.float()},
            rows="tokens", columns="channels of one head",
-           title="Two channels have all the levels",
+           title="Two channels get all the levels",
            alt="Two grids of twelve tokens by sixteen channels. On the "
                "left, two columns are dark and all others are pale. On the "
                "right, nearly all cells outside these two columns are "
@@ -2111,7 +2111,7 @@ draw_boxes({f"groups of {g}": {"codes": 16 * 0.5, "scales": 64 / g}
            limit_name="float32",
            title="A group of one token saves nothing",
            alt="Three stacks of bytes for one token and head. With groups "
-               "of one token the scales alone are as large as float32; "
+               "of one token, the scales alone are as large as float32; "
                "with groups of 32 they are small.")
 
 # %% trap="13.7" role="more"
@@ -2171,9 +2171,9 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 # ## What did you write, and how likely was it?
 #
 # Somebody trains the model on its own answers, so that good answers become likelier. For
-# each letter the trainer needs a *ratio*: the letter's probability now, divided by its
-# probability when it was sampled. In the first step both probabilities come from the same
-# weights.
+# each letter, the trainer needs a *ratio*: the letter's probability now, divided by its
+# probability when it was sampled. In the first step, both probabilities come from the
+# same weights.
 #
 # The server samples at temperature 0.8 from the smallest set of likeliest letters whose
 # probabilities sum to at least 0.9 (top-p). For each letter, it reports the
@@ -2280,16 +2280,17 @@ print(f"per letter: {mended.mean():.3f}, per answer: "
       f"{mended.prod(1).median():.3f}")
 
 # %% trap="13.8" role="repair"
-claim("largest distance of a ratio from 1, with temperature and kept set",
+claim("largest distance of a ratio from 1, with the temperature and the "
+      "kept set",
       (mended - 1).abs().max(), below=1e-4)
 
 # %% [markdown] trap="13.8" role="more" topics="the kept mass · a forgotten temperature · rounding noise · text that is tokenized again"
 # Each letter's ratio is the probability mass that was kept at its position. If the
 # trainer also forgets the temperature, the ratios here fall on both sides of 1. Without
-# top-p the *mean* ratio is then 1, although nearly every single ratio is wrong, because
-# over samples from `q` the mean of `p / q` is the sum of `p`, which is one for every `p`.
-# So look at the log ratios, in which rounding noise (for example from a server in
-# bfloat16) is small:
+# top-p, the *mean* ratio is then 1, although nearly every single ratio is wrong, because
+# the mean of `p / q` over samples from `q` is the sum of `p`, which is always one. So
+# look at the log ratios, in which rounding noise (for example from a server in bfloat16)
+# is small:
 
 # %% trap="13.8" role="more" tags=["plumbing"]
 mass = ((logits / 0.8).softmax(-1) * kept_sets).sum(-1)
@@ -2449,7 +2450,7 @@ draw_lanes(lanes, unit="seconds since the first arrival", marks=["waits"],
 
 # %% [markdown] trap="13.9" role="repair"
 # Start the clock when the request was *due*, whether or not it could be sent. And report
-# the load, because a latency without a load says nothing. At a high load a single run is
+# the load, because a latency without a load says nothing. At a high load, a single run is
 # noisy, so each point is the median of five runs:
 
 # %% trap="13.9" role="repair"
@@ -2477,11 +2478,11 @@ claim("p99 from arrival: load 0.95, divided by load 0.5",
       from_arrival[-1] / from_arrival[1], above=3)
 
 # %% [markdown] trap="13.9" role="more" topics="means · the closed loop · pads and pieces counted as tokens"
-# At half load the mean hides the wait. Throughput hides the wait at every load below 1:
+# At half load, the mean hides the wait. Throughput hides the wait at every load below 1:
 
 # %% trap="13.9" role="more" tags=["plumbing"]
 def closed_loop(clients=8, requests=16000, seed=SEED):
-    """Answers per second, when each client waits for its own."""
+    """Answers per second, when each client waits for its answer."""
     rng = random.Random(seed)
     free = [0.0] * clients
     for _ in range(requests):
@@ -2506,7 +2507,7 @@ claim("tokens with pads, divided by tokens",
       padded_sizes / sum(answer_sizes), above=1.5)
 
 # %% [markdown] trap="13.9" role="more"
-# The last claim above shows a different way to look fast: counting the pads of a batch as
+# The last claim above shows another way to look fast: counting the pads of a batch as
 # tokens. A third way is to send the same prompts twice, so that the prefix cache answers.
 # There is also a way to look slow: counting each piece of a stream as one token, although
 # speculation sends several tokens at once. Then the measured gaps between tokens are too
@@ -2620,16 +2621,16 @@ claim("short rows, one arange for all: fraction of letters equal to those "
       "of a row alone", agree["one arange for all"], above=0.95)
 
 # %% [markdown] role="concept"
-# With rotations, one `arange` for all rows is harmless, because within a row every
+# With rotations, one `arange` for all rows is harmless, because within a row, every
 # position is shifted by the same number and only differences count. One `arange` does
 # harm with a table of learned positions, and with rotations whose speeds depend on the
-# length (dynamic NTK and LongRoPE, two ways to handle longer texts). With rotations,
-# half of the repair is worse than none. If each row has its own positions in the prefill
-# but all rows share one position in decode, the short rows get a gap between prompt and
+# length (dynamic NTK and LongRoPE, two ways to handle longer texts). With rotations, half
+# of the repair is worse than none. If each row has its own positions in the prefill but
+# all rows share one position in decode, the short rows get a gap between prompt and
 # answer. The first letter is still right. **Seen in the wild:** In [unslothai/unsloth
 # 3699](https://github.com/unslothai/unsloth/issues/3699), the short prompts got garbage
 # and the longest one was right. The thread blames the positions that all rows shared in
-# decode; in the prefill each row had its own positions.
+# decode; in the prefill, each row had its own positions.
 
 # %% role="concept"
 claim("short rows, own positions first: fraction of letters equal to "
@@ -2708,8 +2709,8 @@ claim("logits after three refused tokens are cropped: largest difference",
 # `generate_batch` is the library's own server. It has a cache of pages, a queue, and
 # requests that join and leave the batch as it runs. Five requests ask for 24 tokens each.
 # One pass may read at most 24 tokens, so a long prompt is cut into pieces. A page (a
-# block of trap 13.1) holds 16 tokens. All five requests together need fifteen pages. You
-# first give the server 16 pages, then 12.
+# block of trap 13.1) holds 16 tokens. All five requests together need 15 pages. You first
+# give the server 16 pages, then 12.
 
 # %% role="concept" tags=["plumbing"]
 from transformers import GenerationConfig
@@ -2768,9 +2769,9 @@ claim("tokens that are read again with twelve pages", reread, above=10)
 # %% [markdown] role="concept"
 # Each answer is the same as when its request is served alone. With 12 pages, one request
 # has to leave when the others grow, and its tokens are read again later. Reading them
-# twice costs more passes but leaves no trace in the answers. This is the eviction from
-# the section *Who may come in*. On a GPU the library chooses the size of its cache from
-# the free memory; on a CPU you have to set it yourself.
+# twice costs extra passes but leaves no trace in the answers. This is the eviction from
+# the section *Who may come in*. On a GPU, the library chooses the size of its cache from
+# the free memory; on a CPU, you have to set it yourself.
 
 # %% [markdown] role="concept"
 # ### Greedy text and the size of the batch
@@ -2829,7 +2830,7 @@ claim("likeliest letters alone and among sixteen: fraction that agree",
 # **3. You keep one generator for each row of the batch. A seeded request is
 # reproducible**
 #
-# - [x] until it moves to a different row :: There it continues with the random numbers of
+# - [x] until it moves to another row :: There it continues with the random numbers of
 #   that row's previous request.
 # - [ ] always, because no other request draws from its generator :: Rows are reused, and each row keeps its generator.
 # - [ ] never, because the batch size changes :: The other rows draw from their own
@@ -2892,8 +2893,8 @@ claim("likeliest letters alone and among sixteen: fraction that agree",
 #
 # - [ ] is the same, because eight are served at a time :: Real users do not wait for each
 #   other; they queue.
-# - [ ] is lower, because they send fewer requests :: The latency depends on the load,
-#   and at a high load they wait.
+# - [ ] is lower, because they send fewer requests :: The latency depends on the load, and
+#   at a high load, they wait.
 # - [x] has to be measured with arrivals that do not wait for answers :: A closed loop
 #   slows down with the server; with no more clients than slots, no queue ever forms.
 
@@ -2945,7 +2946,7 @@ weight_bytes = 32 * layer_bytes + head_bytes
 token_bytes = 32 * 2 * 1024 * 2                  # keys, values, 16 bits
 
 def tokens_a_second(users, context):
-    """All users together, if memory is the limit."""
+    """Tokens per second of all users, if memory is the limit."""
     read = weight_bytes + users * context * token_bytes
     return users * sheet.memory_gbs * 1e9 / read
 
@@ -3003,7 +3004,7 @@ def cache_times():
 
 # %% role="gpu"
 def bandwidth(result, **row):
-    """GB/s that a row read, divided by the datasheet's."""
+    """GB/s read for one row, divided by the datasheet's bandwidth."""
     rate = result.value("gb", **row) / result.value("us", **row) * 1e6
     return rate / datasheet(result.device_name).memory_gbs
 
@@ -3049,8 +3050,8 @@ answers_here
 # W), which is 1,397 GB/s out of the datasheet's 2,039. With 8 bits, it reports 155.58
 # tokens per second, and with 4 bits (groups of 32) 196.80. The reported bandwidth divided
 # by the tokens per second is the amount that the model reads for one token: 13.3, 6.9 and
-# 4.4 GB. So from the bytes alone you would expect 1.9 and 3.0 times the speed, not two
-# and four times. With 4 bits, about a fifth of the bytes are the scales and zeros of the
+# 4.4 GB. From the bytes alone, you would expect 1.9 and 3.0 times the speed, not two and
+# four times. With 4 bits, about a fifth of the bytes are the scales and zeros of the
 # groups. **Source:** [pytorch-labs/gpt-fast,
 # README](https://github.com/pytorch-labs/gpt-fast/blob/0f925b5d4ce457b89a7ca6c9ce50f42bf2576945/README.md),
 # "Benchmarks".
@@ -3059,9 +3060,10 @@ answers_here
 # ## What you take with you
 #
 # - The prompt and the random numbers determine the answer if the kernels' results do not
-#   depend on the batch. If they do, only near ties may come out differently.
+#   depend on the batch. If the results do depend on it, only near ties may come out
+#   differently.
 # - A block is free when its last reader has left.
-# - The key of a block covers everything that the block was computed from.
+# - A block's cache key has to cover everything that the block was computed from.
 # - What belongs to a request travels with it: random numbers, stop words, masks.
 # - Decode a stream as one text, and hold back what may still change.
 # - A mask at each step makes answers valid, but it changes their odds.

@@ -9,7 +9,7 @@
 # Each of these losses takes three lines of code and is meant to keep the *policy*, the
 # model in training, near its starting point. Get one line wrong, and the loss still looks
 # as it should, nothing raises an error, and the policy ends up somewhere else. In this
-# stage you know exactly where the policy should go, and you watch where it goes.
+# stage, you know exactly where the policy should go, and you watch where it goes.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -90,8 +90,8 @@ def best_policy(start, reward, beta):
 best = best_policy(start, reward, BETA)
 
 # %% [markdown] role="concept"
-# The objective of any other policy is lower than the best policy's by exactly $\beta$
-# times the other policy's KL to the best one. Try a random policy:
+# Any other policy's objective is lower by exactly $\beta$ times its KL to the best
+# policy. Try a random policy:
 
 # %% role="concept"
 def worth(logp):
@@ -102,8 +102,8 @@ other = torch.randn(K, A).log_softmax(-1)
 lost = worth(best) - worth(other)
 
 # %% role="concept"
-claim("gap of a random policy's objective, divided by beta times its KL to "
-      "the best",
+claim("gap between a random policy's objective and the best, divided by "
+      "beta times its KL to the best policy",
       (lost / (BETA * kl(other, best))).item(), expected=1, within=0.001)
 
 # %% [markdown] role="concept"
@@ -126,7 +126,8 @@ draw_grids({"probability of each answer": shown.exp().clamp(max=0.5) * 2},
                "rewards are high.")
 
 # %% role="concept"
-claim("KL of the best policy to the start, beta 0.2 divided by beta 1",
+claim("best policy's KL to the start at beta 0.2, divided by its KL at "
+      "beta 1",
       (kl(best_policy(start, reward, 0.2), start)
        / kl(best, start)).item(), above=2)
 
@@ -184,11 +185,11 @@ claim("loss with the judge's rewards, divided by the loss with equal "
       "rewards", (true_reward / even).item(), below=0.9)
 
 # %% [markdown] role="concept"
-# So you could first learn the rewards from the pairs, and then train a policy on them.
-# There is a shorter way. The best policy is the start times $\exp(\text{reward} /
-# \beta)$, divided by the sum that normalizes it. Solve this for the reward, and you get
-# $\beta$ times the *log ratio*, log best - log start, plus a constant that is the same
-# for all answers to a prompt.
+# You could first learn the rewards from the pairs, and then train a policy on them. There
+# is a shorter way. The best policy is the start times $\exp(\text{reward} / \beta)$,
+# divided by the sum that normalizes it. Solve this for the reward, and you get $\beta$
+# times the *log ratio*, log best - log start, plus a constant that is the same for all
+# answers to a prompt.
 
 # %% role="concept"
 log_ratio = best - start                                 # (K, A)
@@ -197,7 +198,7 @@ print("reward minus beta times log ratio, the first prompt:",
       sorted({round(r, 4) for r in rest[0].tolist()}))
 
 # %% role="concept"
-claim("largest spread within a prompt of reward minus beta times log ratio",
+claim("reward minus beta times log ratio: largest spread within a prompt",
       (rest.amax(1) - rest.amin(1)).max(), below=1e-4)
 
 # %% role="concept"
@@ -211,10 +212,10 @@ show(ax.figure, alt="For each of three prompts, the sixteen answers are on "
      "a line of slope 1. The three lines are parallel.")
 
 # %% [markdown] role="concept"
-# A pair belongs to one prompt, so the constant cancels in the margin. In the margin,
-# replace each reward by $\beta$ times the policy's own log ratio. The loss then depends
-# only on the policy, the start and the pairs, and the policy that minimizes it has
-# learned the rewards implicitly:
+# A pair belongs to one prompt, so the constant cancels in the difference of the two
+# rewards. In this difference, replace each reward by $\beta$ times the policy's own log
+# ratio. The loss then depends only on the policy, the start and the pairs, and the policy
+# that minimizes it has learned the rewards implicitly:
 
 # %% role="concept"
 by_ratio = pair_loss(BETA * (best - start))
@@ -232,12 +233,12 @@ claim("gap between the loss from log ratios and the loss from rewards",
 # *tokens*. The answer's log-probability is the *sum* of its tokens' log-probabilities,
 # each given all the tokens before it. Only the answer counts, not the padding after it or
 # the given prompt. (In the difference between two answers' log-probabilities, a shared
-# prompt cancels. In a mean over tokens, the prompt does not cancel.) The logits at one
-# position predict the next token, so you have to shift the logits by one position.
+# prompt cancels; in a mean over tokens, it does not.) The logits at one position predict
+# the next token, so you have to shift the logits by one position.
 
 # %% role="concept"
 def token_logp(logits, ids):
-    """logits (B, T, V), ids (B, T) -> (B, T - 1), without the first."""
+    """Log-probabilities (B, T - 1) of ids (B, T), without the first."""
     return logits[:, :-1].log_softmax(-1).gather(
         -1, ids[:, 1:, None])[..., 0]
 
@@ -253,7 +254,8 @@ is_answer = (places >= prompts[:, None]) & (places < ends[:, None])
 is_read = places < ends[:, None]
 draw_grids({"read by the model": is_read, "summed": is_answer},
            rows="answers of a batch", columns="positions",
-           title="The model reads all, but only the answer is summed",
+           title="The model reads every token, but only the answer is "
+                 "summed",
            alt="Two grids with three rows of ten positions. On the left, "
                "every position is filled except the padding at the end of "
                "a row. On the right, only the positions of the answer, "
@@ -325,7 +327,7 @@ claim("KL to the start, divided by the best policy's KL to the start",
 # `reference = policy` copies a name, not a table. So policy and reference always agree,
 # the margin is 0, and the loss is log 2. But the *gradient* of the loss is not 0, because
 # only the reference's log-probabilities are detached. A pair pulls with a strength of
-# $\beta\,\sigma(-\beta\,\text{margin})$, which at a margin of 0 is half of $\beta$.
+# $\beta\,\sigma(-\beta\,\text{margin})$, which is half of $\beta$ at a margin of 0.
 #
 # Against a fixed reference, the margin grows, and the pair's pull fades. A pair judged
 # the other way round pulls back ever harder, until the two pulls balance. (Without such
@@ -341,9 +343,9 @@ plot_lines(margins.tolist(),
            title="A margin that never grows never lets go",
            xlabel="margin of a pair, nats",
            ylabel="pull of the pair",
-           alt="Pull of a pair against its margin. "
-               "With a fixed reference the curve falls from one to zero. "
-               "With a moving reference it is a flat line at one half.")
+           alt="Pull of a pair against its margin. With a fixed reference, "
+               "the curve falls from one to zero. With a moving reference, "
+               "it is a flat line at one half.")
 
 # %% [markdown] trap="14.1" role="repair"
 # Copy the policy before the first step. For a module, use `copy.deepcopy(policy)` and put
@@ -371,9 +373,9 @@ plot_lines(list(range(1, 401)),
             "best": [best_moved] * 400},
            title="The copy stops where it should",
            xlabel="step", ylabel="KL to the start, nats",
-           alt="KL to the start over 400 steps. With a copy it rises to "
+           alt="KL to the start over 400 steps. With a copy, it rises to "
                "the level of the best policy and stays near it. With a "
-               "moving reference it rises to several times that level.")
+               "moving reference, it rises to several times that level.")
 
 # %% [markdown] trap="14.1" role="more" topics="the mean over tokens · pairs the wrong way round · other ways to 0.693 · what a falling loss hides"
 # Taking *the mean over tokens* instead of the sum divides each margin by the answer's
@@ -386,9 +388,9 @@ claim("KL of the best policy: mean over 12 tokens, divided by the sum",
       (kl(loose, start) / kl(best, start)).item(), above=2)
 
 # %% [markdown] trap="14.1" role="more"
-# (SimPO and length-normalised DPO use the mean on purpose and choose beta to match.)
-# Training on *pairs the wrong way round* runs just as smoothly as on correct pairs. The
-# loss falls, and the reward falls with it:
+# (SimPO and length-normalized DPO use the mean on purpose and choose beta to match.)
+# Training on *pairs the wrong way round* runs just as smoothly as training on correct
+# pairs. The loss falls, and the reward falls with it:
 
 # %% trap="14.1" role="more"
 def swapped(logp):
@@ -469,9 +471,9 @@ def dpo_loss(policy: nn.Module, beta: float):
 # checkpoint. **Source:** [Rafailov et al. 2023, "Direct Preference
 # Optimization"](https://arxiv.org/abs/2305.18290). **Seen in the wild:** In
 # [YiyangZhou/POVID 11](https://github.com/YiyangZhou/POVID/issues/11), the reference was
-# the policy itself. TRL refuses to use a single object as both policy and reference,
-# since [huggingface/trl 5534](https://github.com/huggingface/trl/pull/5534) in KTO as
-# well.
+# the policy itself. TRL refuses to use a single object as both policy and reference; since
+# [huggingface/trl 5534](https://github.com/huggingface/trl/pull/5534), its KTO trainer
+# does so as well.
 
 # %% [markdown] role="concept"
 # ## A judge who errs
@@ -488,11 +490,11 @@ kl_price
 
 # %% [markdown] role="explore"
 # If the judge is right, a lower price of a nat earns more reward. If the judge errs, the
-# reward that the judge assigns still rises all the way. The true reward is 0.42 at a beta
-# of 1, 0.51 at 0.7, 0.49 at 0.5 and -0.24 at 0.3. At a price of 0.3, the judge's reward
-# for the trick pays for the trick's nats. The KL penalty protects a policy from its
-# judge's errors, but a plot of the judge's reward does not show when that protection
-# fails.
+# reward that the judge assigns still rises with every lower price. The true reward is
+# 0.42 at a beta of 1, 0.51 at 0.7, 0.49 at 0.5 and -0.24 at 0.3. At a price of 0.3, the
+# judge's reward for the trick pays for the trick's nats. The KL penalty protects a policy
+# from its judge's errors, but a plot of the judge's reward does not show when that
+# protection fails.
 
 # %% [markdown] trap="14.2" role="situation" core=true fault="rewards are grouped across prompts" symptom="right answers are pushed down, because their rewards are compared with those of other prompts"
 # ## Eight answers to each prompt
@@ -591,10 +593,10 @@ draw_grids({"view(-1, 4)": cut, "one prompt, one group": cut.T},
                "column is one.")
 
 # %% [markdown] trap="14.2" role="why"
-# This grouping does not push in the wrong direction. Other prompts' rewards have nothing
-# to do with *this* answer, so they add noise, not a direction. But the standard deviation
-# of such a group is many times too large, so every push is too small. The mean reward
-# rises slowly, and a plot of it does not look broken.
+# Grouping by view does not push in the wrong direction. Other prompts' rewards have
+# nothing to do with *this* answer, so they add noise, not a direction. But the standard
+# deviation of such a group is many times too large, so every push is too small. The mean
+# reward rises slowly, and a plot of it does not look broken.
 
 # %% [markdown] trap="14.2" role="repair"
 # View the list in the shape in which it was written, rounds by prompts, and take the mean
@@ -623,7 +625,7 @@ claim("right answers pushed down, one group per prompt", down_now,
       expected=0)
 
 # %% [markdown] trap="14.2" role="repair"
-# And a right answer's push is divided by the standard deviation of its own group:
+# A right answer's push is divided by the standard deviation of its own group:
 
 # %% trap="14.2" role="repair"
 spread = (rewards.view(-1, G).std(1).mean()
@@ -642,7 +644,7 @@ plot_lines(list(range(61)), {"one group per prompt": grouped,
            xlabel="step", ylabel="probability of the right answer",
            alt="Probability of the right answer over 60 steps. With one "
                "group per prompt, the probability ends near one. With the "
-               "whole batch as a group it ends lower, and with groups by "
+               "whole batch as a group, it ends lower, and with groups by "
                "view lower still.")
 
 # %% [markdown] trap="14.2" role="more" topics="the whole batch as a group · groups without a difference · unequal groups · without the division"
@@ -708,7 +710,8 @@ def group_advantage(rewards: torch.Tensor,
 #    its answers are.
 # 2. For each id in `prompt_ids.unique()`, take the rewards with this id, compute their
 #    advantages, and write the advantages to the same positions.
-# 3. The standard deviation of a single number is nan. Leave such an advantage at 0.
+# 3. The standard deviation of a single number is nan. In that case, leave the advantage
+#    at 0.
 
 # %% [markdown] trap="14.2" role="keep"
 # **Keep:** Compare an answer only with other answers to the same prompt. To make sure of
@@ -723,13 +726,13 @@ def group_advantage(rewards: torch.Tensor,
 # %% [markdown] trap="14.3" role="situation" core=true fault="the gradient of the KL penalty is zero on average" symptom="the KL penalty changes nothing, whatever its weight"
 # ## A price on every nat
 #
-# Now the policy samples its own answers. At each step, you make answers likelier that
-# earned more than their prompt's mean (*REINFORCE*). To keep the policy near the start,
-# you charge a price for its KL to the start. The KL is the mean of the *log-ratio*, log
-# policy minus log start, over answers that the policy samples. So you add to the loss
-# `BETA` times the mean log-ratio of the current sample. "The mean log-ratio estimates the
-# KL without bias," says a docstring in an older project, "so it keeps the policy near the
-# start."
+# Now the policy samples its own answers. At each step, you raise the probability of
+# answers that earned more than their prompt's mean (*REINFORCE*). To keep the policy near
+# the start, you charge a price for its KL to the start. The KL is the mean of the
+# *log-ratio*, log policy minus log start, over answers that the policy samples. So you
+# add `BETA` times the mean log-ratio of the current sample to the loss. "The mean
+# log-ratio estimates the KL without bias," says an older project's docstring, "so it
+# keeps the policy near the start."
 
 # %% trap="14.3" role="break"
 def drawn(logp, n=256):
@@ -757,7 +760,8 @@ held, _, held_way = learn(reinforce(log_ratio))
 # %% trap="14.3" role="guess" quoted="wrong"
 guess("14.3",
       "One run takes 50 steps with the penalty, the other 50 without. How "
-      "large is the first run's final KL, as a percentage of the second's?",
+      "large is the first run's final KL, as a percentage of the second "
+      "run's?",
       unit="%")
 
 # %% trap="14.3" role="look"
@@ -786,14 +790,14 @@ plot_lines(range(400), {
         "KL of the best policy.")
 
 # %% trap="14.3" role="look"
-claim("KL after 50 steps: with the penalty, divided by without",
+claim("KL after 50 steps with the penalty, divided by the KL without it",
       held_way[49] / free_way[49], expected=1, within=0.15)
 
 # %% [markdown] trap="14.3" role="why"
 # The value of the mean log-ratio is right, but its gradient is not. In `now - then`, the
 # start is a constant and has no gradient. The gradient of `now`, averaged over samples
 # from the policy itself, is zero: probabilities sum to 1, so making one answer likelier
-# makes the other answers less likely.
+# makes the others less likely.
 #
 # The true KL changes because different answers get sampled. Sampling has no gradient, so
 # autograd misses this part of the change. The figure averages over *all* answers, for a
@@ -857,13 +861,13 @@ claim("KL to the best policy, with half the square", kl(mended, best),
 
 # %% [markdown] trap="14.3" role="more" topics="in the reward · k3, the better estimate · tokens squared one by one"
 # You get the same mean gradient if you subtract the log-ratio from the *reward*, as a
-# number without gradient. PPO for language models traditionally does it in this way.
+# number without gradient. PPO for language models traditionally does it this way.
 #
-# GRPO adds a different estimate to the loss, *k3*: exp(-d) - 1 + d for a log-ratio d. As
-# an estimate of the KL's value, k3 is also unbiased. The estimate is never negative, and
-# near the start it has less noise than the log-ratio. As a loss, k3 has the gradient of
+# GRPO adds another estimate to the loss, *k3*: exp(-d) - 1 + d for a log-ratio d. As an
+# estimate of the KL's value, k3 is also unbiased. The estimate is never negative, and
+# near the start, it has less noise than the log-ratio. As a loss, k3 has the gradient of
 # the *other* KL, from the start to the policy. So k3 does pull on the policy (the thread
-# below calls k3 fine), but towards a different target:
+# cited below calls k3 fine), but towards another target:
 
 # %% trap="14.3" role="more" tags=["plumbing"]
 def priced(logp):
@@ -944,10 +948,10 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 # 1 + eps, with an eps of 0.2. Your old notes say: "An answer whose ratio has moved that
 # far is not pushed any further."
 #
-# The code below runs one such round of sixteen inner steps. The judge is in a hurry, so
-# each reward comes with noise. Of the eight answers to a prompt, the *winner* earned the
-# most reward, by merit or by luck. Before the first step, the winner's probability is
-# about a tenth on average.
+# The code below runs one round of sixteen inner steps. The judge is in a hurry, so each
+# reward comes with noise. Of the eight answers to a prompt, the *winner* earned the most
+# reward, by merit or by luck. Before the first step, the winner's probability is about a
+# tenth on average.
 
 # %% trap="14.4" role="break"
 def sample(policy, n=8):
@@ -1030,8 +1034,7 @@ draw_grids({"kept from the sampling": torch.maximum(now, old),
                "crossed: the policy in training is also used as old.")
 
 # %% [markdown] trap="14.4" role="repair"
-# So store the log-probabilities once, when the answers are sampled, before the first
-# step:
+# Store the log-probabilities once, when the answers are sampled, before the first step:
 
 # %% trap="14.4" role="repair"
 def inner_steps_kept(policy, answers, adv, steps=16, rate=2.0):
@@ -1077,7 +1080,7 @@ claim("first inner step: largest difference between computed again and "
 # step keeps pushing where the clip would stop it. At the learning rate of this trap,
 # eight noisy rewards decide everything: after ten rounds, that policy has almost settled
 # on one answer per prompt, and it stays there. The policy trained with the kept
-# log-probabilities still learns, and with most seeds it ends with a higher reward:
+# log-probabilities still learns, and with most seeds, it ends with a higher reward:
 
 # %% trap="14.4" role="more" tags=["plumbing"]
 def trained(inner, times=10, **how):
@@ -1089,7 +1092,7 @@ def trained(inner, times=10, **how):
     return policy
 
 def entropy(policy):
-    """Nats, mean over prompts."""
+    """Entropy in nats, mean over prompts."""
     return -(policy.exp() * policy).sum(-1).mean()
 
 (single, single_kept, small, small_kept, large, large_kept, late,
@@ -1146,7 +1149,7 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
     it was sampled; the clipped ratio stays between 1 - eps and 1 + eps.
     logp, logp_sampled: (N, T), each token's log-probability now and at
     sampling. adv: (N,), the advantage of each answer. In the first inner
-    step after sampling every ratio is 1, and the gradient is the gradient
+    step after sampling, every ratio is 1, and the gradient is the gradient
     of minus the mean of adv * logp.
 
     Gradients flow only to logp, even if logp_sampled or adv have a graph.
@@ -1185,15 +1188,15 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # %% [markdown] trap="14.5" role="situation" fault="returns run on across the end of an episode" symptom="the agent ends its episodes early; return does not rise, or an action that ends the episode gets credit for the next episode"
 # ## Ten turns with a caller
 #
-# Your model answers callers. A call has up to ten turns, and in each turn the model
+# Your model answers callers. A call has up to ten turns, and in each turn, the model
 # either answers or hangs up. The first answer helps most, with a reward of 1; the second
 # earns 1/2, the third 1/3, and so on. Hanging up earns nothing and ends the call; the
 # next caller is on the line at once. Every answer earns something, so a call earns most
 # if the model never hangs up.
 #
 # You train the policy on its *return*: the reward of a turn plus the rewards after it,
-# with another factor of 0.95 for each later turn. The ten probabilities to answer begin
-# at 73 %, so an average call has 2.6 answers.
+# with another factor of 0.95 for each later turn. The ten probabilities of answering
+# begin at 73 %, so an average call has 2.6 answers.
 
 # %% trap="14.5" role="break"
 TURNS, CALLS, STEPS = 10, 32, 60          # turns; lines; turns on a line
@@ -1227,7 +1230,7 @@ def by_turn(values, turn):
 
 # %% trap="14.5" role="break"
 def taught(returns, rounds=60, rate=5.0):
-    """The probability to answer at each turn, after training."""
+    """The probability of answering at each turn, after training."""
     logits = torch.ones(TURNS, requires_grad=True)
     for _ in range(rounds):
         turn, answered, rewards, ended = played(logits.detach().sigmoid())
@@ -1244,10 +1247,10 @@ stay = taught(returns)
 guess("14.5",
       "After training, how many answers does the model give in an average "
       "call?",
-      choices=["about 8, because every answer earns something",
-               "about 2.6, as before, because the returns are too noisy",
-               "fewer than 2, because it hangs up sooner",
-               "exactly 10, because hanging up earns nothing"])
+      choices=["about 8",
+               "about 2.6, as before",
+               "fewer than 2",
+               "exactly 10"])
 
 # %% trap="14.5" role="look"
 def answers_of(stay):
@@ -1305,7 +1308,7 @@ plot_lines(range(1, TURNS + 1), {
     "before training": torch.full((TURNS,), 0.73),
     "returns across calls": stay, "within a call": stay_within},
     title="Returns across calls teach hanging up at turns 2 to 4",
-    xlabel="turn", ylabel="probability to answer",
+    xlabel="turn", ylabel="probability of answering",
     alt="Three curves over ten turns. Before training, the probability is "
         "0.73 everywhere. With returns within a call, it is above 0.75 "
         "everywhere. With returns across calls, it falls to about 0.2 at "
@@ -1316,7 +1319,7 @@ claim("answers in a call, returns within a call", length, above=6)
 
 # %% [markdown] trap="14.5" role="more" topics="the end of the buffer · a time limit · GAE"
 # The buffer's last column is a different case: the collection stops there in the middle
-# of a call, and more rewards would have followed. If nothing stands for the missing
+# of a call, and more rewards would have followed. If nothing replaces the missing
 # rewards, the returns of the last columns are too small. Here is the mean return of a
 # first turn, in the first forty columns and in the last one:
 
@@ -1336,9 +1339,9 @@ claim("answers in a call before training",
       answers_of(torch.ones(TURNS).sigmoid())[0], expected=2.6, within=0.02)
 
 # %% [markdown] trap="14.5" role="more"
-# So if the call has not ended, the sum begins with an estimate of what follows the last
+# If the call has not ended, the sum begins with an estimate of what follows the last
 # column, the *value* of the next state. The same value belongs after a step at which a
-# time limit cut an episode off: the task went on, and only the recording stopped.
+# time limit cut an episode off, because the task went on and only the recording stopped.
 # Gymnasium reports the two cases separately, as `terminated` and `truncated`. GAE needs
 # the mask twice: once for the value of the next state, and once for the sum that runs
 # backwards.
@@ -1512,7 +1515,7 @@ plot_bars({"policy in training": 8 * 16, "reference": 8 * 2,
 few = batch_of("cpu", torch.float32, rows=3, size=5, vocabulary=40)
 claim("GB of log_softmax: whole, divided by row by row",
       peaks["whole"] / peaks["by_row"], above=6)
-claim("GB of the reference, divided by GB of log_softmax, whole",
+claim("GB of the reference, divided by GB of log_softmax for all rows",
       16 / peaks["whole"], above=1.5)
 claim("log-probabilities: difference between whole and by row",
       (whole(*few) - by_row(*few)).abs().max().item(), below=1e-5)
@@ -1531,7 +1534,7 @@ def forms():
 
 # %% role="gpu"
 def over(column):
-    """By row, divided by whole."""
+    """A measurement by row, divided by the same for all rows at once."""
     return (forms.value(column, form="by_row")
             / forms.value(column, form="whole"))
 
@@ -1548,12 +1551,12 @@ answers_here
 
 # %% [markdown] role="gpu"
 # **Keep:** A fixed reference assigns the same log-probability to the same answer every
-# time. So query the reference once, before training, and store one number per answer, the sum of its
-# tokens' log-probabilities. You then keep 8 bytes per pair instead of a model of 16 GB.
-# With an adapter (LoRA) you need no second model, because the policy with its adapter
-# switched off is the reference, if training began with a new adapter. If you do have to
-# call the reference during training, process one row at a time. (For the policy, going
-# row by row saves nothing, because the backward pass keeps all rows.)
+# time. So query the reference once, before training, and store one number per answer, the
+# sum of its tokens' log-probabilities. You then keep 8 bytes per pair instead of a model
+# of 16 GB. If training began with a new adapter (LoRA), you need no second model, because
+# the policy with its adapter switched off is the reference. If you do have to call the
+# reference during training, process one row at a time. (For the policy, going row by row
+# saves nothing, because the backward pass keeps all rows.)
 
 # %% [markdown] role="summary"
 # ## What you take with you

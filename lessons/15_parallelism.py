@@ -165,18 +165,18 @@ claim("bytes of 16 float32 values on the tape", sum(sent()),
 #
 # Autograd does not know `all_reduce`, so you write its backward pass by hand. Each part
 # counts once in the sum, so the backward pass gives every part the gradient of the sum.
-# The output is right. "So body's gradient also agrees, up to rounding," says a comment in
-# the code.
+# The output is right. "So the gradient of `body` also agrees, up to rounding," says a
+# comment in the code.
 
 # %% trap="15.1" role="break"
 def over_ranks(x):
-    """The sum over the ranks, a new tensor."""
+    """Return the sum over the ranks as a new tensor."""
     x = x.detach().clone()
     dist.all_reduce(x)
     return x
 
 def summed(part):
-    """The sum over the ranks; backward passes its gradient to part."""
+    """Return the sum over the ranks; backward gives part its gradient."""
     return over_ranks(part) + (part - part.detach())
 
 def split_layer(h, a, b):
@@ -196,7 +196,7 @@ def pieces(seed, rank=0, world=1):
 
 # %% trap="15.1" role="break"
 def train_rank(seed, x, y, steps=60):
-    """This rank's losses, body's first gradient, its weights at the end."""
+    """Return this rank's losses, body's first gradient, final weights."""
     body, a, b, head = pieces(seed, dist.get_rank(), dist.get_world_size())
     params = [*body.parameters(), *head.parameters(), a, b]
     opt, losses = torch.optim.AdamW(params, lr=3e-3), []
@@ -220,7 +220,7 @@ losses, grads, held = zip(*runs, strict=True)
 # %% trap="15.1" role="guess" quoted="wrong"
 guess("15.1",
       "In the first step, how large is the error of body's gradient on "
-      "rank 0, relative to the true gradient's norm?", unit="%")
+      "rank 0, as a percentage of the true gradient's norm?", unit="%")
 
 # %% trap="15.1" role="look" tags=["for-look"]
 def uncut(params, x):
@@ -245,8 +245,8 @@ claim("rank 0's gradient of body in the first step: error",
       gap(grads[0], true), above=0.25)
 
 # %% [markdown] trap="15.1" role="look"
-# The loss falls on both ranks, as it should. After the run, you save rank 0's copies and
-# join the two halves of the layer:
+# The loss falls on both ranks. After the run, you save rank 0's copies and join the two
+# halves of the layer:
 
 # %% trap="15.1" role="look" tags=["plumbing"]
 def joined(held, x, y):
@@ -291,13 +291,13 @@ draw_blocks({"forward": ["h", ("A0", "A1"), ("B0", "B1"), "+", "y"],
                 "from these parts.")
 
 # %% [markdown] trap="15.1" role="repair"
-# Put a second function at the layer's entrance, which returns `h` unchanged and, in the
+# At the layer's entrance, put a second function, which returns `h` unchanged and, in the
 # backward pass, sums its gradient over the ranks. Entrance and exit mirror each other:
 # the entrance copies forward and sums backward, and the exit does the reverse.
 
 # %% trap="15.1" role="repair"
 def entered(h):
-    """h itself; backward sums its gradient over the ranks."""
+    """Return h unchanged; backward sums its gradient over the ranks."""
     h = h.view_as(h)
     h.register_hook(over_ranks)
     return h
@@ -333,17 +333,20 @@ claim("bytes on the tape of 60 steps", sum(sent()),
 # The next claims compare the runs without and with the second sum:
 
 # %% trap="15.1" role="more"
-claim("copies of body and head after 60 steps without the sum: distance",
+claim("distance between the copies of body and head after 60 steps without "
+      "the sum",
       apart, above=0.1)
-claim("copies of body and head after 60 steps with the sum: distance",
+claim("distance between the copies of body and head after 60 steps with "
+      "the sum",
       gap(flat(whole[0][:6]), flat(whole[1][:6])), expected=0)
-claim("last losses of the two ranks with the sum: difference",
+claim("difference between the two ranks' last losses with the sum",
       abs(losses[0][-1] - losses[1][-1]), expected=0)
 
 # %% [markdown] trap="15.1" role="more"
 # `torch.distributed.nn.functional` has a differentiable `all_reduce`. Its backward pass
-# is also a sum. Such a sum is right if the ranks' losses are parts of one loss. Here the
-# ranks' losses are copies of one loss, so each half gets its gradient twice.
+# is also a sum. A sum in the backward pass is right if the ranks' losses are parts of one
+# loss. Here the ranks' losses are copies of one loss, so each half gets twice its true
+# gradient.
 
 # %% trap="15.1" role="more"
 def with_known_sum(seed, x, y):
@@ -380,7 +383,7 @@ def by_torch(seed, x, y):
 
 # %% trap="15.1" role="more"
 def torch_net(seed):
-    """The same cut, of a layer with biases."""
+    """A layer with biases, cut in the same way."""
     torch.manual_seed(seed)
     return nn.Linear(64, 32), nn.Sequential(
         nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 32))
@@ -397,7 +400,7 @@ claim("gradient of body with parallelize_module: error",
 
 # %% [markdown] trap="15.1" role="more"
 # The second bias belongs to neither half. Add this bias once, after the sum, because
-# inside the parts two ranks would count it twice. Its gradient, a sum over the rows of
+# inside the parts, two ranks would count it twice. Its gradient, a sum over the rows of
 # `dy`, is already complete on each rank, and so is the gradient of a half's own weights.
 # Neither gradient needs a collective call.
 
@@ -443,10 +446,10 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 #    `back @ a`, da is `back.T @ h`, and db is `dy.T @ units`.
 
 # %% [markdown] trap="15.1" role="keep"
-# **Keep:** Two matrices, cut by units and then by inputs, need two sums: one of outputs in
-# the forward pass, and one of the input's gradients in the backward pass. **In your
-# own code:** every few hundred steps, compare digests of all copies (norms, embeddings,
-# biases) across the ranks. Also compare the first gradient with a single rank's.
+# **Keep:** Two matrices, cut by units and then by inputs, need two sums: one of outputs
+# in the forward pass, and one of the input's gradients in the backward pass. **In your
+# own code:** Every few hundred steps, compare digests of all copies (norms, embeddings,
+# biases) across the ranks. Compare the first gradient with a single-rank run's.
 # **Source:** [Megatron-LM,
 # `mappings.py`](https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/tensor_parallel/mappings.py),
 # "forward: copy, backward allreduce". **Seen in the wild:** In [Megatron-LM
@@ -604,7 +607,7 @@ def loss_of(logits, labels):
 
 # %% trap="15.2" role="repair"
 def four_passes(seed, x, y):
-    """As above, but gradients are only added, never divided."""
+    """This rank's gradient if the passes only add up, undivided."""
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
     rank = dist.get_rank()
     mine = stages(seed)[rank]
@@ -701,8 +704,9 @@ def pass_losses(labels: list, divides: bool) -> list:
 
 # %% [markdown] trap="15.2" role="keep"
 # **Keep:** Code that divides a gradient divides everything in it, including earlier
-# passes. So divide the loss instead. **In your own code:** Run one step on the same rows,
-# once as one pass and once as four passes, and compare the gradients. **Source:** Torch's
+# passes' gradients. So divide the loss instead. **In your own code:** Run one step on the
+# same rows, once as one pass and once as four passes, and compare the gradients.
+# **Source:** Torch's
 # [schedules.py](https://github.com/pytorch/pytorch/blob/00722e648b740f91d0e71494baa17891749fd291/torch/distributed/pipelining/schedules.py),
 # where `scale_grads` is true by default, for a loss that is a mean. **Seen in the wild:**
 # [torchtitan 1733](https://github.com/pytorch/torchtitan/issues/1733) describes "an
@@ -737,7 +741,7 @@ class CopyNet(nn.Module):
         self.head = nn.Sequential(nn.RMSNorm(d), nn.Linear(d, 20))
 
     def enter(self, part, at):
-        """h of letters (B, n) at these places; its query, key, value."""
+        """h of letters (B, n) at these positions; its query, key, value."""
         h = self.letter(part) + self.place(at)
         qkv = self.qkv(self.norm(h)).unflatten(-1, (3, 2, -1))
         return h, *qkv.permute(2, 0, 3, 1, 4)     # each (B, heads, n, d)
@@ -800,7 +804,7 @@ split_net, split_loss = trained(halves)
 
 # %% trap="15.3" role="guess"
 guess("15.3",
-      "What is the model's loss on these uncut sequences, in nats?",
+      "What is the model's loss on the uncut sequences, in nats?",
       choices=["0.0",
                "1.5",
                "3.0",
@@ -828,7 +832,7 @@ claim("whole sequences: loss of the net that was trained on two ranks",
 # half has positions never used in training, so their embeddings are still random.
 
 # %% trap="15.3" role="why"
-claim("elements of positions 16 to 31 that got a gradient",
+claim("embedding values of positions 16 to 31 that got a gradient",
       split_net.place.weight.grad[16:].count_nonzero().item(), expected=0)
 
 # %% [markdown] trap="15.3" role="why"
@@ -949,7 +953,7 @@ claim("positions of rank 0, out of 4, with a label from elsewhere",
 
 # %% trap="15.3" role="more"
 def rotated(x, place, base=100.0):
-    """x (D,), rotated by the angles of its place."""
+    """Rotate x (D,) by the angles of its position."""
     angles = place * base ** (-torch.arange(len(x) // 2) / (len(x) // 2))
     a, b = x.chunk(2)
     return torch.cat([a * angles.cos() - b * angles.sin(),
@@ -1048,9 +1052,9 @@ def local_view(tokens: torch.Tensor, labels: torch.Tensor, rank: int,
 # *router* picks a few of these experts for each token, and only the picked experts are
 # computed. So a layer can have ten times the weights without costing more work per token.
 # The extra weights do cost memory, so each GPU holds only some of the experts. A token
-# lives on one GPU, but its expert may be on a different GPU. Weights are large and a
-# token is a single row of values, so the token travels: one `all_to_all` takes the token
-# to its expert (*dispatch*), and a second one brings the result back (*combine*). In the
+# lives on one GPU, but its expert may be on another GPU. Weights are large and a token is
+# a single row of values, so the token travels: one `all_to_all` takes the token to its
+# expert (*dispatch*), and a second one brings the result back (*combine*). In the
 # backward pass, the gradients make the same two trips.
 
 # %% role="concept"
@@ -1189,7 +1193,7 @@ claim("four experts, weights divided: loss relative to one layer",
 # Two paths lead from the router to the loss. *Which* expert is an index, and an index has
 # no gradient. *How much* the expert counts is its weight. With one expert per token, the
 # weight divided by the sum is one, whatever the router says. So the router stays at its
-# random start, so each expert gets tokens of every kind.
+# random start, and each expert gets tokens of every kind.
 
 # %% trap="15.4" role="why" tags=["plumbing"]
 def router_pull(k, weigh):
@@ -1263,7 +1267,7 @@ claim("four experts, weights not divided: loss relative to one layer",
 # With two experts per token, the divided weights still say which expert counts more, so
 # the router learns. A small number added to the sum, to avoid a division by zero, lets a
 # trickle of gradient through. A softmax over only the chosen scores is the same division,
-# and for a single score it returns one:
+# and for a single score, it returns one:
 
 # %% trap="15.4" role="more" tags=["plumbing"]
 stayed = gap(net.router.weight, start.router.weight)
@@ -1306,18 +1310,18 @@ claim("1e-6 in the sum, AdamW: loss relative to one layer",
       lost(dripped) / single, below=0.2)
 
 # %% [markdown] trap="15.4" role="more"
-# Without such a number in the sum, the router still moves a little, because AdamW scales
-# up even rounding errors and because of weight decay. This toy model computes every
-# expert and discards most results. Fast code gathers each expert's tokens before it
-# computes. A model's configuration says whether the weights are divided
+# Without a small number in the sum, the router still moves a little, because AdamW scales
+# up even rounding errors and applies weight decay. This toy model computes every expert
+# and discards most results. Fast code gathers each expert's tokens before it computes
+# their outputs. A model's configuration says whether the weights are divided
 # (`norm_topk_prob`). A model trained with the division has to run with it.
 
 # %% [markdown] trap="15.4" role="folklore"
 # **Told:** A router needs two experts per token, because a single expert has nothing to
 # be compared with. **Measured:** One expert is enough if its weight is the router's
-# probability for it. The softmax compares this expert with all others. (That a router
-# needs two experts was an early conjecture. The paper below reports the conjecture and
-# does without the second expert.)
+# probability for that expert. The softmax compares this expert with all others. (That a
+# router needs two experts was an early conjecture. The paper below reports the conjecture
+# and does without the second expert.)
 
 # %% trap="15.4" role="folklore"
 claim("one expert per token, not divided: how far the router moved", moved,
@@ -1331,7 +1335,7 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
     token all differ, and so do their probabilities in float32. k: 1 to E.
     experts: (..., k) int64, the likeliest first. weights: (..., k) float32,
     computed in float32: the probability of each of these experts under the
-    softmax over all E. With renorm they are divided by their sum, so that
+    softmax over all E. With renorm, they are divided by their sum, so that
     they add up to 1, but never for k = 1, because then the router would get
     no gradient. The gradient of each weight flows to logits, including
     through the sum that divides it. Inputs are not changed.
@@ -1377,8 +1381,8 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
 # balance loss of 1, the smallest possible value.
 #
 # Each token visits two of the eight experts, so an even load is 25 % of the tokens per
-# expert. With a weight of 5, you add the balance loss to the task's loss, and you print
-# its value.
+# expert. You add the balance loss to the task's loss, with a weight of 5, and print its
+# value.
 
 # %% trap="15.5" role="break"
 def squared(chances, chosen):
@@ -1449,7 +1453,7 @@ claim("counts squared, weight 5: fraction of tokens at the busiest expert",
       percent / 100, above=0.5)
 
 # %% [markdown] trap="15.5" role="why"
-# A count is made from indices, and an index has no gradient. So this loss gives no
+# A count is made from indices, and an index has no gradient. So the balance loss gives no
 # parameter a gradient, and its weight does not matter. `backward` does not complain,
 # because the task's part of the sum has a gradient. Without the balance loss, the trained
 # mixture is the same, to the last bit.
@@ -1473,7 +1477,7 @@ claim("router at weight 5 and without a balance loss: largest difference",
 
 # %% trap="15.5" role="repair"
 def counts_and_chances(chances, chosen):
-    """The same, with a gradient through the probabilities."""
+    """The balance loss, with a gradient through the probabilities."""
     experts = chances.shape[1]
     share = F.one_hot(chosen, experts).float().mean((0, 1))
     return experts * (share * chances.mean(0)).sum()
@@ -1512,7 +1516,7 @@ claim("counts times probabilities: tokens at the busiest expert",
 # no loss: each expert's score gets a bias, which is raised for experts chosen too rarely.
 # On several ranks, the counts have to be summed over all ranks.
 #
-# A balance loss that takes a mean over the wrong axis is harder to detect. It prints
+# A balance loss that takes a mean over the wrong axis is harder to detect. Its value is
 # 1.00, the value of an even load, from the first step to the last. Even the right formula
 # is no reliable measure: its value falls below 1 when counts and probabilities disagree.
 # So print the counts themselves.
@@ -1542,10 +1546,10 @@ claim("counts times probabilities: idle experts of eight", idle_mended,
       below=1.5)
 
 # %% [markdown] trap="15.5" role="more"
-# With one expert per GPU, the layer is done when the busiest expert is done. And to a
-# router, a *pad* is a token like any other, so pads count in the load. An expert may have
-# a fixed number of slots (a *capacity*), given out first come, first served. Then pads on
-# the left take the slots, and the layer returns zeros for a real token without a slot.
+# With one expert per GPU, the layer is done when the busiest expert is done. To a router,
+# a *pad* is a token like any other, so pads count in the load. An expert may have a fixed
+# number of slots (a *capacity*), given out first come, first served. Then pads on the
+# left take the slots, and the layer returns zeros for a real token without a slot.
 
 # %% trap="15.5" role="more" tags=["plumbing"]
 def refused(pads, masked, n=512, experts=4, spare=1.25):
@@ -1587,9 +1591,10 @@ with torch.no_grad():
     at_rest = counts_and_chances(*even_only(x)[1:]).item()
 
 # %% trap="15.5" role="folklore"
-claim("four kinds, weights divided, with a balance loss: its value",
+claim("four kinds, weights divided: value of the balance loss",
       at_rest, expected=1, within=0.03)
-claim("the same router: tokens whose expert serves mostly their kind",
+claim("the router trained by the balance loss: tokens whose expert serves "
+      "mostly their kind",
       sorted_share(even_only), below=0.7)
 
 # %% trap="15.5" role="exercise" points=3 difficulty=2 minutes=12
@@ -1642,9 +1647,9 @@ def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="15.6" role="situation" fault="a checkpointed block draws other numbers when it runs again" symptom="training is worse with activation checkpointing, though the first loss is the same; BatchNorm sees each batch twice"
 # ## Less kept, more computed
 #
-# The backward pass needs the values computed in each layer, and with many tokens these
+# The backward pass needs the values computed in each layer, and with many tokens, these
 # values take most of the memory. *Activation checkpointing* keeps only each block's input
-# and runs the block a second time when the backward pass gets there. You wrap six blocks
+# and runs the block a second time when the backward pass reaches it. You wrap six blocks
 # in activation checkpointing.
 #
 # Each block drops half of its activations. Ranks with different rows should not drop the
@@ -1683,7 +1688,7 @@ class DropBlock(nn.Module):
 
 # %% trap="15.6" role="break" tags=["plumbing"]
 class DropNet(nn.Module):
-    """Six blocks; run(block, h) is how each of them is called."""
+    """Six blocks; run(block, h) calls each of them."""
 
     def __init__(self, rank):
         super().__init__()
@@ -1731,10 +1736,10 @@ losses_few, gradient_few = drop_steps(again)      # inputs are kept
 # %% trap="15.6" role="guess" quoted="wrong"
 guess("15.6",
       "What is the cosine between the two gradients of the first step?",
-      choices=["about 0: it is a different network",
-               "about 0.6: half of the masks agree",
-               "about 0.95: the rows average it out",
-               "1: torch restores the random state"])
+      choices=["about 0",
+               "about 0.6",
+               "about 0.95",
+               "exactly 1"])
 
 # %% trap="15.6" role="look"
 cosine = F.cosine_similarity(gradient_few, gradient_all, 0).item()
@@ -1806,7 +1811,7 @@ claim("cosine of the gradients with the generators restored", back,
 
 # %% trap="15.6" role="repair" tags=["plumbing"]
 def smooth(losses):
-    """Means over 8 steps, which is once over the data."""
+    """Means over 8 steps, which are one epoch."""
     return torch.tensor(losses).view(-1, 8).mean(1).tolist()
 
 runs_of = {"all kept": losses_all, "checkpoints": losses_few,
@@ -1819,15 +1824,15 @@ plot_lines(range(1, 11), {name: smooth(run) for name, run in
            title="The same masks twice, and training goes faster",
            xlabel="epoch", ylabel="training loss (nats)",
            alt="Two lines of training loss over ten epochs. They are equal "
-               "at first. Then the line with the dice put back falls "
+               "at first. Then the line with the generators restored falls "
                "faster, and the line with plain checkpoints stays above "
                "it.")
 
 # %% [markdown] trap="15.6" role="more" topics="what it costs · a flag · BatchNorm counts twice · halving the momentum"
 # A noisy gradient still reduces the loss, so this fault raises the final loss but causes
-# no crash. torch also has a flag that makes ordinary dropout behave this way:
-# `preserve_rng_state=False`. This flag saves a little time and is meant for blocks that
-# draw no random numbers.
+# no crash. Torch also has a flag that makes ordinary dropout behave this way:
+# `preserve_rng_state=False`. It saves a little time and is meant for blocks that draw no
+# random numbers.
 
 # %% trap="15.6" role="more"
 def ordinary(run):
@@ -1908,7 +1913,7 @@ claim("batches counted after one step, second run on copies",
 # %% trap="15.6" role="exercise" points=4 difficulty=3 minutes=18
 def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Compute block(x) without keeping the block's inner values for the
-    backward pass. In the backward pass the block runs a second time, once
+    backward pass. In the backward pass, the block runs a second time, once
     for each call.
 
     Output, gradients of x and of the block's parameters, its buffers and
@@ -1921,7 +1926,7 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
     or by assigning a new tensor of any shape. Between a call and its one
     backward there may be further calls of the block and other draws.
 
-    Example: after a call and its backward pass an nn.BatchNorm1d has
+    Example: after a call and its backward pass, an nn.BatchNorm1d has
     counted 1 batch.
     """
     # BEGIN SOLUTION
@@ -1950,8 +1955,8 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 # %% [markdown] trap="15.6" role="hint"
 # 1. Give `checkpoint` a function of your own instead of the block. On its first run, the
-#    function calls `block(x)`. On its second run, it restores the state that the block
-#    read before it calls the block. Torch's own generator is restored for you.
+#    function calls `block(x)`. On its second run, before it calls the block, it restores
+#    the state that the block read. Torch's own generator is restored for you.
 # 2. Before the first run, store `get_state()` of each `torch.Generator` among
 #    `vars(module).values()`, for all `block.modules()`, and a clone of each of
 #    `block.named_buffers()`.
@@ -1982,7 +1987,7 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
 #
 # `torch.profiler` recorded the trace from two processes on one machine, which communicate
 # through gloo. Each bar of the trace has a rank, a lane, a name, a start and an end, in
-# ms. In each step a rank runs `forward` and `backward`, calls `all_reduce` with all its
+# ms. In each step, a rank runs `forward` and `backward`, calls `all_reduce` with all its
 # gradients, receives the average, and runs its `update`.
 
 # %% trap="15.7" role="break"
@@ -2004,12 +2009,12 @@ def table(rank):
 
 # %% trap="15.7" role="guess"
 guess("15.7",
-      "By what percentage would these four steps be shorter if sending "
-      "data between the ranks took no time at all?",
-      choices=["0 %: `all_reduce` only waits",
-               "about 7 %: it mostly waits",
-               "about 20 %: it partly waits",
-               "about 33 %: it never waits"])
+      "By what percentage would the four recorded steps be shorter if "
+      "sending data between the ranks took no time at all?",
+      choices=["0 %",
+               "about 7 %",
+               "about 20 %",
+               "about 33 %"])
 
 # %% [markdown] trap="15.7" role="look"
 # Replay the steps: each rank computes for as long as in the recording, both ranks
@@ -2113,9 +2118,9 @@ claim("replayed steps with transfers: time as a fraction of the recorded "
 
 # %% [markdown] trap="15.7" role="more"
 # **Clocks.** Both processes here read the same clock, but two machines read different
-# clocks. Set rank 1's clock 20 ms ahead, and a different call seems to be the last. All
-# ranks leave an `all_reduce` at almost the same time (this need not hold for a
-# `broadcast` or `reduce`). So the ends of the calls show how far apart the clocks are.
+# clocks. Set rank 1's clock 20 ms ahead, and another call seems to be the last. All ranks
+# leave an `all_reduce` at almost the same time (this need not hold for a `broadcast` or
+# `reduce`). So the ends of the calls show how far apart the clocks are.
 
 # %% trap="15.7" role="more"
 def ends(rank, ahead=0.0):
@@ -2425,7 +2430,7 @@ really = sum(needs(seven, micro=4, copies=8, zero=1).values()) / 1e9
 measured("15.8", really, right=(90, 180))
 
 # %% trap="15.8" role="look"
-claim("GB that each GPU needs, divided by the plan's", really / hoped,
+claim("GB that each GPU needs, divided by the plan's GB", really / hoped,
       above=5)
 
 # %% [markdown] trap="15.8" role="why"
@@ -2502,8 +2507,8 @@ claim("seconds per step: checkpoints, divided by micro-batches of one",
 # %% [markdown] trap="15.8" role="repair"
 # The step time is the time for products, at 0.55 of the peak, plus sending. Differences
 # below 5 % mean nothing. Guess first. On eight cards of `24` GB, with all activations
-# kept, which split makes the 7B model fit: (1) copies with ZeRO-0, (2) copies with
-# ZeRO-1, (3) copies with ZeRO-3, (4) pairs, (5) tensor, (6) stages? (*MFU* is useful work divided by the peak.)
+# kept, which of the six splits in the explorer below makes the 7B model fit? (*MFU* is
+# useful work divided by the peak.)
 
 # %% role="explore" explorer="plan_a_run"
 from dlsys_helpers.explorers.plan_a_run import plan_a_run
@@ -2634,8 +2639,8 @@ claim("GB of the published run, divided by the GB of its card",
 # does not include gradients in float32 (2 more bytes per weight), the layers currently
 # gathered by ZeRO-3, sequence parallelism (which also cuts the norms), experts, or the 1
 # to 2 GB taken by CUDA and NCCL. Links are fast inside a machine and slow between
-# machines, so keep tensor parallelism inside a machine. And if an MFU includes the
-# repeated work of checkpoints, it goes up when you repeat more.
+# machines, so keep tensor parallelism inside a machine. If an MFU includes the repeated
+# work of checkpoints, it goes up when you repeat more.
 
 # %% trap="15.8" role="exercise" points=4 difficulty=4 minutes=25
 def plan(model: dict, machine: dict, splits: list) -> tuple:
@@ -2708,9 +2713,9 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
 
 # %% [markdown] trap="15.8" role="keep"
 # **Keep:** Plan part by part, and write next to each part what divides it. With ZeRO,
-# copies divide the state, but never a micro-batch. Of the plans that fit, choose the plan
-# that recomputes least if links are fast, and the plan that sends least if links are
-# slow. **In your own code:** Run one step with a micro-batch of one and compare
+# copies divide the state, but never a micro-batch. Of the plans that fit, choose the one
+# that recomputes least if links are fast, and the one that sends least if links are slow.
+# **In your own code:** Run one step with a micro-batch of one and compare
 # `torch.cuda.max_memory_allocated()` with your plan. Then profile the largest parts: the
 # products, then the calls that nothing hides. **Source:** [Anthony et al. 2023,
 # "Transformer Math 101"](https://blog.eleuther.ai/transformer-math/). **Seen in the
@@ -2884,7 +2889,7 @@ claim("four played schedules: largest difference from (p - 1) / m",
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each says why it is right or wrong.
+# Think first, then open a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. A layer is cut over four ranks, and its output is right. After a step, a norm
@@ -2948,7 +2953,7 @@ claim("four played schedules: largest difference from (p - 1) / m",
 #   gradients and buffers, with checkpoints and without.
 
 # %% [markdown] role="quiz"
-# **7. Both ranks' traces show a third of the time in all_reduce, and in total both ranks
+# **7. Both ranks' traces show a third of the time in all_reduce, and in total, both ranks
 # computed for the same time. What do you conclude?**
 #
 # - [ ] the network takes a third of the time :: A bar begins with the call and may be a
@@ -2956,8 +2961,8 @@ claim("four played schedules: largest difference from (p - 1) / m",
 # - [x] nothing yet, until you measure from the last call on, with both traces on one
 #   clock :: A different rank may be late in each step, so that both ranks wait and
 #   neither looks slow.
-# - [ ] no rank is slow, so no rank waits :: The totals are equal, but in each step one of
-#   the ranks may still be late.
+# - [ ] no rank is slow, so no rank waits :: The totals are equal, but in each step, one
+#   of the ranks may still be late.
 
 # %% [markdown] role="quiz"
 # **8. You train eight copies of a model with ZeRO-1 and micro-batches of two sequences.
@@ -2975,11 +2980,12 @@ claim("four played schedules: largest difference from (p - 1) / m",
 # If you split a layer over `n` GPUs, each GPU computes one `n`-th of the products. But
 # the outputs to be summed are as large as before, one value per token and channel. So the
 # more GPUs share a layer, the larger the part of a step spent on sending. And a thin
-# product may not keep a GPU busy.
+# product might not keep a GPU busy.
 #
 # **Before you run anything:** Split the MLP of Llama-2-7B over eight GPUs and run 4,096
-# tokens. How long does the sum of the outputs take, compared with one GPU's products? And
-# what fraction of the whole MLP's time does an eighth of the MLP take?
+# tokens. How long does the sum of the outputs take, as a multiple of the time for one
+# GPU's products? And what fraction of the whole MLP's time does an eighth of the MLP
+# take?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -3005,7 +3011,7 @@ def part_flops(ranks):
     return flops(lambda: run_mlp(tokens_in, mine))
 
 def product_ms(ranks):
-    """At 0.55 of the datasheet's peak, as in the plan."""
+    """ms of the products, at 0.55 of the datasheet's peak."""
     return part_flops(ranks) / (0.55 * sheet.half_tflops) / 1e9
 
 def sum_ms(ranks):
@@ -3039,7 +3045,7 @@ def cut_times():
 
 # %% role="gpu"
 def of_whole(ranks):
-    """Time of a part, divided by the whole MLP's."""
+    """Time of a part, divided by the time of the whole MLP."""
     return (cut_times.value("us", ranks=ranks)
             / cut_times.value("us", ranks=1))
 

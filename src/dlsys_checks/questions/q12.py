@@ -130,7 +130,7 @@ ask("12.5", {"name, word": [("log", "logarithm"), ("sqrt", "root"), ("log2", "bi
 
 ask("12.6", {"trials": range(3, 21), "size": (2, 5, 40, 300)}, lambda trials, size: whole(
     f"A search trains {trials} models with {size} MB of weights each, under the same name, and "
-    "keeps each model's last training loss as a tensor. At the end it deletes the last model. How "
+    "keeps each model's last training loss as a tensor. At the end, it deletes the last model. How "
     "many MB of weights are still in memory?", trials * size,
     "Each loss has a graph whose ends hold its model's weights.", size, 0))
 ask("12.6", {"steps": range(10, 901), "size": (20, 50, 120)}, lambda steps, size: whole(
@@ -196,7 +196,7 @@ ask("12.8", {"every": (10, 20, 30, 60)}, lambda every: whole(
 ask("12.8", {"value": (0.25, 0.5, 1.5)}, lambda value: choice(
     f"A checkpoint holds a loss of {value}. In which form does torch.load refuse it?",
     f"np.float64({value})",
-    "By default torch.load reads weights only, and a numpy scalar is an arbitrary Python object.",
+    "By default, torch.load reads weights only, and a numpy scalar is an arbitrary Python object.",
     f"{value}", f"torch.tensor({value})", "None"))
 
 ask("12.8", {"save": (1, 2, 4), "kill": (2, 4.5, 8)}, lambda save, kill: number(
@@ -249,7 +249,7 @@ ask("12.10", {"epochs": range(3, 10), "batches": range(20, 91)}, lambda epochs, 
     f"A W&B run has {epochs} epochs of {batches} batches. Each batch is logged with step=batch, "
     "counted over the whole run. At the end of each epoch, the validation loss is logged with "
     "step=epoch, from 0. How many validation losses does the log keep?", 0,
-    "By then the counter is already past each of these steps.", epochs, 1))
+    "By then, the counter is already past each of these steps.", epochs, 1))
 ask("12.10", {"epochs": range(3, 10), "batches": range(20, 91)}, lambda epochs, batches: whole(
     f"A W&B run has {epochs} epochs of {batches} batches. It logs each batch with step=batch, "
     "counted over the whole run, and after each epoch the validation loss with step=epoch, from 0. "

@@ -100,7 +100,7 @@ ask("13.3", {"seed": (7, 42, 1234, 99)}, lambda seed: choice(
 
 ask("13.4", {"stop": ("User:", "<end>", "STOP"), "n": lambda stop: range(1, len(stop) - 1)},
     lambda stop, n: whole(
-        f"The stop word is `{stop}`. So far the server has decoded `so it goes {stop[:n]}`. How "
+        f"The stop word is `{stop}`. So far, the server has decoded `so it goes {stop[:n]}`. How "
         "many letters must it hold back?", n,
         "It must hold the longest ending that is the beginning of a stop word.", len(stop) - 1,
         0))
@@ -168,7 +168,7 @@ ask("13.5", {"p": (0.2, 0.4, 0.6),
              "q": lambda p: [q if q < p else q / 10 for q in (0.1, 0.3, 0.5)]},
     lambda p, q: number(
         f"For two tokens, the target's probabilities are {p} and {1 - p:.1f}, and the draft's are "
-        f"{q:g} and {1 - q:g}. After a refusal you sample from the target. With what probability "
+        f"{q:g} and {1 - q:g}. After a refusal, you sample from the target. With what probability "
         "is the first token written?",
         q + (p - q) * p, "Accepted drafts contribute the smaller of the two probabilities; a "
         "refusal adds p times the probability of refusing.", p, q,
@@ -204,7 +204,7 @@ def guess_behind_wrong(rng):
     draft = [99 if i == bad else says[i] for i in range(k)]
     return whole(
         f"The guesses are {draft}, the model says {says}. How many tokens are written in this "
-        "round?", bad + 1, "Guesses after a wrong one belong to a different text.", k, k + 1)
+        "round?", bad + 1, "Guesses after a wrong one belong to another text.", k, k + 1)
 
 
 ask("13.6", {"k": (3, 4, 5)}, lambda k: choice(
@@ -273,7 +273,7 @@ ask("13.9", {"clients": (4, 8, 16), "seconds": (1, 2, 4)}, lambda clients, secon
     f"A test has {clients} clients. Each sends its next request as soon as it has an answer, which "
     f"takes {seconds} s. Then the server slows down, and an answer takes {2 * seconds} s. How many "
     "requests per second does the server get now?", clients / (2 * seconds),
-    "In a closed loop the load falls as the server slows down.", clients / seconds, clients,
+    "In a closed loop, the load falls as the server slows down.", clients / seconds, clients,
     within=0.001))
 ask("13.9", {"pieces": (40, 100), "each": (2, 3, 4), "seconds": (2, 5, 10)},
     lambda pieces, each, seconds: number(
@@ -290,15 +290,15 @@ ask("13.10", {"a": (0.1, 0.25, 0.3), "b": (0.05, 0.15, 0.2)}, lambda a, b: numbe
     "Divide once, by the sum over the allowed answers.", a, a / (1 - b), within=0.01))
 ask("13.10", {"first": (0.6, 0.8), "second": (0.05, 0.1), "other": (0.5, 0.9)},
     lambda first, second, other: number(
-        f"After a first letter A (probability {first}) one answer is allowed, whose rest has "
-        f"probability {second}. After B ({1 - first:.1f}) one answer is allowed, whose rest has "
+        f"After a first letter A (probability {first}), one answer is allowed, whose rest has "
+        f"probability {second}. After B ({1 - first:.1f}), one answer is allowed, whose rest has "
         f"{other}. With a mask at each step, how often is the answer with A written?", first,
         "The mask looks at one step only. It does not know how unlikely the rest is.",
         first * second / (first * second + (1 - first) * other), within=0.005))
 ask("13.10", {"first": (0.6, 0.8), "second": (0.05, 0.1), "other": (0.5, 0.9)},
     lambda first, second, other: number(
-        f"After a first letter A (probability {first}) one answer is allowed, whose rest has "
-        f"probability {second}. After B ({1 - first:.1f}) one answer is allowed, whose rest has "
+        f"After a first letter A (probability {first}), one answer is allowed, whose rest has "
+        f"probability {second}. After B ({1 - first:.1f}), one answer is allowed, whose rest has "
         f"{other}. How often does the model write the answer with A, given that it writes one of "
         "the two answers?",
         first * second / (first * second + (1 - first) * other),

@@ -70,7 +70,7 @@ ask("14.2", {"easy": range(6, 10), "hard": range(4)}, lambda easy, hard: choice(
     f"A wrong answer to an easy prompt gets {easy} points. A right answer to a hard prompt gets "
     f"{hard + 1}, and a wrong one gets {hard}. These first two answers end up in one group. Which "
     "of them is pushed up?", "the wrong answer to the easy prompt",
-    "Within a group only the reward counts, and here the prompt decides the reward.",
+    "Within a group, only the reward counts, and here the prompt decides the reward.",
     "the right answer to the hard prompt", "both, because each is the best of its prompt",
         "neither"))
 
@@ -93,7 +93,7 @@ ask("14.3", {"p": (0.2, 0.3, 0.4), "q": (0.6, 0.7, 0.8)}, lambda p, q: number(
 ask("14.3", {"a, b, c": [g for g in product((-0.4, -0.2, 0.3, 0.5),
                          repeat=3) if abs(sum(g)) > 0.15 and len(set(g)) > 1]},
     lambda a, b, c: number(
-        f"An answer of three tokens has the log-ratios {a:g}, {b:g}, {c:g}. To the loss you add "
+        f"An answer of three tokens has the log-ratios {a:g}, {b:g}, {c:g}. To the loss, you add "
         "half of a square whose mean gradient is that of the KL of whole answers. How large is "
         "this half for the answer?",
         (total := a + b + c) ** 2 / 2, "First sum over the tokens, then square.",
@@ -125,7 +125,7 @@ ask("14.4", {"ratio": (1.5, 1.8, 0.4, 0.6), "adv": (-2.0, -1.0, 1.0, 2.0), "eps"
         "It is the smaller of ratio * advantage and clipped ratio * advantage.",
         max(held * adv, ratio * adv), adv))
 ask("14.4", {"rounds": (100, 500, 2000)}, lambda rounds: choice(
-    f"A trainer takes one inner step on each sample. Over {rounds} samples its log shows ratio "
+    f"A trainer takes one inner step on each sample. Over {rounds} samples, its log shows ratio "
     "1.000 and no token clipped. What is wrong?",
     "nothing, because this is right in the first step after sampling",
     "The policy in training is still the one that sampled.",

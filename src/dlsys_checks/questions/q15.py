@@ -52,9 +52,9 @@ ask("15.1", {"what": ("a norm before the cut layers", "the embedding", "the firs
 # ---- 15.2 a batch in pieces
 
 ask("15.2", {"micro": (2, 4, 8), "passes": range(2, 5)}, lambda micro, passes: whole(
-    f"Gradients of {passes} passes add up, and at the end of each pass the schedule divides .grad "
-    f"by its {micro} micro-batches. How many times as much weight does the last pass get as the "
-    "first pass?",
+    f"Gradients of {passes} passes add up, and at the end of each pass, the schedule divides .grad "
+    f"by its {micro} micro-batches. How large is the last pass's weight, as a multiple of the "
+    "first pass's weight?",
     micro ** (passes - 1), "The first pass is divided again at the end of each later pass.", 1,
     micro**passes))
 ask("15.2", {"passes": range(2, 6), "micro": (2, 4, 8), "rows": (3, 5, 6)},
@@ -136,7 +136,7 @@ ask("15.4", {"k": ("top-1", "one expert per token", "one of eight experts per to
 ask("15.4", {"chance": (0.2, 0.4, 0.6, 0.9)}, lambda chance: number(
     f"With one expert per token, the weight is the expert's probability, {chance}. What is the "
     "derivative of this weight with respect to the expert's own score?", chance * (1 - chance),
-    "The derivative of a softmax is p times 1 - p. For p divided by itself it would be 0.", 0.0,
+    "The derivative of a softmax is p times 1 - p. For p divided by itself, it would be 0.", 0.0,
     chance,
     1.0, within=0.01))
 ask("15.4", {"n": (1000, 4000), "k": (1, 2), "d": (512, 1024)}, lambda n, k, d: whole(
@@ -167,10 +167,10 @@ ask("15.5", {"weight": ("ten", "a hundred", "a thousand")}, lambda weight: choic
 ask("15.5", {"experts": (8, 16, 32), "k": (1, 2), "busy": (0.5, 0.75, 1.0)},
     lambda experts, k, busy: number(
         f"A layer has {experts} experts, one per GPU, and uses {k} of them for each token. The "
-        f"busiest expert gets {busy:.0%} of the tokens. How many times as long does the layer take "
-        "as with an even load?",
+        f"busiest expert gets {busy:.0%} of the tokens. How long does the layer take, as a "
+        "multiple of the time with an even load?",
         busy / (k / experts),
-        "With an even load each expert gets k / E of the tokens, and all wait for the busiest.",
+        "With an even load, each expert gets k / E of the tokens, and all wait for the busiest.",
         busy * experts * 2 * k, 1.0, within=0.01))
 ask("15.5", {"tokens": (100, 200), "experts": (4, 8), "share": (0.25, 0.5)},
     lambda tokens, experts, share: number(
@@ -233,7 +233,7 @@ ask("15.7", {"sending": range(2, 5), "long": range(60, 91), "short": range(20, 4
         f"In step 1, rank 0 computes for {long} ms and rank 1 for {short} ms; in step 2, it is the "
         f"other way round. Each all-reduce sends for {sending} ms. By what percentage are the two "
         "steps together shorter on a network that takes no time?", 100 * sending / (long + sending),
-        "Only the sending disappears. In each step the faster rank still waits for the slower one.",
+        "Only the sending disappears. In each step, the faster rank still waits for the slower.",
         100 * (long - short + 2 * sending) / (2 * (long + sending))))
 
 

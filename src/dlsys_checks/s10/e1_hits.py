@@ -323,7 +323,7 @@ wrong("treating a question mark as a wildcard", "names",
       says="names in the text")
 wrong("reporting only the last parts of the missing names", ("says", "names"),
       NOTHING, "f'names: {[name.split(\".\")[-1] for name in lost]} hit nothing'")
-ex.wrong("matching only nn.Linear itself, no subclasses", matched, breaks="subclass",
+ex.wrong("matching only nn.Linear itself, not its subclasses", matched, breaks="subclass",
          kind=lambda module: type(module) is nn.Linear)
 wrong("raising an error for an empty list of names", "names", "lost:", "lost or not found:",
       says="raised for")
@@ -339,7 +339,7 @@ wrong("listing a shared module under each of its names", "shared",
       'isinstance(m, nn.Linear) and f".{path}".endswith(f".{name}")] for name in names}')
 wrong("returning an empty list for a name that matches nothing", "raises",
       'if lost:\n        raise ValueError(f"names: {lost} hit nothing")', "pass", says="raised for")
-wrong("raising only if no name matches, as peft does", ("raises", "example"),
+wrong("raising an error only if no name matches, as peft does", ("raises", "example"),
       "lost:", "lost and not any(found.values()):", says="raised for")
 
 

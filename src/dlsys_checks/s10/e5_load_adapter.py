@@ -378,7 +378,7 @@ def strict(model, file):
 wrong("not checking for missing paths", "missing",
       ADAPTER, ADAPTER + " and in_file(path) in file", ZERO, f"b and {ZERO}",
       says="raised for a missing path")
-wrong("ignoring other paths", "others",
+wrong("ignoring extra paths in the file", "others",
       "file.keys() - mine.keys()", "False",
       "in file.items() if", "in file.items() if path in mine and",
       says="raised for another path")
@@ -466,7 +466,7 @@ ex.wrong("switching gradients off but not on again", breaks="rest",
          fn=lambda model, file: (loaded(model, file), torch.set_grad_enabled(False)))
 ex.wrong("switching gradients on at the end, whatever they were before", breaks="rest",
          fn=lambda model, file: (loaded(model, file), torch.set_grad_enabled(True)))
-wrong("replacing the file's tensors by converted tensors", "rest",
+wrong("replacing the file's tensors with converted tensors", "rest",
       COPY, f"{COPY}; file[path] = file[path].to(p.dtype, copy=True)")
 wrong("checking everything but writing nothing", ("whole", "numbers"), COPY, "pass")
 

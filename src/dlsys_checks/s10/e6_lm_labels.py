@@ -200,9 +200,9 @@ wrong("slicing from the end, which takes the whole row when there is no answer",
       "before =",
       "labels = torch.full_like(ids, IGNORE)\n    for k, answer in enumerate((lengths - "
       "prompts).tolist()): labels[k, -answer:] = ids[k, -answer:]\n    return labels; before =")
-wrong("using the first text's length for all", ("labels", "masked"),
+wrong("using the first text's length for all texts", ("labels", "masked"),
       "- lengths", "- lengths[:1].expand_as(lengths)")
-wrong("using the first text's prompt for all", ("labels", "masked"),
+wrong("using the first text's prompt length for all texts", ("labels", "masked"),
       "+ prompts", "+ prompts[:1].expand_as(prompts)")
 wrong("treating a single row as an answer without a prompt", "ids",
       "before =", "alone = len(ids) == 1 and ids.shape[1] > 4; before =",

@@ -178,7 +178,7 @@ wrong("returning 0 for an absent class", "absent", SCORE, "return (2 * r / (s + 
       says="classes without a score")
 wrong("returning 1 for an absent class", "absent", SCORE, "return (2 * r / (s + t)).nan_to_num(1)",
       says="classes without a score")
-wrong("returning nan where nothing is right", ("f1", "together", "once"), SCORE,
+wrong("returning nan where TP is 0", ("f1", "together", "once"), SCORE,
       "return torch.where(r > 0, 2 * r / (s + t), torch.nan)")
 wrong("returning nan for a class without labels", ("f1", "together"), SCORE,
       "return torch.where(t > 0, 2 * r / (s + t), torch.nan)")

@@ -403,7 +403,7 @@ wrong("judging a module only by its last call", "forms", START, "bad = {}; used,
       "bad[name] = fine((a, k)) and not fine(out)",
       FOUND, "next((name for name, is_bad in bad.items() if is_bad), None)")
 wrong("looking only at the first argument", "forms", GIVEN, "fine((a[:1], k))")
-wrong("accepting minus infinity", "meant", BAD,
+wrong("treating minus infinity as finite", "meant", BAD,
       "any(bool((v.isnan() | v.isposinf()).any()) for v in tensors(out) if v.is_floating_point())")
 wrong("checking only whether the sum is finite", "none",
       BAD, "not all(bool(v.sum().isfinite()) for v in tensors(out))")

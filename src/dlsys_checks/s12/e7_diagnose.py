@@ -297,7 +297,7 @@ wrong("forgetting the model's own parameters", "frozen",
       "if frozen",
       "def stuck(model): return not any(p.requires_grad for part in model.children() for p in "
       "part.parameters())\n    if stuck")
-wrong("running the model twice, in whatever mode it has", "sum",
+wrong("running the model twice, in whatever mode it is in", "sum",
       "if frozen",
       "def summed(model, loss_fn, batches): (x, y), twin = batches[0], copy.deepcopy(model); "
       "once = loss_fn(twin(x), y); twice = loss_fn(twin(torch.cat([x, x])), torch.cat([y, y])); "
@@ -362,7 +362,7 @@ wrong("letting every row be its own neighbour", ("labels", "sizes"), SHARE_FITTI
 wrong("counting exactly half as fewer than half", "labels", "0.5 else", "0.51 else")
 wrong("treating an epoch of one batch as sound", "sizes",
       "if frozen", 'if len(batches) <= 1: return "none"\n    if frozen')
-wrong("running the model itself, in whatever mode it has", "stays",
+wrong("running the model itself, in whatever mode it is in", "stays",
       "if frozen",
       "def summed(model, loss_fn, batches): (x, y), z = batches[0], model(batches[0][0]).detach(); "
       "one, two = loss_fn(z, y), loss_fn(torch.cat([z, z]), torch.cat([y, y])); return "

@@ -199,7 +199,7 @@ wrong("passing a tuple instead of a list to logprob",
       "begin", BEFORE, "tuple(word[:i])", says="raised")
 wrong("multiplying log-probabilities", ("given", "sum"), "math.fsum", "math.prod", says="")
 wrong("returning the logarithms of the result", ("given", "sum"), SHARES, "t.log_softmax(0)")
-wrong("replacing minus infinity by a large number", "minus",
+wrong("replacing minus infinity with a large number", "minus",
       ROW, "floored(logprob(word[:i]), word)")
 wrong("giving e**-50 to a token that cannot occur", "minus",
       ROW, f"{ROW}.nan_to_num(neginf=-50.0)")

@@ -31,7 +31,7 @@ ex.promise("edges", "u, v: uniform and independent, more than 0 and less than 1.
 ex.promise_table("""
 rule    | x is kept if u is less than p[x] / q[x]; | kept for draft; number kept of
 alone   | otherwise only v decides which token is written. | after another u
-follows | Over all x, u and v the token follows p exactly. | share of token; raised
+follows | Over all x, u and v, the token follows p exactly. | share of token; raised
 types   | token is an int and kept a bool. | types of
 left    | p and q are not changed. | values changed
 example | Example: p [0.5, 0.5], q [1., 0.], x 0: u 0.2 gives (0, True), u 0.7 gives (1, False). |

@@ -27,7 +27,7 @@ eps     | the clipped ratio stays between 1 - eps and 1 + eps. | case a wide cli
 inputs  | logp, logp_sampled: (N, T), each token's log-probability now and at sampling. adv: (N,),
           the advantage of each answer. | case as many tokens as answers; several tokens; one
           token per answer; one answer; certain tokens; advantages of 0; small advantages
-first   | In the first inner step after sampling every ratio is 1, and the gradient is the gradient
+first   | In the first inner step after sampling, every ratio is 1, and the gradient is the gradient
           of minus the mean of adv * logp. | case the first step; the first step, the graph kept
 flow    | Gradients flow only to logp, even if logp_sampled or adv have a graph. | case a later
           step, the graph kept; the first step, the graph kept

@@ -30,7 +30,7 @@ experts   | experts: (..., k) int64, the likeliest first. | type of the experts;
 chance    | weights: (..., k) float32, computed in float32: the probability of each of these experts
             under the softmax over all E. | weights of the experts; dtype of the weights; shape of
             the weights; type of the weights
-divided   | With renorm they are divided by their sum, so that they add up to 1, | case two,
+divided   | With renorm, they are divided by their sum, so that they add up to 1, | case two,
             divided; three, divided; all, divided; two of many, divided; bfloat16; three axes; the
             example, divided; large logits
 one       | but never for k = 1, because then the router would get no gradient. | case one, divided;

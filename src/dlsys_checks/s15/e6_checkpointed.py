@@ -35,7 +35,7 @@ MIXED = ("everything at once", "nested modules", "one module alone", "x without 
 ex.promise("kept", "Compute block(x) without keeping the block's inner values for the backward "
                    "pass.",
            says=("tensors kept", "outputs"))
-ex.promise("again", "In the backward pass the block runs a second time, once for each call.",
+ex.promise("again", "In the backward pass, the block runs a second time, once for each call.",
            says=("runs of the block",))
 ex.promise("as once", "Output, gradients of x and of the block's parameters, its buffers and the "
            "state of every generator are as if block(x) had run once: after the call, and again "
@@ -60,7 +60,7 @@ ex.promise("between", "Between a call and its one backward there may be further 
            "block and other draws.",
            cases=("two calls before backward", "two generators, two calls", "two steps",
                   "three calls, two steps"))
-ex.promise("example", "Example: after a call and its backward pass an nn.BatchNorm1d has counted "
+ex.promise("example", "Example: after a call and its backward pass, an nn.BatchNorm1d has counted "
                       "1 batch.",
            cases=("the example",))
 
