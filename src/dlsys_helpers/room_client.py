@@ -1,8 +1,8 @@
 """A room that the learner joined with `dlsys join`: guesses and verdicts are told to it.
 
 What is told is an id with the guess, or with the verdict and the name of the mistake; never code,
-never a name. A thread of its own does it: a cell waits for nothing, and a room that is gone costs
-nothing.
+never a name. A thread of its own does it: a guess waits for nothing. A verdict waits a moment, to
+say whether the room heard it, and not at all for a room that has just been silent.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import queue
 import threading
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ from dlsys_helpers.verdicts import Verdict
 
 NAME = ".room.json"
 PATIENCE = 3.0  # seconds for one message
+HEARD = 0.5  # seconds that a verdict waits for the room's answer
 AT_END = 1.0  # seconds that a program which ends waits for its last messages
 PAUSE = 30.0  # seconds without messages after one that did not arrive
-_QUEUE: queue.Queue[tuple[dict, str, dict]] = queue.Queue(64)
+_QUEUE: queue.Queue[tuple[dict, str, dict, Future]] = queue.Queue(64)
 _thread: threading.Thread | None = None
 
 
@@ -69,11 +71,26 @@ def tell_guess(id: str, said: dict[str, Any]) -> None:
 
 
 def tell_verdicts(*verdicts: Verdict) -> None:
-    """Tell the room what became of exercises, and say so, if one was joined."""
+    """Tell the room what became of exercises, and say whether it heard, if one was joined."""
     told = [_tell("verdict", {"trap": v.id, "status": v.status, "mistake": v.misconception})
             for v in verdicts if v.status != "missing"]
-    if any(told):
+    if not joined() or not told:
+        return
+    until = time.monotonic() + HEARD
+    heard = {one and _heard(one, until) for one in told}
+    if heard == {True}:
         _say("Told to the room: the verdict and the name of the mistake, not your code.")
+    elif False in heard:
+        _say(f"The room {joined()['code'][:20]} does not answer: nobody was told of this.")
+    else:
+        _say("The room has not answered yet, so perhaps nobody is told of this.")
+
+
+def _heard(message: Future, until: float) -> bool | None:
+    """Whether the room took a message; None if that is not known by then."""
+    with suppress(TimeoutError):
+        return message.result(max(0.0, until - time.monotonic()))
+    return None
 
 
 def _say(text: str) -> None:
@@ -84,29 +101,36 @@ def _say(text: str) -> None:
         print(text, file=os.sys.stderr)  # stdout may be read by a program
 
 
-def _tell(path: str, data: dict[str, Any]) -> bool:
-    """Hand a message to the thread; False without a room, or where too many wait."""
+def _tell(path: str, data: dict[str, Any]) -> Future | None:
+    """Hand a message to the thread; None without a room, or where too many wait.
+
+    The result is whether it arrived.
+    """
     global _thread
     room = joined()
     if not room:
-        return False
+        return None
+    message: Future = Future()
     with suppress(queue.Full):
-        _QUEUE.put_nowait((room, path, data))
+        _QUEUE.put_nowait((room, path, data, message))
         if _thread is None or not _thread.is_alive():
             if _thread is None:
                 atexit.register(_finish)
             _thread = threading.Thread(target=_work, name="dlsys room", daemon=True)
             _thread.start()
-        return True
-    return False
+        return message
+    return None
 
 
 def _work() -> None:
-    silent_until = 0.0
+    silent_until, silent = 0.0, {}
     while True:
-        message = _QUEUE.get()
-        if time.monotonic() > silent_until and not _sent(*message):
-            silent_until = time.monotonic() + PAUSE
+        room, path, data, message = _QUEUE.get()
+        skip = room == silent and time.monotonic() <= silent_until
+        arrived = not skip and _sent(room, path, data)
+        if not (arrived or skip):
+            silent_until, silent = time.monotonic() + PAUSE, room
+        message.set_result(arrived)
         _QUEUE.task_done()
 
 
