@@ -428,6 +428,14 @@ def test_a_verdict_in_a_notebook_says_that_nobody_was_told(my_work, capsys):
         assert "Told to the room" not in said
 
 
+def test_a_verdict_that_the_room_refuses_is_not_called_told(served, my_work, capsys):
+    assert cli.main(["join", served.url, served.code]) == 0
+    capsys.readouterr()
+    room_client.tell_verdicts(Verdict("pass", "08.99"))
+    assert "does not take this: nobody was told" in capsys.readouterr().err
+    room_client.leave()
+
+
 def test_a_verdict_waits_a_moment_for_a_room_that_says_nothing(my_work, monkeypatch, capsys):
     import socket
     monkeypatch.setattr(room_client, "HEARD", 0.05)

@@ -24,9 +24,10 @@ from dlsys_helpers.verdicts import Verdict
 
 NAME = ".room.json"
 PATIENCE = 3.0  # seconds for one message
-HEARD = 0.5  # seconds that a verdict waits for the room's answer
+HEARD = 2.0  # seconds that a verdict waits for the room's answer
 AT_END = 1.0  # seconds that a program which ends waits for its last messages
 PAUSE = 30.0  # seconds without messages after one that did not arrive
+SILENT, REFUSED = "does not answer", "does not take this"
 _QUEUE: queue.Queue[tuple[dict, str, dict, Future]] = queue.Queue(64)
 _thread: threading.Thread | None = None
 
@@ -77,17 +78,18 @@ def tell_verdicts(*verdicts: Verdict) -> None:
     if not joined() or not told:
         return
     until = time.monotonic() + HEARD
-    heard = {one and _heard(one, until) for one in told}
-    if heard == {True}:
-        _say("Told to the room: the verdict and the name of the mistake, not your code.")
-    elif False in heard:
-        _say(f"The room {joined()['code'][:20]} does not answer: nobody was told of this.")
-    else:
+    faults = [one and _fault(one, until) for one in told]
+    fault = next((one for one in faults if one), "")
+    if fault:
+        _say(f"The room {joined()['code'][:20]} {fault}: nobody was told of this.")
+    elif None in faults:
         _say("The room has not answered yet, so perhaps nobody is told of this.")
+    else:
+        _say("Told to the room: the verdict and the name of the mistake, not your code.")
 
 
-def _heard(message: Future, until: float) -> bool | None:
-    """Whether the room took a message; None if that is not known by then."""
+def _fault(message: Future, until: float) -> str | None:
+    """Why the room did not take a message, "" if it did; None if that is not known by then."""
     with suppress(TimeoutError):
         return message.result(max(0.0, until - time.monotonic()))
     return None
@@ -104,7 +106,7 @@ def _say(text: str) -> None:
 def _tell(path: str, data: dict[str, Any]) -> Future | None:
     """Hand a message to the thread; None without a room, or where too many wait.
 
-    The result is whether it arrived.
+    The result is why the room did not take it, "" if it did.
     """
     global _thread
     room = joined()
@@ -126,27 +128,29 @@ def _work() -> None:
     silent_until, silent = 0.0, {}
     while True:
         room, path, data, message = _QUEUE.get()
-        skip = room == silent and time.monotonic() <= silent_until
-        arrived = not skip and _sent(room, path, data)
-        if not (arrived or skip):
-            silent_until, silent = time.monotonic() + PAUSE, room
-        message.set_result(arrived)
+        fault = SILENT
+        if room != silent or time.monotonic() > silent_until:
+            fault = _send(room, path, data)
+            if fault == SILENT:
+                silent_until, silent = time.monotonic() + PAUSE, room
+        message.set_result(fault)
         _QUEUE.task_done()
 
 
-def _sent(room: dict[str, str], path: str, data: dict[str, Any]) -> bool:
-    """Whether the room answered; what it answered is its own affair."""
+def _send(room: dict[str, str], path: str, data: dict[str, Any]) -> str:
+    """Send a message; returns why the room did not take it, "" if it did."""
     from http.client import HTTPException
     from urllib import error, request
     asked = request.Request(room["address"] + path, json.dumps(data).encode(), {
         "Content-Type": "application/json", "Cookie": room["cookie"]})
     try:
         request.urlopen(asked, timeout=PATIENCE).close()
-    except error.HTTPError:
-        return True
+    except error.HTTPError as refused:
+        refused.close()
+        return REFUSED
     except (OSError, HTTPException, ValueError):
-        return False
-    return True
+        return SILENT
+    return ""
 
 
 def _finish() -> None:
