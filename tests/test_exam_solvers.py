@@ -14,7 +14,7 @@ from statistics import mean
 import pytest
 
 from dlsys import exam_desk
-from dlsys_checks.exam import complaints, draws, faults, laws, numbers, sheet
+from dlsys_checks.exam import complaints, draws, faults, laws, mending, numbers, sheet
 from dlsys_checks.exam.faults import FAULTS
 from dlsys_checks.exam.ledger import Happened
 from dlsys_helpers.expect import Broken
@@ -176,8 +176,18 @@ def doctor(*_):
 
 @pytest.fixture(autouse=True)
 def from_the_record(monkeypatch):
-    """What a look of a case prints is read from the record."""
+    """What a look of a case prints is read from the record, and each fix is read once."""
     monkeypatch.setattr(laws, "measured", recorded)
+    monkeypatch.setattr(mending, "mended", lambda answer, parts, read: fix(
+        tuple(answer["mend"]), "".join(parts.values()), tuple(read)))
+
+
+MENDED = mending.mended
+
+
+@cache
+def fix(pairs, source, read):
+    return MENDED({"mend": list(pairs)}, faults.parts(source), list(read))
 
 
 @cache
@@ -192,8 +202,8 @@ def points(case, happened):
     if fixed := case.fault is not None and f"read {case.fault.part}" in happened.paid:
         answer["mend"] = [tuple(faults.part_of(text, case.fault.part)
                                 for text in (case.source, faults.healthy()))]
-    fix = laws.law_mend if case.fault is None else lambda *_: expect_fixed(fixed, case, happened)
-    rows = (laws.law_name, laws.law_first_try, laws.law_evidence, fix, laws.law_twice,
+    mend = laws.law_mend if case.fault is None else lambda *_: expect_fixed(fixed, case, happened)
+    rows = (laws.law_name, laws.law_first_try, laws.law_evidence, mend, laws.law_twice,
             laws.law_once)
     return sum(worth for (_, worth), law in zip(sheet.ROWS, rows, strict=True)
                if holds(law, answer, case, happened))
