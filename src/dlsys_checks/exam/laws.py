@@ -225,7 +225,7 @@ def law_twice(answer: Any, drawn: Drawn, happened: Happened) -> None:
         if drawn.fault is None:
             raise
         if not _mends_the_part(answer, drawn, happened):
-            raise Broken("what shows your search", "neither such a number nor such a fix",
+            raise Broken("what shows your search", "no number that counts, and no such fix",
                          "evidence, or a fix in the right part") from None
     _spent(happened, 2 * numbers.BUDGET)
 
