@@ -166,6 +166,25 @@ def test_every_number_belongs_to_one_look():
     assert known == set(shown)
 
 
+def test_no_line_of_a_look_is_the_name_of_the_fault_that_it_shows():
+    """A marked line, handed in as a name, names the fault of no case."""
+    drawn_ids = {one.id for one in faults.DRAWN}
+    given_away = [(look, name) for look, one in numbers.LOOKS.items() for name in one.names
+                  if exam_names.heard(numbers.printed(name)).name in drawn_ids & {
+                      id for id, fault in FAULTS.items()
+                      if (one.probe, name) in {shown[:2] for shown in fault.shows}}]
+    assert given_away == []
+
+
+@pytest.mark.parametrize("look", numbers.LOOKS)
+def test_a_line_means_one_number_of_its_look(look):
+    names = numbers.LOOKS[look].names
+    assert [numbers.number(look, numbers.printed(name)) for name in names] == list(names)
+    assert [numbers.number(look, name) for name in names] == list(names)  # in an older sheet
+    assert numbers.number(look, "no such line") == ""
+    assert set(numbers.PRINTED) <= {name for names in numbers.HEALTHY.values() for name in names}
+
+
 # ---- what is drawn
 
 def drawn(number=SHEET, ticket=TICKET, key=KEY):
@@ -606,11 +625,37 @@ def test_only_what_was_paid_is_evidence_and_only_what_was_read_is_mended():
 
 @pytest.mark.parametrize(("paid", "twice", "once"), [
     ((LOOK,), "pass", "pass"), ((LOOK, *list(numbers.LOOKS)[:6]), "pass", "wrong"),
-    (ALL, "wrong", "wrong"), ((), "wrong", "wrong"), (("loss_curve",), "wrong", "wrong")])
+    (ALL, "wrong", "wrong"), ((), "wrong", "wrong"), (("loss_curve",), "wrong", "wrong"),
+    ((f"read {right_answer(FAULTY)[2]}",), "pass", "wrong")])  # a fix, and no number
 def test_the_price_decides_half_of_the_points(paid, twice, once):
     seen = Happened(paid, (drawn()[FAULTY - 1].name,))
     assert [verdict(FAULTY, kind, seen).status for kind in (sheet.TWICE, sheet.ONCE)] == [
         twice, once]
+
+
+def test_a_number_that_other_faults_move_too_costs_the_point_for_evidence_alone(monkeypatch):
+    """The new head's gradients are never cleared, because the optimizer does not hold it."""
+    fault = FAULTS["07.10"]
+    case = draws.Drawn(fault, fault.planted(faults.healthy()), 5, "loss", "")
+    shows = record.numbers_by_seed(case.source)[0]
+    monkeypatch.setattr(laws, "measured", lambda _source, _seed, probe: shows[probe])
+    name = "left over from the step before"
+    value = shows["gradient_report"][name]
+    seen = Happened(("gradients", "loss_curve"), ("07.10",))
+
+    def earned(evidence, seen=seen):
+        return [laws.row(f"{SHEET}.{kind + 1}", case, seen).verdict(
+            lambda: {"evidence": evidence, "mend": []}, (0,)).status
+            for kind in (sheet.EVIDENCE, sheet.TWICE, sheet.ONCE)]
+
+    assert earned(("gradients", numbers.printed(name), value)) == ["wrong", "pass", "pass"]
+    for other in (("gradients", name, 3 * value), ("loss_curve", "last loss", 9.0),
+                  ("hidden", "spread of what the new head is given", 9.0), ()):
+        assert earned(other) == ["wrong"] * 3
+    dear = Happened((*seen.paid, *list(numbers.LOOKS)[:5]), ("07.10",))
+    assert earned(("gradients", name, value), dear) == ["wrong", "pass", "wrong"]
+    unnamed = Happened(seen.paid, ("03.1", "12.7"))
+    assert earned(("gradients", name, value), unnamed) == ["wrong"] * 3
 
 
 def test_an_unnamed_case_says_the_same_whatever_is_planted():

@@ -174,6 +174,16 @@ def test_an_answer_about_a_trap_that_is_no_more_is_passed_over():
     assert placement.evidence(placement.last()) == []
 
 
+@pytest.mark.parametrize("run", [1, 7])
+def test_a_row_of_an_unknown_trap_at_the_end_changes_no_plan(run, capsys):
+    """`dlsys` and `dlsys placement` agree, and nothing is asked again."""
+    finish({id: id != "05.1" for id in ("03.1", "05.1", "09.1")})
+    placed.record("99.9", run=run, right=True, sure=True)
+    assert cli.main(["placement"]) == 0
+    assert "To begin: dlsys start 5, trap 05.1" in capsys.readouterr().out
+    assert "dlsys start 5, trap 05.1" in next(overview.next_steps())
+
+
 @pytest.mark.parametrize("minutes", ["0", "-5", "ten", "٣٠", "99999"])
 def test_minutes_that_are_none_are_refused(minutes, capsys):
     with pytest.raises(SystemExit):

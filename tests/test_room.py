@@ -419,6 +419,35 @@ def test_a_check_says_when_the_room_has_gone(my_work):
     assert command.over_room().startswith("The room RTLCMV no longer answers, so nothing was told")
 
 
+def test_a_verdict_in_a_notebook_says_that_nobody_was_told(my_work, capsys):
+    room_client.join({"address": "http://127.0.0.1:9/", "code": "RTLCMV", "cookie": "x"})
+    for _ in range(2):  # also while the room is left in peace
+        room_client.tell_verdicts(Verdict("pass", "08.2"))
+        said = capsys.readouterr().err
+        assert "The room RTLCMV does not answer: nobody was told of this." in said
+        assert "Told to the room" not in said
+
+
+def test_a_verdict_that_the_room_refuses_is_not_called_told(served, my_work, capsys):
+    assert cli.main(["join", served.url, served.code]) == 0
+    capsys.readouterr()
+    room_client.tell_verdicts(Verdict("pass", "08.99"))
+    assert "does not take this: nobody was told" in capsys.readouterr().err
+    room_client.leave()
+
+
+def test_a_verdict_waits_a_moment_for_a_room_that_says_nothing(my_work, monkeypatch, capsys):
+    import socket
+    monkeypatch.setattr(room_client, "HEARD", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        room_client.join({"address": f"http://127.0.0.1:{silent.getsockname()[1]}/",
+                          "code": "ABCDEF", "cookie": "dlsys-room=x"})
+        monkeypatch.setattr(room_client, "PATIENCE", 0.5)
+        room_client.tell_verdicts(Verdict("pass", "08.2"))
+        assert "has not answered yet" in capsys.readouterr().err
+        wait(lambda: not room_client._QUEUE.unfinished_tasks)
+
+
 def test_the_number_behind_a_count_is_no_difference():
     found = {item.trap.id: item.found for item in questions.of_stage(stage(5))}
     assert "without BatchNorm: 0." in found["05.1"]

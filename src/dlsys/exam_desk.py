@@ -198,12 +198,12 @@ def probe_table(look: str, found: dict) -> str:
         lines += [f"loss of step 1 to {len(curve)}, in groups of ten:",
                   "  " + "  ".join(f"{sum(curve[k:k + 10]) / len(curve[k:k + 10]):.3g}"
                                    for k in range(0, len(curve), 10)), ""]
-    width = max(map(len, asked.names))
+    width = max(len(numbers.printed(name)) for name in asked.names)
     for name in asked.names:
         value, (low, high) = found[name], numbers.HEALTHY[asked.probe][name]
         mark = " " if low <= value <= high else "!"
         span = f"{low:g}" if low == high else f"{low:g} to {high:g}"
-        lines.append(f"{mark} {name:<{width}}  {value:>9.4g}   healthy: {span}")
+        lines.append(f"{mark} {numbers.printed(name):<{width}}  {value:>9.4g}   healthy: {span}")
     return "\n".join(lines) + "\n"
 
 

@@ -96,7 +96,9 @@ the fault shows only healthy numbers.
 **Points.** Each case is worth 10: 1 for the right name and 1 if it is your first, 1 for the
 evidence, 2 for the fix, 2 if you paid at most {twice}, and 3 more if you paid at most {budget}.
 So if you buy everything, you earn at most half. Until a case is named, nothing else in it counts.
-Once it is named rightly, reading parts for the fix costs nothing.
+Once it is named rightly, reading parts for the fix costs nothing. Points for the price have to come
+from a search. The 3 need a number: the evidence, or another number outside its range that you paid
+for and that the loss curve does not show. For the 2, a fix in the right part is enough as well.
 
 **Name.** Write one sentence in English: what the code does wrong, and where. If nothing is wrong,
 write "healthy", or that nothing is wrong. The words are compared as the symptom finder compares

@@ -66,21 +66,26 @@ def _of(row: dict) -> Seen:
     return answered(row["id"], row["right"], row["sure"], row["options"] or None)
 
 
+def kept() -> list[dict]:
+    """The answers that were kept, and the ends; without rows of a trap that does not exist."""
+    known = {placed.END, *(trap.id for trap in catalog.traps())}
+    return [row for row in placed.STORE.entries() if row["id"] in known]
+
+
 def last() -> list[dict]:
     """The answers of the last placement, in their order."""
-    rows = placed.STORE.entries()
-    known = {trap.id for trap in catalog.traps()}
-    return [row for row in rows if row["run"] == rows[-1]["run"] and row["id"] in known]
+    rows = kept()
+    return [row for row in rows if row["run"] == rows[-1]["run"] and row["id"] != placed.END]
 
 
 def finished() -> bool:
     """Whether the last placement was answered to its end."""
-    rows = placed.STORE.entries()
+    rows = kept()
     return bool(rows) and rows[-1]["id"] == placed.END
 
 
 def run_number() -> int:
-    rows = placed.STORE.entries()
+    rows = kept()
     return rows[-1]["run"] if rows else 0
 
 

@@ -1,8 +1,8 @@
 """A room that the learner joined with `dlsys join`: guesses and verdicts are told to it.
 
 What is told is an id with the guess, or with the verdict and the name of the mistake; never code,
-never a name. A thread of its own does it: a cell waits for nothing, and a room that is gone costs
-nothing.
+never a name. A thread of its own does it: a guess waits for nothing. A verdict waits a moment, to
+say whether the room heard it, and not at all for a room that has just been silent.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import queue
 import threading
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,11 @@ from dlsys_helpers.verdicts import Verdict
 
 NAME = ".room.json"
 PATIENCE = 3.0  # seconds for one message
+HEARD = 2.0  # seconds that a verdict waits for the room's answer
 AT_END = 1.0  # seconds that a program which ends waits for its last messages
 PAUSE = 30.0  # seconds without messages after one that did not arrive
-_QUEUE: queue.Queue[tuple[dict, str, dict]] = queue.Queue(64)
+SILENT, REFUSED = "does not answer", "does not take this"
+_QUEUE: queue.Queue[tuple[dict, str, dict, Future]] = queue.Queue(64)
 _thread: threading.Thread | None = None
 
 
@@ -69,11 +72,27 @@ def tell_guess(id: str, said: dict[str, Any]) -> None:
 
 
 def tell_verdicts(*verdicts: Verdict) -> None:
-    """Tell the room what became of exercises, and say so, if one was joined."""
+    """Tell the room what became of exercises, and say whether it heard, if one was joined."""
     told = [_tell("verdict", {"trap": v.id, "status": v.status, "mistake": v.misconception})
             for v in verdicts if v.status != "missing"]
-    if any(told):
+    if not joined() or not told:
+        return
+    until = time.monotonic() + HEARD
+    faults = [one and _fault(one, until) for one in told]
+    fault = next((one for one in faults if one), "")
+    if fault:
+        _say(f"The room {joined()['code'][:20]} {fault}: nobody was told of this.")
+    elif None in faults:
+        _say("The room has not answered yet, so perhaps nobody is told of this.")
+    else:
         _say("Told to the room: the verdict and the name of the mistake, not your code.")
+
+
+def _fault(message: Future, until: float) -> str | None:
+    """Why the room did not take a message, "" if it did; None if that is not known by then."""
+    with suppress(TimeoutError):
+        return message.result(max(0.0, until - time.monotonic()))
+    return None
 
 
 def _say(text: str) -> None:
@@ -84,45 +103,54 @@ def _say(text: str) -> None:
         print(text, file=os.sys.stderr)  # stdout may be read by a program
 
 
-def _tell(path: str, data: dict[str, Any]) -> bool:
-    """Hand a message to the thread; False without a room, or where too many wait."""
+def _tell(path: str, data: dict[str, Any]) -> Future | None:
+    """Hand a message to the thread; None without a room, or where too many wait.
+
+    The result is why the room did not take it, "" if it did.
+    """
     global _thread
     room = joined()
     if not room:
-        return False
+        return None
+    message: Future = Future()
     with suppress(queue.Full):
-        _QUEUE.put_nowait((room, path, data))
+        _QUEUE.put_nowait((room, path, data, message))
         if _thread is None or not _thread.is_alive():
             if _thread is None:
                 atexit.register(_finish)
             _thread = threading.Thread(target=_work, name="dlsys room", daemon=True)
             _thread.start()
-        return True
-    return False
+        return message
+    return None
 
 
 def _work() -> None:
-    silent_until = 0.0
+    silent_until, silent = 0.0, {}
     while True:
-        message = _QUEUE.get()
-        if time.monotonic() > silent_until and not _sent(*message):
-            silent_until = time.monotonic() + PAUSE
+        room, path, data, message = _QUEUE.get()
+        fault = SILENT
+        if room != silent or time.monotonic() > silent_until:
+            fault = _send(room, path, data)
+            if fault == SILENT:
+                silent_until, silent = time.monotonic() + PAUSE, room
+        message.set_result(fault)
         _QUEUE.task_done()
 
 
-def _sent(room: dict[str, str], path: str, data: dict[str, Any]) -> bool:
-    """Whether the room answered; what it answered is its own affair."""
+def _send(room: dict[str, str], path: str, data: dict[str, Any]) -> str:
+    """Send a message; returns why the room did not take it, "" if it did."""
     from http.client import HTTPException
     from urllib import error, request
     asked = request.Request(room["address"] + path, json.dumps(data).encode(), {
         "Content-Type": "application/json", "Cookie": room["cookie"]})
     try:
         request.urlopen(asked, timeout=PATIENCE).close()
-    except error.HTTPError:
-        return True
+    except error.HTTPError as refused:
+        refused.close()
+        return REFUSED
     except (OSError, HTTPException, ValueError):
-        return False
-    return True
+        return SILENT
+    return ""
 
 
 def _finish() -> None:

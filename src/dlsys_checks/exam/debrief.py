@@ -53,7 +53,7 @@ def _about(drawn: Drawn) -> list[str]:
     changed = [line for line in unified_diff(now, then, n=1, lineterm="")
                if not line.startswith(("---", "+++", "@@"))]
     return [f"  {fault.id} {fault.name}, in the part {fault.part}",
-            f"  {look} shows it: {name} {value:.4g}, healthy {healthy}",
+            f"  {look} shows it: {numbers.printed(name)} {value:.4g}, healthy {healthy}",
             "  the lines that are wrong (-), and what they should be (+):",
             *(f"    {line}" for line in changed),
             f"  read trap {fault.id}, {catalog.trap(fault.id).name}"]

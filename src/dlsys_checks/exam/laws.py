@@ -8,6 +8,7 @@ Names come first: in a case that is not named nothing else counts, and nothing i
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -168,22 +169,22 @@ def law_evidence(answer: Any, drawn: Drawn, happened: Happened) -> None:
     look, name, value = _evidence(answer)
     if look not in happened.paid:
         raise Broken("evidence", f"a number of {look}", "a look that you paid for")
-    probe = numbers.LOOKS[look].probe
+    probe, line = numbers.LOOKS[look].probe, numbers.printed(name)
     if drawn.fault is None:
         if look not in complaints.looks_for(drawn.group):
-            raise Broken("evidence", f"{name} of {look}",
+            raise Broken("evidence", f"{line} of {look}",
                          "a number that could have shown a fault behind this complaint")
         if not numbers.is_healthy(probe, name, value):
-            raise Broken("number", f"{name}: {value:.4g}", "what this look prints")
+            raise Broken("number", f"{line}: {value:.4g}", "what this look prints")
         return
     if numbers.is_healthy(probe, name, value):
-        raise Broken("number", f"{name}: {value:.4g}", "a number outside the healthy range")
+        raise Broken("number", f"{line}: {value:.4g}", "a number outside the healthy range")
     shown = [(low, high) for p, n, low, high in drawn.fault.shows if (p, n) == (probe, name)]
     if not shown:
-        raise Broken("evidence", f"{name} of {look}", "a number that tells which fault it is",
+        raise Broken("evidence", f"{line} of {look}", "a number that tells which fault it is",
                      "Other faults move this number as well.")
     if not any(low <= value <= high for low, high in shown):
-        raise Broken("number", f"{name}: {value:.4g}", "what this look prints",
+        raise Broken("number", f"{line}: {value:.4g}", "what this look prints",
                      "The number is the right one. Copy its value.")
 
 
@@ -212,25 +213,70 @@ def law_mend(out: Any, drawn: Drawn, happened: Happened) -> None:
             expect_type(name, out["found"][probe].get(name), float)
     for probe, name, value in numbers.ailing(out["found"]):
         low, high = numbers.HEALTHY[probe][name]
-        raise Broken(f"fixed script, {name}", value, f"{low:g} to {high:g}")
+        raise Broken(f"fixed script, {numbers.printed(name)}", value, f"{low:g} to {high:g}")
 
 
 def law_twice(answer: Any, drawn: Drawn, happened: Happened) -> None:
-    """The price is within twice the budget."""
-    _spent(answer, drawn, happened, 2 * numbers.BUDGET)
+    """The price is within twice the budget, and a number or a fix shows a search."""
+    _named(drawn, happened)
+    try:
+        _number(answer, drawn, happened)
+    except Broken:
+        if drawn.fault is None:
+            raise
+        if not _mends_the_part(answer, drawn, happened):
+            raise Broken("what shows your search", "no number that counts, and no such fix",
+                         "evidence, or a fix in the right part") from None
+    _spent(happened, 2 * numbers.BUDGET)
 
 
 def law_once(answer: Any, drawn: Drawn, happened: Happened) -> None:
-    """The price is within the budget."""
-    _spent(answer, drawn, happened, numbers.BUDGET)
+    """The price is within the budget, and a number shows a search."""
+    _number(answer, drawn, happened)
+    _spent(happened, numbers.BUDGET)
 
 
-def _spent(answer: Any, drawn: Drawn, happened: Happened, most: int) -> None:
-    """Raise Broken unless the search was so cheap; a guess without evidence is no search."""
-    law_evidence(answer, drawn, happened)
+def _spent(happened: Happened, most: int) -> None:
     spent = numbers.price(happened.charged)
     if spent > most:
         raise Broken("price", spent, f"{most} or less")
+
+
+def _number(answer: Any, drawn: Drawn, happened: Happened) -> None:
+    """Raise Broken unless the answer gives a number that a search has found.
+
+    That is the evidence, or another number outside its range that a look printed. What the loss
+    curve shows is none, because a complaint may have said it.
+    """
+    try:
+        law_evidence(answer, drawn, happened)
+    except Broken:
+        _named(drawn, happened)
+        look, name, value = _evidence(answer)
+        probe, line = numbers.LOOKS[look].probe, numbers.printed(name)
+        if (drawn.fault is None or look not in happened.paid
+                or numbers.is_healthy(probe, name, value)
+                or (probe, name) in {shown[:2] for shown in drawn.fault.shows}):
+            raise
+        if name in numbers.LOOKS["loss_curve"].names:
+            raise Broken("number", f"{line} of {look}", "one that the loss curve does not show",
+                         "A complaint can tell these, without a search.") from None
+        if not _is_printed(value, measured(drawn.source, drawn.seed, probe)[name]):
+            raise Broken("number", f"{line}: {value:.4g}", "what this look prints") from None
+
+
+def _is_printed(value: float, shown: float) -> bool:
+    """Whether a value is the one that was shown, perhaps on another processor."""
+    both = math.isnan(value) and math.isnan(shown)
+    return both or math.isclose(value, shown, rel_tol=0.1, abs_tol=0.01)
+
+
+def _mends_the_part(answer: Any, drawn: Drawn, happened: Happened) -> bool:
+    """Whether the answer's fix is one, and changes the part of the fault; it is not run."""
+    before = faults.parts(drawn.source)
+    source, _ = mending.mended(answer, before, read_parts(happened))
+    part = drawn.fault.part
+    return source is not None and faults.parts(source)[part] != before[part]
 
 
 def _named(drawn: Drawn, happened: Happened) -> None:
@@ -265,6 +311,7 @@ def _evidence(answer: Any) -> tuple[str, str, float]:
             type(item[2]) not in (int, float)):
         raise Broken("evidence", item, "two texts and a number", how)
     look, name, value = item
-    if look not in numbers.LOOKS or name not in numbers.LOOKS[look].names:
+    meant = numbers.number(look, name) if look in numbers.LOOKS else ""
+    if not meant:
         raise Broken("evidence", f"{name} of {look}", "a number that this look prints", how)
-    return look, name, float(value)
+    return look, meant, float(value)

@@ -165,6 +165,55 @@ HEALTHY = {
 }
 
 
+# What a look prints for a number: where it was taken. The probes' own names often say what is
+# wrong, so that a marked line could be handed in as the name of the fault.
+PRINTED = {
+    "darker after brighten": "share of values that fall",
+    "same in two calls of brighten": "agreement of two calls",
+    "same as the label of the nearest picture": "agreement with the nearest image",
+    "pictures in the first batch of epochs 1 and 2": "images in both first batches",
+    "left over from the step before": "norm before the forward pass",
+    "tensors without a gradient": "tensors at None after the backward pass",
+    "weights that a step leaves as they are": "share of values equal before and after",
+    "hidden units at zero for every picture": "share without any output",
+    "tensors of the model that the optimizer lacks": "the model's, not held here",
+    "tensors of the optimizer that the model lacks": "held here, not the model's",
+    "decayed tensors of one axis": "tensors of one axis, weight_decay",
+    "decayed tensors of two axes": "tensors of two axes, weight_decay",
+    "highest rate": "maximum",
+    "last rate": "at the end",
+    "kept tensors that are the model's own": "tensors in shared memory",
+    "tensors that are not kept": "model minus kept, tensors",
+    "modules in train mode": "modules whose flag is set",
+    "difference of the inputs in two calls": "difference of two calls",
+    "difference of the logits in two calls": "difference of two passes",
+    "difference of the logits alone and in company": "difference of one image and many",
+    "different weights in a row of the small copy": "distinct values in a row",
+    "rows that both ranks read": "rows in common",
+    "largest difference of the ranks' weights": "largest difference of two tensors",
+    "smallest norm at a rank's step": "smallest norm",
+    "free blocks that a request still reads": "both free and in a table",
+    "blocks that nobody gives back": "neither free nor in a table",
+    "blocks that two requests share": "in two tables",
+    "right answers that are pushed down": "right answers below zero",
+    "gradient of the price, off that of the KL by": "relative difference",
+    "farthest ratio from 1 in the last step on a draw": "largest distance from 1",
+    "gradient of the router over that of its experts": "first gradient over the second",
+    "planned activations, eight copies over one": "activations, eight over one",
+    "planned state with ZeRO-1, eight copies over one": "state with ZeRO-1, eight over one",
+}
+
+
+def printed(name: str) -> str:
+    """What a look prints for a number."""
+    return PRINTED.get(name, name)
+
+
+def number(look: str, text: str) -> str:
+    """The number of a look that a text means: as printed, or the probe's name; "" if none."""
+    return next((name for name in LOOKS[look].names if text in (name, printed(name))), "")
+
+
 def is_healthy(probe: str, name: str, value: float) -> bool:
     """Whether the healthy script can show this number; NaN is in no range."""
     low, high = HEALTHY[probe][name]
