@@ -97,7 +97,7 @@ def _claims(session: Session, cells: Cells) -> list[str]:
         return []
     course = model_laws.notebook_cells(mine)
     asked: Attempt = session.sandbox.attempt(
-        [*cells, *enumerate(course, 1 + max((number for number, _ in cells), default=0))],
+        [*cells, *enumerate(course, 1 + max(number for number, _ in cells))],
         [pack_act("90.0", "claims_made", "", [Case("all", {})])], careful=True, checkpoints=True)
     sent = [message.get("value") for payload in asked.answers.get(0, [])
             for message in _messages(payload) if type(message) is dict]
