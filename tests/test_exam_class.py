@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import select
 import shutil
+import socket
 import subprocess
 import sys
 import threading
 import urllib.request
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from dlsys.grading.books import pages, reports, strays
 from dlsys.grading.books.submitted_notebook import Refused, parse
 from dlsys.grading.judge import Judge
 from dlsys.grading.walls.sandbox import SandboxRefused, Zygote
+from dlsys.room.server import OWN_FILES
 from dlsys_checks.exam import complaints, draws, faults, laws, said, sheet
 from dlsys_checks.exam.ledger import Happened
 from dlsys_helpers import paths
@@ -403,3 +406,82 @@ def test_the_wheel_of_a_class_keeps_the_form_of_a_sheet():
     assert not belongs("dlsys_checks/exam/draws.py", {1, 3}, True)
     assert sheet.stage(80).stem == "80_exam_a"
     assert Path(exam.__file__).name == "exam.py"
+
+
+# ---- attacks on the desk of a class
+
+def begin_at(address, name="Eve"):
+    return post(address, "begin", json.dumps({"number": 80, "name": name}).encode())
+
+
+def question(ticket, what, text="", number=80, place=1):
+    return json.dumps({"number": number, "ticket": ticket, "place": place, "what": what,
+                       "text": text}).encode()
+
+
+def test_what_the_desk_sells_it_can_read_again(folder):
+    """80.0 opened sheet 80, and what was bought and named was lost from its record."""
+    with served(folder) as address:
+        ticket = begin_at(address)[1]["ticket"]
+        for number in (80, 80.0, True, "80", 1e400, None, [80]):
+            for place in (1, 1.0, True):
+                odd = (type(number), type(place)) != (int, int)
+                status, told = post(address, "ask", question(
+                    ticket, "look", "clip", number, place))
+                assert (status != 200) is odd, (number, place, told)
+    with pytest.raises(exam_desk.ExamError, match="whole number"):
+        exam_desk.of_class(folder).ask(80.0, ticket, 1, "look", "clip")
+    with pytest.raises(exam_desk.ExamError, match="cannot be recorded"):
+        exam_desk.of_class(folder).note({"sheet": 80.0, "ticket": ticket, "case": 1, "paid": "x"})
+    assert exam_desk.of_class(folder).happened(80, ticket, 1).paid == ("clip",)
+    assert not list(folder.glob("*damaged*"))
+
+
+def test_one_address_does_not_take_all_sheets(folder, monkeypatch):
+    monkeypatch.setattr(exam_served, "MOST_SHEETS", 20)
+    counter = exam_served.Counter(exam_desk.of_class(folder))
+    for address, share in (("192.0.2.1", 10), ("192.0.2.2", 5), ("192.0.2.3", 3)):
+        for _ in range(share):
+            counter.begin({"number": 80}, address)
+        with pytest.raises(exam_desk.ExamError, match="your address, which gets no more"):
+            counter.begin({"number": 80}, address)
+    assert counter.begin({"number": 80}, "192.0.2.4")
+
+
+def test_who_asks_a_hundred_things_waits_for_them_alone(folder):
+    """Another address is answered next, though a hundred questions came before."""
+    counter = exam_served.Counter(exam_desk.of_class(folder))
+
+    async def main():
+        turns, order = exam_served.Turns(), []
+        greedy = [asyncio.create_task(turns.run("192.0.2.1", lambda n=n: order.append(n)))
+                  for n in range(100)]
+        await asyncio.sleep(0)
+        await turns.run("192.0.2.2", lambda: order.append("honest"))
+        await asyncio.gather(*greedy)
+        assert order.index("honest") <= 2
+        assert [one for one in order if one != "honest"] == list(range(100))
+        with pytest.raises(exam_desk.ExamError):  # an error keeps nobody waiting
+            await turns.run("192.0.2.1", lambda: counter.ask({"place": 1}))
+        assert await turns.run("192.0.2.2", lambda: 1) == 1
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other addresses of this machine")
+def test_silent_connections_leave_the_desk_to_others(folder, monkeypatch):
+    listen = exam_served.listen
+    monkeypatch.setattr(exam_served, "listen", lambda *how: listen(*how, files=80))
+    with served(folder) as address, ExitStack() as opened:
+        port = int(address.rpartition(":")[2].strip("/"))
+        silent = [opened.enter_context(socket.create_connection(
+            ("127.0.0.1", port), source_address=("127.0.0.2", 0))) for _ in range(60)]
+        assert begin_at(address)[0] == 200
+        hung_up = sum(bool(select.select([link], [], [], 0)[0]) for link in silent)
+    assert hung_up >= 60 - (80 - OWN_FILES)
+
+
+def test_what_a_desk_says_is_harmless_on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(exam, "sent", lambda *_, **__: {"text": "Paid\n\x1b[2J\x1b]0;x\a\u202e"})
+    exam.sit(80, "BCDFGHJK", "http://desk/").case(1).look("clip")
+    assert capsys.readouterr().out.split() == ["Paid", "[2J", "]0;x"]

@@ -792,6 +792,19 @@ def test_what_was_answered_in_the_second_attempt_keeps_its_own_words(why):
     assert second.endswith(ENDINGS[why])
 
 
+def test_the_errors_of_many_cells_are_too_short_to_send_the_cases_out():
+    """A hundred cells with 120 letters each sent 17,500 bytes of the cases to their learner."""
+    cells = [(number, "x") for number in range(1, 101)]
+    told = [{"number": n, "line": 1, "error": f"E: {chr(0x4e00 + n) * 110}"} for n in range(1, 101)]
+    kept = judge.valid_reports(sandbox.Attempt(cells=told), cells, 32)
+    texts = {report["error"] for report in kept} - {judge.NO_ROOM}
+    assert [report["number"] for report in kept] == [*range(1, 101)]
+    assert 0 < len("".join(texts).encode()) <= judge.LONGEST_ERRORS
+    same = [{"number": n, "line": 1, "error": "NameError: name 'x' is not defined"}
+            for n in range(1, 101)]
+    assert judge.valid_reports(sandbox.Attempt(cells=[*same]), cells, 32) == same
+
+
 def test_forged_reports_of_cells_name_only_cells_and_lines_that_there_are():
     forged = [{"number": number, "line": line, "error": "x"}
               for number, line in [(2, 1), (2, 10**300), (10**300, 1), (2, -1), (True, 1), (3, 1)]]
@@ -1000,6 +1013,24 @@ LIARS = {
     "a str that lies": (
         "class S(str):\n    __eq__ = lambda s, o: True\n    __hash__ = str.__hash__\n"
         "def grad_ratio(model, x, y): return S('0.5')"),
+    "a type that is numpy's by hash and equality": (
+        "import numpy as np\nclass M(type):\n    __hash__ = lambda c: hash(np.float64)\n"
+        "    __eq__ = lambda c, o: True\nclass N(float, metaclass=M):\n"
+        "    __eq__ = lambda s, o: True\n    __abs__ = __float__ = lambda s: s\n"
+        "    __sub__ = __rsub__ = lambda s, o: 0.0\n    __hash__ = None\n"
+        "def grad_ratio(model, x, y): return N(-1.0)"),
+    "a list that is a message, of a type that is bool": (
+        "class M(type):\n    __hash__ = type.__hash__\n"
+        "    __eq__ = lambda c, o: o in (bool, str)\nclass L(list, metaclass=M): pass\n"
+        "def grad_ratio(model, x, y): return L(['x', 'float'])"),
+    "a type whose name is no text": (
+        "class M(type):\n    __name__ = property(lambda c: object())\n"
+        "class N(metaclass=M): pass\ndef grad_ratio(model, x, y): return N()"),
+    "a tensor whose attributes lie": (
+        "class T(torch.Tensor):\n    requires_grad = property(lambda s: 1 / 0)\n"
+        "    shape = property(lambda s: ())\n    numel = lambda s: 0\n"
+        "def grad_ratio(model, x, y):\n    t = torch.zeros(4)\n    t.__class__ = T\n"
+        "    return t"),
     "looks into its callers": (
         "import sys\ndef grad_ratio(model, x, y):\n    f = sys._getframe()\n"
         "    while f:\n        for n in ('wanted', 'want', 'expected', 'law', 'answer_key'):\n"

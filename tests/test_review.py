@@ -310,6 +310,24 @@ def test_a_guess_counts_once_and_only_when_it_was_measured(folder):
     assert not list(folder.glob("*damaged*"))
 
 
+@pytest.mark.parametrize(("name", "entry"), [
+    (".exam.jsonl", {"sheet": 80, "ticket": "LLLLLLLL", "case": 0, "missed": ["01.4"]}),
+    (".reviews.jsonl", {"id": "01.4", "kind": "mistake", "n": 1}),
+    (".guesses.jsonl", {"id": "01.4", "guess": 3.0, "right": False, "sure": True}),
+    (".progress.jsonl", {"id": "01.4", "status": "wrong", "misconception": "m"})])
+def test_an_edited_line_stops_no_review_and_costs_no_other_line(folder, name, entry):
+    """A list or an object in place of a text stopped every command that looks at reviews."""
+    whole = json.dumps({**entry, "time": START.isoformat()})
+    odd = [{**entry, "time": START.isoformat(), part: value} for part in [*entry, "time"]
+           for value in (None, True, -1, 10**400, 1e308, "", "\ud800", [], {}, [[]], [{"a": 1}],
+                         "9999-12-31T23:59:59-14:00")]
+    folder.mkdir(parents=True)
+    (folder / name).write_text("\n".join([whole, *map(json.dumps, odd), whole]) + "\n")
+    assert "01.4" in [item.trap.id for item in review.due(day(400))]
+    assert (folder / name).read_text().splitlines()[0] == whole
+    assert (folder / name).read_text().count(whole) >= 2
+
+
 def test_guesses_without_a_time_or_with_an_odd_id_stop_nothing(folder):
     guess("01.1", day(0))
     with open(folder / ".guesses.jsonl", "a") as file:

@@ -20,6 +20,7 @@ import dlsys_helpers
 from dlsys import exam_checks
 from dlsys.check_stub import CheckStub
 from dlsys.exam_checks import SheetError
+from dlsys.grading.text import visible
 from dlsys_helpers import paths, progress
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
@@ -105,7 +106,7 @@ class Exam:
             told = sent(self.address, "ask", number=self.number, ticket=self.ticket, place=place,
                         what=what, text=text)
             _keep_missed(self.number, self.ticket, told.get("missed"))
-            return str(told.get("text", ""))
+            return visible(told.get("text", ""))
         return exam_checks.desk().ask(self.number, self.ticket, place, what, text)
 
 
@@ -164,7 +165,7 @@ def sent(address: str, path: str, **parts: object) -> dict[str, Any]:
 
 def _why(refused: error.HTTPError) -> str:
     try:
-        return str(json.loads(refused.read(4000))["error"])
+        return visible(json.loads(refused.read(4000))["error"])
     except (ValueError, KeyError, TypeError, OSError):
         return f"exam: the address answers {refused.code}, so it is not an exam. Check the address."
 

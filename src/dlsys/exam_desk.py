@@ -48,6 +48,8 @@ class Desk:
         """The answer to one question: a command of `COMMANDS`, and its text. Raises UserError."""
         if type(text) is not str or what not in COMMANDS:
             raise ExamError(f"exam: got {str(what)[:20]!r}, expected one of {', '.join(COMMANDS)}.")
+        if type(number) is not int:  # 80.0 is as good as 80 in a set, and no number in the record
+            raise ExamError(f"sheet: got {str(number)[:20]}, expected a whole number.")
         sheet.known(number)
         if not sheet.TICKET.fullmatch(ticket):
             raise ExamError(f"sheet: got the ticket {ticket[:20]!r}, expected eight letters, as "
@@ -272,7 +274,12 @@ class Record(Store):
         return self._known
 
     def append(self, *entries: dict) -> None:
-        """Append. Raises ExamError if the disk did not take it: then nothing is shown."""
+        """Append. Raises ExamError if the disk did not take it: then nothing is shown.
+
+        So too for an entry that nobody could read again: the price in it would be lost.
+        """
+        if not all(map(self.valid, entries)):
+            raise ExamError("exam: this cannot be recorded. Nothing was recorded.")
         known, before = [*self.entries(), *entries], self.size()
         super().append(*entries)
         if self.size() <= before:

@@ -2,7 +2,7 @@
 
 A learner's machine gets answers and nothing that they are made of. Each sheet has a ticket with
 cases of its own, so that a second ticket tells nothing about the first. One thread does all
-computations; while it works, other requests wait.
+computations; while it works, other requests wait, and the addresses they come from take turns.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import asyncio
 import json
 import signal
 import socket
+from collections import Counter as Counts
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -34,11 +37,15 @@ class Counter:
     def __init__(self, desk: Desk) -> None:
         from dlsys.room.rate_limit import Limit
         self.desk, self.asked = desk, Limit(MOST_ASKED, 60)
+        self.begun: Counts[str] = Counts()  # sheets by address
         self.tickets = {(entry["sheet"], entry["ticket"]) for entry in desk.entries()
                         if "begun" in entry}
 
-    def begin(self, told: dict[str, Any]) -> dict[str, Any]:
-        """A ticket for a sheet: a new one, or the one of the learner's matched form."""
+    def begin(self, told: dict[str, Any], address: str = "") -> dict[str, Any]:
+        """A ticket for a sheet: a new one, or the one of the learner's matched form.
+
+        An address begins at most as many sheets as it leaves to the others.
+        """
         number, mine = told.get("number"), told.get("ticket")
         if type(number) is not int or not sheet.is_exam(number):
             raise ExamError(f"exam: got the sheet {str(number)[:20]}, expected {sheet.NUMBERS[0]} "
@@ -47,24 +54,27 @@ class Counter:
             raise ExamError("exam: a ticket is a text of eight letters.")
         if self.desk.over:
             raise ExamError("exam: it is over, and no new sheet is given out.")
-        if len(self.tickets) >= MOST_SHEETS:
-            raise ExamError(f"exam: {MOST_SHEETS} sheets were begun, which is the limit. Tell your "
-                            "instructor.")
+        left = MOST_SHEETS - len(self.tickets)
+        if self.begun[address] >= left:
+            raise ExamError(f"exam: {len(self.tickets)} of at most {MOST_SHEETS} sheets were "
+                            f"begun, {self.begun[address]} of them from your address, which gets "
+                            "no more. Tell your instructor.")
         known = {ticket for _, ticket in self.tickets}
         ticket = mine if type(mine) is str and mine in known else exam_desk.new_ticket()
         if (number, ticket) not in self.tickets:
             self.desk.note({"sheet": number, "ticket": ticket, "case": 0, "time": ledger.now(),
                             "begun": clean(str(told.get("name", "")), NAME)})
             self.tickets.add((number, ticket))
+            self.begun[address] += 1
         elif told.get("name") and not self.desk.begun_by(number, ticket):
             self.desk.note({"sheet": number, "ticket": ticket, "case": 0, "time": ledger.now(),
                             "begun": clean(str(told["name"]), NAME)})
         return {"ticket": ticket}
 
-    def ask(self, told: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, told: dict[str, Any], _: str = "") -> dict[str, Any]:
         """The desk's answer to a question about a sheet that was begun here."""
         number, ticket, place = (told.get(key) for key in ("number", "ticket", "place"))
-        if type(place) is not int or (number, ticket) not in self.tickets:
+        if {type(number), type(place)} != {int} or (number, ticket) not in self.tickets:
             raise ExamError("exam: this sheet was not begun here. Begin one with: dlsys exam a "
                             "--at ADDRESS")
         if self.asked.spent(ticket):
@@ -75,10 +85,43 @@ class Counter:
         return {"text": text, **(missed if told.get("what") == "debrief" else {})}
 
 
+class Turns:
+    """One thread works; the addresses that wait take turns, so that none keeps the others waiting.
+
+    Within an address, who came first is first.
+    """
+
+    def __init__(self) -> None:
+        self.thread, self.busy = ThreadPoolExecutor(1), False
+        self.waiting: dict[str, deque[asyncio.Future[None]]] = {}  # the next address is first
+
+    async def run(self, address: str, work: Callable[[], Any]) -> Any:
+        """What `work` returns, when it is this address's turn."""
+        loop = asyncio.get_running_loop()
+        if self.busy:
+            mine = loop.create_future()
+            self.waiting.setdefault(address, deque()).append(mine)
+            await mine
+        self.busy = True
+        try:
+            return await loop.run_in_executor(self.thread, work)
+        finally:
+            self._next()
+
+    def _next(self) -> None:
+        self.busy = bool(self.waiting)
+        if self.waiting:
+            address = next(iter(self.waiting))
+            queue = self.waiting.pop(address)
+            queue.popleft().set_result(None)
+            if queue:
+                self.waiting[address] = queue
+
+
 def application(counter: Counter) -> Any:
     """The server's two addresses, begin and ask."""
     from tornado import web
-    thread = ThreadPoolExecutor(1)
+    turns = Turns()
 
     class Handler(web.RequestHandler):
         async def post(self, what: str) -> None:
@@ -87,9 +130,8 @@ def application(counter: Counter) -> Any:
                 told = json.loads(self.request.body)
                 if type(told) is not dict:
                     raise ValueError
-                answer = getattr(counter, what)
-                loop = asyncio.get_running_loop()
-                self.finish(await loop.run_in_executor(thread, answer, told))
+                answer, address = getattr(counter, what), self.request.remote_ip
+                self.finish(await turns.run(address, lambda: answer(told, address)))
             except UserError as why:
                 self.set_status(409)
                 self.finish({"error": clean(str(why), 1000)})
@@ -103,12 +145,19 @@ def application(counter: Counter) -> Any:
     return web.Application([(r"/(begin|ask)", Handler)], log_function=lambda _: None)
 
 
-def listen(counter: Counter, host: str, port: int) -> tuple[Any, int]:
-    """Begin to answer: the server and its port. Raises OSError if the port is taken."""
-    from tornado import httpserver
-    server = httpserver.HTTPServer(application(counter), max_body_size=BODY, max_header_size=BODY,
-                                   max_buffer_size=4 * BODY, body_timeout=SLOW,
-                                   idle_connection_timeout=3 * SLOW)
+def listen(counter: Counter, host: str, port: int, files: int = 0) -> tuple[Any, int]:
+    """Begin to answer: the server and its port. Raises OSError if the port is taken.
+
+    files: how many may be open, 0 for as many as the system allows. Where connections would take
+    more, the address with the most loses one.
+    """
+    from dlsys.room import open_room
+    from dlsys.room.connections import Connections
+    from dlsys.room.server import OWN_FILES, Server
+    most = (files or open_room.allow_many_files()) - OWN_FILES
+    server = Server(application(counter), opened=Connections(lambda: most), max_body_size=BODY,
+                    max_header_size=BODY, max_buffer_size=4 * BODY, body_timeout=SLOW,
+                    idle_connection_timeout=3 * SLOW)
     taken = socket.create_server((host, port), backlog=512, family=(
         socket.AF_INET6 if ":" in host else socket.AF_INET))
     taken.setblocking(False)

@@ -55,7 +55,7 @@ def _whole(entry: dict) -> bool:
         _time(entry)
     except ValueError:
         return False
-    return (isinstance(entry.get("id"), str) and entry.get("kind") in KINDS
+    return (isinstance(entry.get("id"), str) and entry.get("kind") in [*KINDS]
             and type(entry.get("n")) is int)
 
 

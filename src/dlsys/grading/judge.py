@@ -53,6 +53,7 @@ SEEDS = 2
 _KINDS = ("value", "raised", "unusable", "todo")
 # Characters of what a learner's code says about itself: an error, its type, a line of code.
 LONGEST_ERROR, LONGEST_TYPE, LONGEST_LINE = 120, 40, 200
+LONGEST_ERRORS = 2000  # bytes of all cells' different errors: enough to read, few to leak cases
 LONGEST_ANSWER = 6000  # characters of an answer that are kept to be looked at
 
 
@@ -525,6 +526,8 @@ _ORDER = {"pass": 0, "missing": 2}  # every other verdict says more than "missin
 _CELL_FAULTS = {"died": "ended the Python process.", "timeout": "ran past the time limit.",
                 "broken": "sent something that cannot be read."}
 
+NO_ROOM = "an error, whose text is left out: the errors of other cells are very long."
+
 
 def valid_reports(attempt: Attempt, cells: Sequence[tuple[int, str]], processes: int) -> list[dict]:
     """The cell reports that have the expected form; all others are dropped.
@@ -532,13 +535,19 @@ def valid_reports(attempt: Attempt, cells: Sequence[tuple[int, str]], processes:
     They come from a stranger: the cell must be one of the notebook's, the line one of the cell's.
     """
     ends = {number: 2 + source.count("\n") for number, source in cells}  # an error may be after it
-    kept = []
+    kept, told = [], {*_CELL_FAULTS.values(), NO_ROOM}
+    room = LONGEST_ERRORS
     for report in attempt.cells[:framing.MOST_REPORTS]:
         match report:
             case {"number": int(number), "line": int() | None as line,
                   "error": str(error)} if number in ends:
                 line = line if line and 0 < line <= ends[number] else None
                 error = _error(_CELL_FAULTS.get(error, error), processes)
+                size = 0 if error in told else len(error.encode("utf-8", "replace"))
+                if size > room:
+                    error, size = NO_ROOM, 0
+                told.add(error)
+                room -= size
                 kept.append({"number": number, "line": line, "error": error})
     return kept
 

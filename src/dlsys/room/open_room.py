@@ -107,7 +107,7 @@ def _opened(kept: Log, folder: Path, stages: list[int], room: Room, title: str,
 
 def _listening(live: server.LiveRoom, host: str, port: int, prefix: str) -> tuple[Any, int]:
     try:
-        return server.listen(live, host, port, prefix, _allow_many_files())
+        return server.listen(live, host, port, prefix, allow_many_files())
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise RoomError(f"--port: {port} is in use, perhaps by another room. Use a different "
@@ -116,7 +116,7 @@ def _listening(live: server.LiveRoom, host: str, port: int, prefix: str) -> tupl
                         f"({error.strerror or error}).") from None
 
 
-def _allow_many_files() -> int:
+def allow_many_files() -> int:
     """As many open connections as this system allows; each page takes one. How many these are."""
     try:
         import resource

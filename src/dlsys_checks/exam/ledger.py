@@ -12,12 +12,19 @@ from datetime import UTC, datetime
 
 from dlsys_helpers.json_lines import Store
 
-STORE = Store(".exam.jsonl", "What you paid", lambda entry: (
-    type(entry.get("sheet")) is int and type(entry.get("case")) is int
-    and type(entry.get("ticket", "")) is str
-    and (isinstance(entry.get("missed"), list)
-         or any(isinstance(entry.get(kind), str) for kind in ("paid", "said", "begun")))))
 TRIES = 2  # names for a case
+
+
+def _whole(entry: dict) -> bool:
+    missed = entry.get("missed", [])
+    return (type(entry.get("sheet")) is int and type(entry.get("case")) is int
+            and type(entry.get("ticket", "")) is str
+            and isinstance(missed, list) and all(isinstance(id, str) for id in missed)
+            and ("missed" in entry or any(
+                isinstance(entry.get(kind), str) for kind in ("paid", "said", "begun"))))
+
+
+STORE = Store(".exam.jsonl", "What you paid", _whole)
 
 
 @dataclass(frozen=True)
