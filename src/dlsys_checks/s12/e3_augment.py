@@ -90,12 +90,13 @@ def law(out, x, seed, epoch, rows):
         rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, epoch, row))))
         for k in range(x.shape[1]):
             wanted[place, k] = float(x[row, k]) + SCALE * rng.standard_normal()
+    expect_equal("global generators that moved", out["moved"], 0,
+                 "Make a generator for each row.")
     expect_like("rows plus noise", out["out"], wanted)
     expect_close("rows plus noise", out["out"], wanted, rtol=1e-4, atol=1e-5)
     expect_like("rows requested one by one", out["again"], wanted)
     expect_close("rows requested one by one", out["again"], wanted, rtol=1e-4,
                  atol=1e-5)
-    expect_equal("global generators that moved", out["moved"], 0)
     expect_equal("values of x that changed", out["changed"], 0)
     expect_equal("memory shared with x", out["shared"], 0)
 

@@ -120,6 +120,8 @@ def numbered(names, stored):
 
 wrong = ex.edits(numbered)
 wrong("using the order of a set", ("next", "number"), "(stored)", "(stored), key=hash")
+wrong("numbering new classes in the order of a set", ("next", "number"),
+      "*sorted(set(names) - set(stored))", "*(n for n in set(names) if n not in stored)")
 wrong("numbering new classes in the order in which they occur", "order",
       "*sorted(set(names) - set(stored))",
       "*[n for n in dict.fromkeys(names) if n in set(names) - set(stored)]")
