@@ -1243,9 +1243,9 @@ claim("fraction right with eight default ReLU layers, SGD at 0.03",
 
 # %% [markdown] trap="01.3" role="why"
 # Every layer multiplies the gradient by its slope **and** by its weights. A unit adds up
-# $n$ independent products of an input and a weight. The variances of the products add up
-# as well, so to keep a signal at the same size, the weights need a variance of about $1 /
-# n$ (*Xavier* init, for tanh). Before a ReLU, they need $2 / n$ (*He* init), because ReLU
+# $n$ independent products of an input and a weight. Their variances add up as well, so to
+# keep a signal at the same size, the weights need a variance of about $1 / n$ (*Xavier*
+# init, for tanh). Before a ReLU, they need $2 / n$ (*He* init), because ReLU
 # sets half of the values to zero. The default weights of `nn.Linear` have a variance of
 # only $1 / (3n)$, a sixth of what ReLU needs. So each layer shrinks the gradient, and
 # hardly any of it reaches the first layer. Choose the activation and the init together.
