@@ -1598,26 +1598,29 @@ claim("the router trained by the balance loss: tokens whose expert serves "
       sorted_share(even_only), below=0.7)
 
 # %% trap="15.5" role="exercise" points=3 difficulty=2 minutes=12
-def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+def balance(p: torch.Tensor, chosen: torch.Tensor,
+            real: torch.Tensor) -> torch.Tensor:
     """Measure how unevenly a router uses its experts, as a loss that the
     router can lower: E times the sum over experts of fraction times mean
     probability.
 
-    p: (T, E) float32, T at least 1, the probabilities of each token; each
-    row sums to 1. chosen: (T, k) int64, the k different experts of each
-    token, chosen by any rule. An expert's fraction is its part of all T * k
-    choices, which can be 0. The mean probability is taken over all T
-    tokens, for all E experts.
+    p: (T, E) float32, the probabilities of each token; each row sums to 1.
+    chosen: (T, k) int64, the k different experts of each token, chosen by
+    any rule. real: (T,) bool, False for padding, which does not count, and
+    True for at least one token. An expert's fraction is its part of all
+    choices of the real tokens, which can be 0. The mean probability is
+    taken over the real tokens, for all E experts.
 
     Returns a float32 tensor of shape (). It is 1 if fractions and mean
     probabilities are even, for every E and k. Its gradient flows to p
     through the mean probabilities; the fractions are constants. Inputs are
     not changed.
 
-    Example: p [[0.8, 0.2], [0.6, 0.4]], chosen [[0], [0]] give 1.4, and its
-    gradient is [[1., 0.], [1., 0.]].
+    Example: p [[0.8, 0.2], [0.6, 0.4]], chosen [[0], [1]], real [True,
+    False] give 1.6, and its gradient is [[2., 0.], [0., 0.]].
     """
     # BEGIN SOLUTION
+    p, chosen = p[real], chosen[real]
     experts = p.shape[1]
     counts = torch.bincount(chosen.flatten(), minlength=experts)
     share = counts / chosen.numel()
@@ -1625,11 +1628,13 @@ def balance(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="15.5" role="hint"
-# 1. Count how many times each of the E experts occurs in `chosen`. `torch.bincount` needs `minlength`, or the last experts can be missing.
-# 2. Divide by the number of choices, T times k, so that the fractions add up to 1 for
-#    every k.
-# 3. The mean probability is a mean over tokens, with one number per expert. Multiply
-#    expert by expert, sum, and multiply by E.
+# 1. `p[real]` and `chosen[real]` are the rows of the real tokens. Count how many times
+#    each of the E experts occurs in these rows of `chosen`. `torch.bincount` needs
+#    `minlength`, or the last experts can be missing.
+# 2. Divide by the number of choices, k for each real token, so that the fractions add up
+#    to 1 for every k.
+# 3. The mean probability is a mean over the real tokens, with one number per expert.
+#    Multiply expert by expert, sum, and multiply by E.
 
 # %% [markdown] trap="15.5" role="keep"
 # **Keep:** A balance loss needs two factors: counts, which show how uneven the load is,

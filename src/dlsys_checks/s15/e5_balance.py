@@ -10,18 +10,20 @@ from dlsys_checks.registry import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_parts, expect_type
 from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("15.5", "balance", seen=("p", "chosen", "scale"), says="balance")
+ex = exercise("15.5", "balance", seen=("p", "chosen", "real", "scale"), says="balance")
 
 ex.promise_table("""
 uneven  | Measure how unevenly a router uses its experts, as a loss that the router can lower: E
           times the sum over experts of fraction times mean probability. | balance; gradient of p
-p       | p: (T, E) float32, T at least 1, the probabilities of each token; each row sums to 1. |
-          case one token; as many tokens as experts; one expert; many experts
+p       | p: (T, E) float32, the probabilities of each token; each row sums to 1. | case one token;
+          as many tokens as experts; one expert; many experts
 chosen  | chosen: (T, k) int64, the k different experts of each token, chosen by any rule. | case
           chosen by another rule; the least likely chosen; likeliest last
-share   | An expert's fraction is its part of all T * k choices, which can be 0. | case the last
-          experts idle; one expert for all; two experts for all; the first experts idle
-mean    | The mean probability is taken over all T tokens, for all E experts. | case the last
+real    | real: (T,) bool, False for padding, which does not count, and True for at least one
+          token. | case padding at the end; padding in front; padding in between; one real token
+share   | An expert's fraction is its part of all choices of the real tokens, which can be 0. | case
+          the last experts idle; one expert for all; two experts for all; the first experts idle
+mean    | The mean probability is taken over the real tokens, for all E experts. | case the last
           experts idle; two of eight; the least likely chosen; as many tokens as experts
 form    | Returns a float32 tensor of shape (). | type of the; shape of the; dtype of the
 one     | It is 1 if fractions and mean probabilities are even, for every E and k. | case even, one;
@@ -29,8 +31,8 @@ one     | It is 1 if fractions and mean probabilities are even, for every E and 
 flow    | Its gradient flows to p through the mean probabilities; the fractions are constants. |
           gradient of p; unusable; led to
 left    | Inputs are not changed. | values changed
-example | Example: p [[0.8, 0.2], [0.6, 0.4]], chosen [[0], [0]] give 1.4, and its gradient is [[1.,
-          0.], [1., 0.]]. | case the example
+example | Example: p [[0.8, 0.2], [0.6, 0.4]], chosen [[0], [1]], real [True, False] give 1.6, and
+          its gradient is [[2., 0.], [0., 0.]]. | case the example
 """)
 
 
@@ -38,7 +40,7 @@ example | Example: p [[0.8, 0.2], [0.6, 0.4]], chosen [[0], [0]] give 1.4, and i
 def cases(g):
     whole = integers(g)
 
-    def one(name, tokens, experts, k, rule="likeliest", shift=None, spread=1.0):
+    def one(name, tokens, experts, k, rule="likeliest", shift=None, spread=1.0, pads=()):
         logits = spread * torch.randn(tokens, experts, generator=g)
         if shift is not None:
             logits = logits + shift(torch.arange(experts))
@@ -48,14 +50,19 @@ def cases(g):
         chosen = by.topk(k, -1).indices
         if rule == "last":
             chosen = chosen.flip(-1)
-        return name, {"p": p, "chosen": chosen, "scale": 0.5 + whole(1, 5) / 2}
+        real = torch.ones(tokens, dtype=torch.bool)
+        for place in pads:
+            real[place] = False
+            chosen[place] = torch.arange(k)  # all pads are the same token
+            p[place] = p[pads[0]]
+        return name, {"p": p, "chosen": chosen, "real": real, "scale": 0.5 + whole(1, 5) / 2}
 
     def even(name, experts, k):
         turns = (torch.arange(experts)[:, None] + torch.arange(k)) % experts
         return name, {"p": torch.full((experts, experts), 1 / experts), "chosen": turns,
-                      "scale": 1.5}
+                      "real": torch.ones(experts, dtype=torch.bool), "scale": 1.5}
 
-    t = whole(9, 14)
+    t, pads = whole(9, 14), whole(3, 6)
     return [one("one of four", t, 4, 1), one("two of eight", t + 3, 8, 2),
             one("three of five", t, 5, 3), one("many experts", t, 40, 2),
             one("one token", 1, 5, 2), one("as many tokens as experts", 6, 6, 2),
@@ -68,48 +75,55 @@ def cases(g):
             one("the least likely chosen", t, 6, 2, "least"),
             one("likeliest last", t, 6, 3, "last"), even("even, one", whole(3, 7), 1),
             even("even, two", whole(4, 8), 2), even("even, all", 3, 3),
+            one("padding at the end", t, 11, 2, pads=range(t - pads, t)),
+            one("padding in front", t, 3, 1, pads=range(pads)),
+            one("padding in between", t, 8, 3, pads=range(1, t, 2)),
+            one("one real token", 4, 3, 1, pads=(0, 1, 3)),
             ("the example", {"p": torch.tensor([[0.8, 0.2], [0.6, 0.4]]),
-                             "chosen": torch.tensor([[0], [0]]), "scale": 1.0})]
+                             "chosen": torch.tensor([[0], [1]]),
+                             "real": torch.tensor([True, False]), "scale": 1.0})]
 
 
 @ex.act
-def act(fn, p, chosen, scale):
-    mine, given = p.clone().requires_grad_(), chosen.clone()
-    found = fn(mine, given)
+def act(fn, p, chosen, real, scale):
+    mine, given, mask = p.clone().requires_grad_(), chosen.clone(), real.clone()
+    found = fn(mine, given, mask)
     if isinstance(found, torch.Tensor) and found.numel() == 1 and found.requires_grad:
         (scale * found.sum()).backward()
     grad = torch.zeros_like(mine) if mine.grad is None else mine.grad
     return {"found": found.detach() if isinstance(found, torch.Tensor) else found, "grad": grad,
-            "moved": int((mine.detach() != p).sum() + (given != chosen).sum())}
+            "moved": int((mine.detach() != p).sum() + (given != chosen).sum()
+                         + (mask != real).sum())}
 
 
 @ex.law
-def law(out, p, chosen, scale):
+def law(out, p, chosen, real, scale):
     expect_parts(out, "found", "grad", "moved")
     expect_equal("values changed in the arguments", out["moved"], 0, "Work on copies.")
-    tokens, experts = p.shape
-    k = chosen.shape[1]
-    counts = [0] * experts
-    for row in chosen.tolist():
-        for expert in row:
-            counts[expert] += 1
+    experts, k, counts, sums = p.shape[1], chosen.shape[1], [0] * p.shape[1], [0.0] * p.shape[1]
+    tokens = int(real.sum())
+    for row, picks, counts_in in zip(p.tolist(), chosen.tolist(), real.tolist(), strict=True):
+        if counts_in:
+            sums = [a + b for a, b in zip(sums, row, strict=True)]
+            for expert in picks:
+                counts[expert] += 1
     shares = [count / (tokens * k) for count in counts]
-    means = [sum(column) / tokens for column in p.double().T.tolist()]
+    means = [total / tokens for total in sums]
     wanted = experts * sum(a * b for a, b in zip(shares, means))
-    look = (f"There are {tokens} tokens with {k} of {experts} experts each; the counts are "
+    look = (f"There are {tokens} real tokens with {k} of {experts} experts each; the counts are "
             f"{counts[:8]}.")
     expect_type("balance", out["found"], torch.Tensor, look)
     expect_close("balance", out["found"], torch.tensor(wanted, dtype=torch.float32),
                  rtol=1e-4, look=look)
     slope = torch.tensor([experts * share / tokens * scale for share in shares])
-    expect_close("gradient of p", out["grad"], slope.expand(tokens, experts), rtol=1e-3,
-                 look=look)
+    expect_close("gradient of p", out["grad"], slope * real[:, None], rtol=1e-3, look=look)
 
 
 # ---- wrong, by name
 
 @not_an_answer
-def made(p, chosen):
+def made(p, chosen, real):
+    p, chosen = p[real], chosen[real]
     experts = p.shape[1]
     share = torch.bincount(chosen.flatten(), minlength=experts) / chosen.numel()
     return experts * (share * p.mean(0)).sum()
@@ -122,6 +136,7 @@ def hot(p, chosen):
 
 wrong = ex.edits(made)
 START, MEAN, BOTH = "experts =", "p.mean(0)", "share * p.mean(0)"
+ROWS = "p, chosen = p[real], chosen[real]"
 LOSS = f"experts * ({BOTH}).sum()"
 # https://github.com/CASIA-LMC-Lab/AnomalyMoE/issues/1
 wrong("multiplying the fractions by themselves",
@@ -156,7 +171,7 @@ wrong("using only the probabilities of the chosen experts", ("uneven", "mean", "
 wrong("dividing the probabilities of the chosen experts by their sum", ("uneven", "mean", "flow"),
       MEAN, "F.normalize(p * hot(p, chosen), p=1, dim=1).mean(0)")
 wrong("counting without minlength, which leaves out the last experts",
-      ("share", "chosen", "uneven", "p", "mean"), ", minlength=experts", "", says="")
+      ("share", "chosen", "uneven", "p", "mean", "real"), ", minlength=experts", "", says="")
 wrong("taking E from the largest index in chosen", ("share", "uneven", "p"),
       "return experts", "return (chosen.max() + 1)")
 wrong("leaving idle experts out of E", ("share", "uneven"),
@@ -170,5 +185,14 @@ wrong("returning one number per expert", "form", ".sum()", "", says="shape of th
 wrong("leaving an axis of size 1", "form", LOSS, f"({LOSS})[None]", says="shape of the")
 wrong("returning a Python number", ("form", "flow"), ".sum()", ".sum().item()", says="type of the")
 wrong("returning float64", "form", ".sum()", ".sum().double()", says="dtype of the")
-wrong("adding 1 to chosen in place", "left", "return", "chosen.add_(1); return",
-      says="values changed")
+wrong("adding 1 to chosen in place", "left", ROWS, f"given = chosen; {ROWS}",
+      "return", "given.add_(1); return", says="values changed")
+# https://github.com/huggingface/transformers/pull/28517
+wrong("copying the lesson's repair, which counts padding, too", ("real", "example"), ROWS, "pass")
+wrong("counting the choices of padding in the fractions", ("real", "example"), ROWS, "p = p[real]")
+wrong("averaging the probabilities over real tokens and padding", ("real", "example"),
+      ROWS, "chosen = chosen[real]")
+wrong("setting the probabilities of padding to 0, but dividing by all T tokens",
+      ("real", "example"), ROWS, "p, chosen = p * real[:, None], chosen[real]")
+wrong("setting the choices of padding to 0, which counts them for expert 0", "real",
+      ROWS, "p, chosen = p[real], chosen * real[:, None]")
