@@ -736,9 +736,9 @@ hard_model, hard_losses = mixed_run(lambda soft: soft.argmax(1))
 
 # %% trap="06.2" role="guess"
 guess("06.2",
-      "Is the network's largest probability on an even blend higher or "
-      "lower than the largest probability of a network trained without "
-      "blends?",
+      "Show the same even blend to this network and to a network trained "
+      "without blends. How does this network's largest class probability "
+      "compare with the other network's?",
       choices=["about the same",
                "clearly lower",
                "clearly higher"])
@@ -2204,9 +2204,9 @@ finder = stroke_finder(changed)
 
 # %% trap="06.9" role="guess"
 guess("06.9",
-      "You show the network a test image. Take its stroke pixels that are "
-      "background in the mirrored mask. On average, what probability of a "
-      "stroke does the network give them?", unit="%")
+      "Some stroke pixels of a test image are background in the mirrored "
+      "mask. On average, what probability of a stroke does the network "
+      "give these pixels?", unit="%")
 
 # %% trap="06.9" role="look"
 test_images = x_test.view(-1, 8, 8)

@@ -1368,8 +1368,8 @@ def tiled(q, k, v, block=128, tile=128, fetch=lambda part: part):
 
 # %% trap="08.4" role="guess" quoted="wrong"
 guess("08.4",
-      "At 4,096 tokens, how many times as many bytes does `written_out` "
-      "move as `tiled`?", unit="times")
+      "At 4,096 tokens, how many bytes does `written_out` move, as a "
+      "multiple of the bytes that `tiled` moves?", unit="times")
 
 # %% trap="08.4" role="look"
 def tokens(n, heads=4, d=64, device="cpu"):

@@ -3008,9 +3008,9 @@ def step_calls(plan):
 
 # %% trap="09.4" role="guess"
 guess("09.4",
-      "Add up the sizes of the tensors in all collective calls of the "
-      "sharded step. How large is the sum, as a multiple of the tensor in "
-      "DDP's single `all_reduce`?",
+      "Add up the sizes of all collective calls in the sharded step, each "
+      "counted as the full tensor. How large is the sum, as a multiple of "
+      "the tensor in DDP's single `all_reduce`?",
       unit="times")
 
 # %% trap="09.4" role="look"

@@ -2120,8 +2120,8 @@ tested, served = (replies(waiter, encode)
 
 # %% trap="10.7" role="guess"
 guess("10.7",
-      "Many messages ask for six teas. What is the mean of the model's "
-      "answers on the server?",
+      "Take the messages that ask for six teas. On the server, what is the "
+      "mean of the model's answers to them?",
       choices=["below 5.8", "between 5.8 and 6.2", "above 6.2"])
 
 # %% trap="10.7" role="look"

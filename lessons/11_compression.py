@@ -1331,8 +1331,8 @@ found["to nearest"] = symmetric(w, 3)
 
 # %% trap="11.4" role="guess" quoted="right"
 guess("11.4",
-      "Is the output error smaller or larger with the largest inputs first "
-      "than with the smallest first?",
+      "How does the output error with the largest inputs first compare "
+      "with the output error in the opposite order?",
       choices=["equal within 10 %",
                "over 10 % smaller",
                "over 10 % larger"])

@@ -2399,10 +2399,11 @@ starts = [start(script) for _ in range(4)]
 
 # %% trap="12.9" role="guess"
 guess("12.9",
-      "Which numberings do the four starts produce?",
-      choices=["four different numberings",
-               "the same one, as with `PYTHONHASHSEED=42` set in the shell",
-               "the same one, but not the one that "
+      "How do the numberings of the four starts compare?",
+      choices=["all four differ",
+               "all four are the one that `PYTHONHASHSEED=42` in the shell "
+               "gives",
+               "all four are the same, but not the one that "
                "`PYTHONHASHSEED=42` in the shell gives"])
 
 # %% trap="12.9" role="look" compare=false

@@ -334,8 +334,8 @@ cem = admit(pool, cem_ids)
 
 # %% trap="13.1" role="guess" quoted="wrong"
 guess("13.1",
-      "From 0 % (not at all) to 100 % (no overlap), how far does Cem's "
-      "request shift the distribution of Ann's next letter?",
+      "How far does Cem's request shift the distribution of Ann's next "
+      "letter? (0 % is not at all, 100 % leaves no overlap.)",
       choices=["0 %",
                "from 1 to 30 %",
                "from 30 to 70 %",
@@ -1255,8 +1255,8 @@ meant = [own(*one[1:]).softmax(0) for one in sets]   # given validity
 
 # %% trap="13.10" role="guess" quoted="right"
 guess("13.10",
-      "From 0 % (equal) to 100 % (no overlap), how far does the mask move "
-      "the distribution over the twelve words from the model's own?",
+      "How far is the distribution over the twelve words with the mask "
+      "from the model's own? (0 % is equal, 100 % is no overlap.)",
       choices=["about 5 %",
                "about 20 %",
                "about 50 %",
@@ -1583,8 +1583,8 @@ from_target = comes_out(kept, p)                  # refused: draw from p
 
 # %% trap="13.5" role="guess"
 guess("13.5",
-      "From 0 % (equal) to 100 % (no overlap), how far is the written "
-      "letters' distribution from the target's?",
+      "How far is the distribution of the written letters from the "
+      "target's? (0 % is equal, 100 % is no overlap.)",
       choices=["about 30 %",
                "about 10 %",
                "about 1 %",
@@ -2214,7 +2214,8 @@ whole = ratio.prod(1)                                 # of each answer
 
 # %% trap="13.8" role="guess"
 guess("13.8",
-      "What is the median of the 64 answers' products of ratios?",
+      "For each of the 64 answers, you multiply the ratios of its letters. "
+      "What is the median of the 64 products?",
       choices=["about 0.1",
                "about 0.6",
                "about 0.9",

@@ -759,9 +759,9 @@ held, _, held_way = learn(reinforce(log_ratio))
 
 # %% trap="14.3" role="guess" quoted="wrong"
 guess("14.3",
-      "One run takes 50 steps with the penalty, the other 50 without. How "
-      "large is the first run's final KL, as a percentage of the second "
-      "run's?",
+      "Two runs take 50 steps each, one with the penalty and one without. "
+      "How large is the final KL with the penalty, as a percentage of the "
+      "final KL without it?",
       unit="%")
 
 # %% trap="14.3" role="look"
