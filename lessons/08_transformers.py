@@ -1329,7 +1329,7 @@ claim("cross-attention: keys that each answer token looks at",
 # weights, and reads them for the last product. `tiled` keeps a block of 128 queries on
 # the chip while keys and values pass by in tiles. Scores and weights never leave the chip
 # (*flash attention*). A pull request says: "No score travels. At 4,096 tokens of 64
-# values each, traffic falls by a factor of dozens."
+# values, traffic falls by a factor of dozens."
 
 # %% trap="08.4" role="break"
 def written_out(q, k, v):
@@ -1368,8 +1368,8 @@ def tiled(q, k, v, block=128, tile=128, fetch=lambda part: part):
 
 # %% trap="08.4" role="guess" quoted="wrong"
 guess("08.4",
-      "At 4,096 tokens, how many bytes does `written_out` move, as a "
-      "multiple of the bytes that `tiled` moves?", unit="times")
+      "At 4,096 tokens, how large is the traffic of `written_out`, as a "
+      "multiple of `tiled`'s?", unit="times")
 
 # %% trap="08.4" role="look"
 def tokens(n, heads=4, d=64, device="cpu"):

@@ -1295,8 +1295,7 @@ claim("largest gap between the two ways to write the update",
 #
 # This layer's inputs differ a lot in size, and you have to choose which column to round
 # first. A pull request adds an option and says: "Largest inputs first, because their
-# errors cost most." You try that order on new digits and compare its output error with
-# the error of the opposite order.
+# errors cost most." You try this order and the opposite order on new digits.
 
 # %% trap="11.4" role="break"
 layer = linears(dense)[1]

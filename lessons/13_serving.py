@@ -335,7 +335,7 @@ cem = admit(pool, cem_ids)
 # %% trap="13.1" role="guess" quoted="wrong"
 guess("13.1",
       "How far does Cem's request shift the distribution of Ann's next "
-      "letter? (0 % is not at all, 100 % leaves no overlap.)",
+      "letter, from 0 % (not at all) to 100 % (no overlap)?",
       choices=["0 %",
                "from 1 to 30 %",
                "from 30 to 70 %",
@@ -1256,7 +1256,7 @@ meant = [own(*one[1:]).softmax(0) for one in sets]   # given validity
 # %% trap="13.10" role="guess" quoted="right"
 guess("13.10",
       "How far is the distribution over the twelve words with the mask "
-      "from the model's own? (0 % is equal, 100 % is no overlap.)",
+      "from the model's own, from 0 % (equal) to 100 % (no overlap)?",
       choices=["about 5 %",
                "about 20 %",
                "about 50 %",
@@ -1584,7 +1584,7 @@ from_target = comes_out(kept, p)                  # refused: draw from p
 # %% trap="13.5" role="guess"
 guess("13.5",
       "How far is the distribution of the written letters from the "
-      "target's? (0 % is equal, 100 % is no overlap.)",
+      "target's, from 0 % (equal) to 100 % (no overlap)?",
       choices=["about 30 %",
                "about 10 %",
                "about 1 %",

@@ -759,9 +759,8 @@ held, _, held_way = learn(reinforce(log_ratio))
 
 # %% trap="14.3" role="guess" quoted="wrong"
 guess("14.3",
-      "Two runs take 50 steps each, one with the penalty and one without. "
-      "How large is the final KL with the penalty, as a percentage of the "
-      "final KL without it?",
+      "After 50 steps, how large is the KL of a run with the penalty, as a "
+      "percentage of the KL of a run without it?",
       unit="%")
 
 # %% trap="14.3" role="look"
