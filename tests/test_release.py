@@ -146,7 +146,7 @@ def test_install_names_what_the_notebooks_import(stage, more, tmp_path):
     other = {root.partition(".")[0] for root in roots} - sys.stdlib_module_names
     assert {{"sklearn": "scikit-learn"}.get(name, name) for name in other} <= {
         *named, "dlsys_helpers", "dlsys",
-        "safetensors", "scipy"}  # which transformers and scikit-learn bring
+        "safetensors", "scipy", "tokenizers"}  # which transformers and scikit-learn bring
     assert more in " ".join(named)
 
 
