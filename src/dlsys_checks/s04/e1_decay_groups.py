@@ -292,6 +292,19 @@ wrong("decaying only the weights of Linear and Conv2d", "axes",
       "known = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)}; "
       "out =", "p.ndim < 2", "id(p) not in known",
       says="decayed group: got self_attn.in_proj_weight missing")
+
+
+@ex.wrong("decaying only the weights of Linear and Conv2d, whichever module comes first",
+          breaks=("axes", "embeddings"), says="decayed group: got")
+def listed_kinds(model, weight_decay):
+    first_of = {}
+    for module in model.modules():
+        for name, p in module.named_parameters(recurse=False):
+            first_of.setdefault(id(p), name == "weight" and isinstance(module, nn.Linear
+                                                                       | nn.Conv2d))
+    return in_two(trainable(model), weight_decay, lambda n, p: not first_of[id(p)])
+
+
 wrong("exempting every tensor with bias in its name", "axes",
       TABLES, 'p.ndim < 2 or "bias" in n or id(p) in tables', says="decayed group: got bias")
 ex.wrong("decaying embeddings like matrices",
