@@ -3,7 +3,6 @@
 from dlsys_watch.graphs import kind
 from dlsys_watch.rule import Rule
 
-
 SUM = 2    # how a loss's node saves reduction="sum"
 
 
