@@ -1,5 +1,5 @@
 # Source: an issue of DeepSeek-R1: template and tokenizer both add BOS (with its rule)
-# Trap: 10.6
+# Trap: 10.7
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
