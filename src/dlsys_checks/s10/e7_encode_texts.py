@@ -204,3 +204,5 @@ wrong("returning lists", "returns", "return ids, mask", "return ids.tolist(), ma
 wrong("returning only the ids", "returns", "return ids, mask", "return ids", says="type of")
 wrong("returning a dict", "returns", "return ids, mask",
       "return dict(input_ids=ids, attention_mask=mask)", says="type of")
+wrong("dropping the axis of a single text", "texts", "return ids, mask",
+      "return ids.squeeze(0), mask.squeeze(0)", says="shape of")
