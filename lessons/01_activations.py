@@ -847,8 +847,8 @@ print(f"accuracy: dead {score_dead:.2f}, leaky {score_leaky:.2f}")
 
 # %% [markdown] trap="01.4" role="repair"
 # Training for 200 steps does not move the dead units' weights. Start with a bias that
-# leaves some sums positive, or use an activation whose slope for negative inputs is not
-# zero, such as leaky ReLU.
+# leaves some sums positive, or use an activation whose slope is not zero at negative
+# inputs, such as leaky ReLU.
 
 # %% trap="01.4" role="repair"
 claim("largest change of a dead unit's weight, 200 steps of Adam",
@@ -1143,12 +1143,13 @@ claim("fraction of starts that solve XOR, sixteen units",
 # %% [markdown] role="concept"
 # ## A gradient on its way back
 #
-# In step 2 of training, the slope for a first-layer weight has to come from the loss,
-# which is at the other end of the network. The gradient travels back layer by layer.
-# Follow it by hand through three layers, each with one unit, one weight and a sigmoid. If
-# a layer's input increases a little, the layer's sum changes by the weight times the
-# increase, and the layer's output changes by the sigmoid's slope times the change in the
-# sum. So each layer multiplies the gradient by its weight and by its sigmoid's slope:
+# In step 2 of training, the slope with respect to a first-layer weight has to come from
+# the loss, which is at the other end of the network. The gradient travels back layer by
+# layer. Follow it by hand through three layers, each with one unit, one weight and a
+# sigmoid. If a layer's input increases a little, the layer's sum changes by the weight
+# times the increase, and the layer's output changes by the sigmoid's slope times the
+# change in the sum. So each layer multiplies the gradient by its weight and by its
+# sigmoid's slope:
 
 # %% role="concept"
 weights, a, product = [1.5, -2.0, 0.5], torch.tensor(1.0), 1.0
@@ -1998,7 +1999,7 @@ answers
 # **Keep:** Before you speed up a step, count its FLOPs and its bytes. Above the ridge,
 # use fewer or cheaper FLOPs. Below the ridge, move fewer bytes: fuse the activation into
 # the step before it, stay in 16 bits, and put more rows into a batch. If a step is far
-# below both roofs, reduce the launches with larger batches, `torch.compile`, or CUDA
+# below both roofs, launch fewer kernels: use larger batches, `torch.compile`, or CUDA
 # graphs. **Source:** [Williams, Waterman & Patterson 2009, "Roofline: an insightful
 # visual performance model"](https://doi.org/10.1145/1498765.1498785); [NVIDIA, GPU
 # Performance Background User's

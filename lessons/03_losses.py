@@ -135,8 +135,8 @@ claim("largest gap between the one-step version and PyTorch",
 # $$L = \log \sum_k e^{z_k} - z_y, \qquad
 #   \frac{\partial L}{\partial z_k} = p_k - [k = y]$$
 #
-# Here $\partial L / \partial z_k$ is the slope of $L$ for the logit $z_k$ alone, while
-# the other logits stay as they are. This slope is again the probability minus the label,
+# Here $\partial L / \partial z_k$ is the slope of $L$ with respect to the logit $z_k$,
+# with all other logits held fixed. This slope is again the probability minus the label,
 # here written as $[k = y]$, which is 1 for the right class and 0 for all other classes.
 # Each entry of this gradient is between minus one and one, whatever the logits are. On
 # paper, the first formula is exact, but in float32, $e^{89}$ is infinite. So subtract the

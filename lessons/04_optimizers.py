@@ -2092,11 +2092,11 @@ claim("fraction of a weight left at a rate of 0.001 with a decay of 1, "
       shrunk(1e-3, 1.0, 1000), expected=before, within=1e-9)
 
 # %% [markdown] trap="04.9" role="folklore"
-# **Told:** Lion needs a rate 3 to 10 times smaller than Adam's. **Measured:** The smaller
-# rate is only half of the advice. In both AdamW and Lion, the part of a weight that
-# decoupled decay takes away in one step is the rate times $\lambda$. With a rate 10 times
-# smaller, 1,000 steps without a gradient leave the same fraction of a weight only if the
-# decay is 10 times larger.
+# **Told:** Lion needs a third to a tenth of Adam's rate. **Measured:** The lower rate is
+# only half of the advice. In both AdamW and Lion, the part of a weight that decoupled
+# decay takes away in one step is the rate times $\lambda$. At a tenth of the rate, 1,000
+# steps without a gradient shrink a weight to the same fraction only if the decay is ten
+# times as large.
 
 # %% trap="04.9" role="exercise" points=3 difficulty=2 minutes=15
 def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
@@ -2132,10 +2132,10 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 
 # %% [markdown] trap="04.9" role="keep"
 # **Keep:** Lion needs both betas: $\beta_1$ sets the direction of the step, and $\beta_2$
-# sets how long the momentum remembers. If you give Lion a lower rate than AdamW for the
-# same number of steps, raise the weight decay by the same factor. **In your own code:**
-# Feed your port pure noise and compare its directions with the paper's. Accuracy will not
-# show the fault. **Source:** Chen et al. 2023, ["Symbolic Discovery of Optimization
+# sets how long the momentum remembers. If you run Lion at a tenth of AdamW's rate for the
+# same number of steps, use ten times the weight decay. **In your own code:** Feed your
+# port pure noise and compare its directions with the paper's. Accuracy will not show the
+# fault. **Source:** Chen et al. 2023, ["Symbolic Discovery of Optimization
 # Algorithms"](https://arxiv.org/abs/2302.06675), algorithm 2 and section 5.
 
 # %% [markdown] trap="04.11" role="situation" fault="Adam's second moment in bfloat16 never falls" symptom="bfloat16 model with AdamW: steps stay too short after large gradients, exp_avg_sq does not fall"

@@ -1329,13 +1329,12 @@ def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
 # 3. `mean` has C values. As a tensor of shape `(C, 1, 1)`, it is broadcast along the channel axis, not along the columns.
 
 # %% [markdown] trap="07.4" role="keep"
-# **Keep:** Weights without their preprocessing are half a model. Store the mean, the
-# standard deviation and the resize with the weights, and apply each step exactly once.
-# **In your own code:** Before the first deployment, run one labelled image through the
-# serving path and compare the input tensor with the tensor used in training. **Source:**
-# [torchvision, Models and pre-trained
-# weights](https://docs.pytorch.org/vision/stable/models.html), "Using the pre-trained
-# models".
+# **Keep:** Weights without their preprocessing are half a model. Store the normalization
+# and the resizing with the weights, and apply each exactly once. **In your own code:**
+# Before the first deployment, run one labelled image through the serving path and compare
+# the input tensor with the tensor used in training. **Source:** [torchvision, Models and
+# pre-trained weights](https://docs.pytorch.org/vision/stable/models.html), "Using the
+# pre-trained models".
 
 # %% [markdown] trap="07.5" role="situation" fault="channels_last changes the strides, not the shape" symptom="channels_last: permute changes the shape, memory format is strides; no speedup on CPU"
 # ## Channels last
@@ -2114,9 +2113,9 @@ claim("second value of channel 0 by reshape, which is from pixel 0",
 
 # %% [markdown] trap="07.9" role="folklore"
 # **Told:** With its axes in the wrong order, a net can only guess. **Measured:** That is
-# true if training and serving use different orders. If both make the same mistake, this
-# net mostly loses some accuracy on the moving digits, but stays far above guessing. How
-# much accuracy it loses depends on the seed.
+# true if training and serving use different orders. If both use the same wrong order,
+# this net usually loses some accuracy on the moving digits, but stays far above guessing.
+# How much accuracy it loses depends on the seed.
 
 # %% trap="07.9" role="exercise" points=2 difficulty=1 minutes=5
 def to_nchw(a: torch.Tensor) -> torch.Tensor:

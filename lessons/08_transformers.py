@@ -412,7 +412,7 @@ claim("parameters saved by tying, vocabulary times width", free - shared,
 # probability of the true token. A model that spreads its probability evenly over `V`
 # tokens has a loss of $\ln V$. An untrained model with a tied head has several times that
 # loss, because `nn.Embedding` draws the shared table from N(0, 1), which is too large for
-# a head. Draw the table smaller, as GPT-2 does, with
+# a head. Draw smaller values for the table, as GPT-2 does:
 # `nn.init.normal_(model.token.weight, std=0.02)`.
 #
 # In training, each position sees the *true* tokens before it (*teacher forcing*). When
@@ -1596,7 +1596,7 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
         length: 0 <= length <= N; slots after it (NaN, inf) change nothing.
 
     Hold one tile of scores at a time: make no tensor whose size depends on
-    N or length, and for M >= tile none with more than M * max(D, E, tile)
+    N or length, and, for M >= tile, none with more than M * max(D, E, tile)
     values. Do not call torch's own attention. Each call reads the cache
     again and leaves earlier results unchanged.
     Example: q [[0.]], k [[1.], [2.], [nan]], v [[1.], [3.], [nan]], length

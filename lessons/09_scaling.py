@@ -2651,7 +2651,7 @@ claim("LayerNorm: relative error with ten equal pieces",
 # %% trap="09.2" role="exercise" points=3 difficulty=3 minutes=15
 def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
                n: int, weight: torch.Tensor | None) -> list[float]:
-    """Train through batches once, with a step of opt for every n batches.
+    """Go through batches once, and take one step of opt for every n batches.
 
     Each step follows the mean cross-entropy over all labels that count in
     its batches. The last step takes the batches that are left, even if
@@ -3811,7 +3811,7 @@ def reshard(shards: list, world: int) -> list[dict]:
 # %% [markdown] trap="09.7" role="hint"
 # 1. Put a tensor together first: `torch.cat` of the parts, in the order of the ranks.
 # 2. `-(-n // world)` rounds up. A slice beyond the end is empty and keeps the other sizes.
-# 3. A slice is a view on the memory of the whole tensor, and `torch.save` would write all of that memory. Copy the slice. A tensor without dimensions has no rows to cut.
+# 3. A slice is a view of the whole tensor's memory, and `torch.save` would write all of it, so copy the slice first. A tensor without dimensions has no rows to cut.
 
 # %% [markdown] trap="09.7" role="keep"
 # **Keep:** Save a sharded model from all ranks. To resume later, use `dcp.save` and

@@ -609,10 +609,10 @@ claim("relative norm of f(v) + f(-v), which is 0 if f is a single matrix",
       odd, above=0.001)
 
 # %% [markdown] role="concept"
-# Adapter layers learn the new language as well. But when you serve the model, the two
-# small products come *after* $W$, so every token waits for them. The two small matrices
-# cannot be merged into $W$, because no single matrix can replace two matrices with a ReLU
-# in between. LoRA has no activation between its matrices. So $B$ and $A$ form a single
+# Adapter layers, too, learn the new language. But when you serve the model, the two small
+# products come *after* $W$, so every token waits for them. The two small matrices cannot
+# be merged into $W$, because no single matrix can replace two matrices with a ReLU in
+# between. LoRA has no activation between its matrices. So $B$ and $A$ form a single
 # matrix, $BA$, which you can add to $W$ once.
 #
 # [Hu et al. 2021](https://arxiv.org/abs/2106.09685) measured the delay of adapter layers

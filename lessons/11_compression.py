@@ -678,10 +678,10 @@ claim("fraction of zeros with masks", zeros(kept), above=0.79)
 
 # %% [markdown] trap="11.2" role="repair"
 # The explorer below shows the first layer of a digit classifier with some of its weights
-# pruned, in one of three patterns. Guess first: half of the weights are removed
-# *anywhere*, and a column number of 4 bytes is stored with each remaining 4-byte weight.
-# What fraction of the dense layer's bytes is left? And which pattern costs the most
-# accuracy before retraining, and which after retraining?
+# pruned, in one of three patterns. Guess first. Suppose half of the weights are removed,
+# *anywhere* in the matrix, and each remaining 4-byte weight is stored with a 4-byte
+# column number. What fraction of the dense layer's bytes is left? And which pattern costs
+# the most accuracy before retraining, and which after retraining?
 
 # %% role="explore" explorer="sparsity"
 from dlsys_helpers.explorers.sparsity import sparsity

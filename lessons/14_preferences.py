@@ -231,10 +231,10 @@ claim("gap between the loss from log ratios and the loss from rewards",
 #
 # In the table, an answer is a single choice. A language model builds an answer from
 # *tokens*. The answer's log-probability is the *sum* of its tokens' log-probabilities,
-# each given all the tokens before it. Only the answer counts, not the padding after it or
-# the given prompt. (In the difference between two answers' log-probabilities, a shared
-# prompt cancels; in a mean over tokens, it does not.) The logits at one position predict
-# the next token, so you have to shift the logits by one position.
+# each given all the tokens before it. Only the answer counts, not the prompt before it or
+# the padding after it. (In the difference between two answers' log-probabilities, a
+# shared prompt cancels; in a mean over tokens, it does not.) The logits at one position
+# predict the next token, so you have to shift the logits by one position.
 
 # %% role="concept"
 def token_logp(logits, ids):
@@ -1135,8 +1135,8 @@ claim("sampled at 0.6, scored at 1: fraction outside the clip",
 # %% [markdown] trap="14.4" role="more"
 # In a language model, every token has its own ratio. The product of these ratios over an
 # answer leaves the clip range merely because the answer is long. (GSPO uses one ratio per
-# answer on purpose. This ratio is the geometric mean over the tokens, which stays near 1,
-# so GSPO's clip range is far narrower.)
+# answer on purpose. This ratio, the geometric mean of the token ratios, stays near 1, so
+# GSPO's clip range is far narrower.)
 
 # %% trap="14.4" role="exercise" points=3 difficulty=2 minutes=12
 def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,

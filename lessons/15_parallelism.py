@@ -699,7 +699,7 @@ def pass_losses(labels: list, divides: bool) -> list:
 # %% [markdown] trap="15.2" role="hint"
 # 1. If the schedule does not divide the gradients, divide each summed loss by the total number of
 #    labels in the step.
-# 2. Suppose the schedule divides. In the end, the gradient of pass `p` has been divided by the numbers of micro-batches of `p` and of every later pass, multiplied together. So divide your divisor by this product.
+# 2. Suppose the schedule divides `.grad` after each pass. In the end, the gradient of pass `p` has been divided by the number of micro-batches in `p`, and by that number for every later pass. Take all these factors out of your own divisor for `p`.
 # 3. Go through the passes from the last to the first, and keep the running product.
 
 # %% [markdown] trap="15.2" role="keep"
@@ -2260,8 +2260,8 @@ def exposed(events: list) -> list:
 # %% [markdown] trap="15.7" role="hint"
 # 1. For each network operation, find the rank that starts last. Data moves only from that
 #    moment on.
-# 2. Cut the time at all starts and ends. Nothing changes between two cuts, so each piece
-#    is one kind of time.
+# 2. Cut the timeline at every start and every end. Nothing changes between two
+#    neighbouring cuts, so each piece belongs to one kind of time.
 # 3. Or measure three unions: the compute bars; the compute bars and the transfers; the compute bars and all network bars. The differences between the unions are the times, and the remaining time is idle.
 
 # %% [markdown] trap="15.7" role="keep"
@@ -2897,13 +2897,13 @@ claim("four played schedules: largest difference from (p - 1) / m",
 # Think first, then open a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
-# **1. A layer is cut over four ranks, and its output is right. After a step, a norm
-# before the layer differs between the ranks. What is missing?**
+# **1. A layer is cut over four ranks, and its output is right. After a step, the norm
+# layer in front of it has different weights on each rank. What is missing?**
 #
 # - [ ] a sum of the cut weights' gradients :: Each rank has its own part of these
 #   weights, so there is nothing to sum.
 # - [x] the sum of the input's gradients, at the entrance :: Each rank has only its own
-#   part's gradient, and this partial gradient trains the norm.
+#   part's gradient, and this partial gradient trains the norm layer.
 # - [ ] a sum of the output's gradients, at the exit :: The output is complete on each
 #   rank, and so is its gradient. A sum would count the gradient four times.
 
