@@ -36,8 +36,8 @@ begin(SEED, THREADS, DEVICE)
 #
 # You have small images of handwritten zeros and ones, and you want a rule that tells them
 # apart. You could write such a rule by hand: a one has ink in the middle, and a zero does
-# not. But the next pair of digits needs another rule, which somebody has to invent as
-# well. A *perceptron* finds such a rule from examples. It is the smallest model that
+# not. But the next pair of digits needs another rule, which you would have to invent,
+# too. A *perceptron* finds such a rule from examples. It is the smallest model that
 # learns, and everything else in this course is built from it.
 #
 # Describe each image by two numbers: the average brightness of the eight middle pixels,
@@ -767,10 +767,10 @@ claim("fraction of zeros among ReLU's outputs for centred inputs",
 # %% [markdown] trap="01.4" role="situation" core=true fault="zeros are counted as dead ReLU units" symptom="dead ReLU: units output zero for every input and never recover"
 # ## Units that are off for every input
 #
-# Somebody wanted a layer whose outputs are mostly zero, and set its ReLU biases to $-5$.
-# You want to catch such accidents. A blog post tells you how: count each unit's zeros,
-# and raise an alarm if a unit returns zero for more than 20 % of the rows. First you try
-# this detector on a *healthy* layer of 64 units, fresh from its init.
+# A teammate wanted a layer with mostly zero outputs, and set its ReLU biases to $-5$. You
+# want to catch such accidents. A blog post tells you how: count each unit's zeros, and
+# raise an alarm if a unit returns zero for more than 20 % of the rows. First you try this
+# detector on a *healthy* layer of 64 units, fresh from its init.
 
 # %% trap="01.4" role="break"
 x_normal = torch.randn(2000, 10)
@@ -1244,12 +1244,12 @@ claim("fraction right with eight default ReLU layers, SGD at 0.03",
 
 # %% [markdown] trap="01.3" role="why"
 # Every layer multiplies the gradient by its slope **and** by its weights. A unit adds up
-# $n$ independent products of an input and a weight. Their variances add up as well, so to
+# $n$ independent products of an input and a weight. Their variances add up, too, so to
 # keep a signal at the same size, the weights need a variance of about $1 / n$ (*Xavier*
-# init, for tanh). Before a ReLU, they need $2 / n$ (*He* init), because ReLU
-# sets half of the values to zero. The default weights of `nn.Linear` have a variance of
-# only $1 / (3n)$, a sixth of what ReLU needs. So each layer shrinks the gradient, and
-# hardly any of it reaches the first layer. Choose the activation and the init together.
+# init, for tanh). Before a ReLU, they need $2 / n$ (*He* init), because ReLU sets half of
+# the values to zero. The default weights of `nn.Linear` have a variance of only $1 /
+# (3n)$, a sixth of what ReLU needs. So each layer shrinks the gradient, and hardly any of
+# it reaches the first layer. Choose the activation and the init together.
 
 # %% trap="01.3" role="why"
 he, xavier = nn.init.kaiming_normal_, nn.init.xavier_normal_
@@ -1366,7 +1366,7 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 # **Keep:** The first layer's gradient is a product that contains the slopes and the
 # weights of all later layers. So choose the init that fits the activation: He for ReLU,
 # Xavier for tanh. **In your own code:** Before the first long run, print the first
-# layer's gradient norm divided by the last layer's. Print both norms as well, because if
+# layer's gradient norm divided by the last layer's. Also print the two norms, because if
 # both are tiny, the ratio still looks healthy (trap 03.4). **Source:** [Glorot & Bengio
 # 2010](https://proceedings.mlr.press/v9/glorot10a.html); [He et al. 2015, "Delving Deep
 # into Rectifiers"](https://arxiv.org/abs/1502.01852), section 2.2.

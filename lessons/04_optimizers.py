@@ -513,7 +513,7 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 
 # %% [markdown] trap="04.1" role="keep"
 # **Keep:** Whether weight decay applies to a parameter depends on what the parameter is,
-# not on its name. Count the tensors as well, because every trainable tensor must be in
+# not on its name. Also count the tensors, because every trainable tensor must be in
 # exactly one group. **In your own code:** Print the names in the decayed group once per
 # model. **Source:** [Loshchilov & Hutter 2019](https://arxiv.org/abs/1711.05101) for
 # decay; `configure_optimizers` in [nanoGPT's
@@ -982,7 +982,7 @@ torch.set_rng_state(before)
 # ## Ten epochs on a cosine
 #
 # Your run has ten epochs of 100 batches. `CosineAnnealingLR(opt, T_max=10)` brings the
-# rate down to zero over the ten epochs. While tidying up, somebody moves
+# rate down to zero over the ten epochs. While tidying up, a teammate moves
 # `schedule.step()` into the loop over batches. Nothing complains. "Then the first ten
 # batches train, and all later batches run at a rate of zero," says a colleague. You log
 # the rate of every batch.
@@ -1168,8 +1168,8 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
 # %% [markdown] trap="04.3" role="keep"
 # **Keep:** A scheduler counts calls to its `step()`. Write its arguments in the unit in
 # which you call it, and call it after `opt.step()`. **In your own code:** Before a long
-# run, loop over all steps without data and plot the rate. Call `opt.step()` in that loop
-# as well, because most schedulers print a warning if you do not. **Source:** PyTorch
+# run, loop over all steps without data and plot the rate. Also call `opt.step()` in that
+# loop, because most schedulers print a warning if you do not. **Source:** PyTorch
 # documentation, ["How to adjust learning
 # rate"](https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate).
 
@@ -1521,7 +1521,7 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
 # %% [markdown] trap="04.5" role="hint"
 # 1. The rates span decades, so multiply by a factor instead of adding an amount.
 # 2. The test ruins the weights. `model.state_dict()` refers to the same weights, so keep a copy of the state dict.
-# 3. `not loss <= 4 * best` is true for NaN as well; `loss > 4 * best` is not.
+# 3. `not loss <= 4 * best` is also true for NaN; `loss > 4 * best` is not.
 
 # %% [markdown] trap="04.5" role="keep"
 # **Keep:** To find a learning rate, multiply the rate by a constant factor after every
@@ -1825,7 +1825,7 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
 # %% [markdown] trap="04.8" role="situation" fault="Adam without bias correction: steps too long" symptom="fine-tuning unstable in the first steps: Adam without bias correction"
 # ## Adam without bias correction
 #
-# Somebody ported Adam and left out the bias correction. You expect cautious first steps,
+# Your port of Adam leaves out the bias correction. You expect cautious first steps,
 # because $m$ starts at zero and takes in only a tenth of each gradient. "The first steps
 # are too long," says a reviewer.
 #
@@ -2860,7 +2860,7 @@ answers
 # tensor holds 1,000 values or 250,000, so the orders take all the time. With `fused`, the
 # same step takes less than a twentieth of the loop's time. Compared with `foreach`, the
 # default on a GPU, `fused` takes about a third of the time for all three shapes. But
-# `fused` has overhead as well: 400 tensors of 1,000 values take 1.0 ms, nearly as long as
+# `fused` also has overhead: 400 tensors of 1,000 values take 1.0 ms, nearly as long as
 # 400 tensors of 250,000 values, which take 1.1 ms.
 #
 # With four large tensors, the loop is no slower than `foreach`. There, `fused` takes 0.38

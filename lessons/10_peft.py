@@ -631,8 +631,8 @@ claim("relative norm of f(v) + f(-v), which is 0 if f is a single matrix",
 #
 # You count the matrix products of one call, because a GPU that serves one user at a time
 # often spends more time launching small operations than computing them. Weights are often
-# served in `bfloat16`, so you also try a merge in `bfloat16`, with an update a thousand
-# times smaller than $W$.
+# served in `bfloat16`, so you also try a merge in `bfloat16`, with an update a thousandth
+# the size of $W$.
 
 # %% trap="10.2" role="break"
 @torch.no_grad()
@@ -1414,7 +1414,7 @@ plot_lines(blocks, by_block, xlabel="weights per block",
 # The outlier sets the scale of its block, so the block's other weights have to share the
 # few levels around zero. In a small block, fewer neighbours are affected. But small
 # blocks cost memory, because each block stores a scale in `float32`. *Double
-# quantization* quantizes the scales as well, to 8 bits, in blocks of 256:
+# quantization* also quantizes the scales, to 8 bits, in blocks of 256:
 
 # %% role="concept"
 def bits_per_weight(double):
@@ -1440,10 +1440,10 @@ claim("bits per weight with double quantization", bits["double"],
 #
 # In practice, you only specify a storage format such as NF4, in a `BitsAndBytesConfig`,
 # and `from_pretrained` quantizes the weights. `prepare_model_for_kbit_training` freezes
-# all parameters, converts the remaining 16-bit parts (norms and embedding) to `float32`,
-# and turns on activation checkpointing unless you switch it off, as here. Then you add
-# LoRA, as before. The next cells train a base of width 64, save it, and load it in four
-# bits:
+# all parameters, converts the remaining 16-bit parts (norm layers and embedding) to
+# `float32`, and turns on activation checkpointing unless you switch it off, as here. Then
+# you add LoRA, as before. The next cells train a base of width 64, save it, and load it
+# in four bits:
 
 # %% role="concept"
 from peft import prepare_model_for_kbit_training
@@ -1489,9 +1489,10 @@ claim("loss on the new language, QLoRA minus LoRA",
 # %% [markdown] role="concept"
 # Here, four bits hardly change the loss, before or after training. Four bits are only a
 # format for *storing* weights. For each product, the weights are unpacked to the dtype in
-# `bnb_4bit_compute_dtype`. The embedding, the norms and the head are not quantized. Do
-# not merge the adapter into the four-bit weights, because the sum would again be rounded
-# to 16 levels. Merge the adapter into a 16-bit copy of the base, or leave it unmerged.
+# `bnb_4bit_compute_dtype`. The embedding, the norm layers and the head are not quantized.
+# Do not merge the adapter into the four-bit weights, because the sum would again be
+# rounded to 16 levels. Merge the adapter into a 16-bit copy of the base, or leave it
+# unmerged.
 
 # %% [markdown] role="concept"
 # ## What a 7B needs: all weights, LoRA, QLoRA
@@ -1721,9 +1722,9 @@ claim("loss of the third version with its adapter on minus loss after "
       expected=0, within=1e-4)
 
 # %% [markdown] trap="10.5" role="more"
-# Calling `get_peft_model` and passing the result to `from_pretrained` fails as well. In
-# that case, however, this version of peft warns you that the model already has an
-# adapter, and that no names match. The three versions above give no warning at all.
+# Calling `get_peft_model` and passing the result to `from_pretrained` fails, too. In that
+# case, however, this version of peft warns you that the model already has an adapter, and
+# that no names match. The three versions above give no warning at all.
 
 # %% trap="10.5" role="more"
 wrapped_twice, told = heard(PeftModel.from_pretrained, fresh(), folder)
@@ -1913,10 +1914,10 @@ claim("answers that stop, out of seven", (lengths < LONGEST).sum(),
 
 # %% [markdown] trap="10.6" role="why"
 # One line of code removes the padding from the labels, and it recognizes padding by the
-# token id. The EOS that ends a text has the same id. So the line removes every EOS from
-# the labels as well, and the loss never asks the model to predict the end of a text. If
-# you mask by the *length* of each text instead, the EOS at the end of a text keeps its
-# label, whatever id you use for padding.
+# token id. The EOS that ends a text has the same id. So the line also removes every EOS
+# from the labels, and the loss never asks the model to predict the end of a text. If you
+# mask by the *length* of each text instead, the EOS at the end of a text keeps its label,
+# whatever id you use for padding.
 
 # %% trap="10.6" role="why"
 def by_length(ids, lengths, pad):
@@ -2238,11 +2239,11 @@ claim("trained with two: mean error with one, in teas",
       (with_one - teas).float().mean().item(), above=0.2)
 
 # %% [markdown] trap="10.7" role="folklore"
-# **Told:** Duplicated special tokens hurt the model's performance
-# ([transformers, chat
+# **Told:** Duplicated special tokens hurt the model's performance ([transformers, chat
 # templates](https://github.com/huggingface/transformers/blob/main/docs/source/en/chat_templating.md)).
-# **Measured:** A second BOS costs this model many of its right answers if training had only
-# one. If training had two as well, it costs nothing, and then a single BOS is the fault.
+# **Measured:** A second BOS costs this model many of its right answers if training had
+# only one. If training also had two, it costs nothing, and then a single BOS is the
+# fault.
 
 # %% trap="10.7" role="exercise" points=3 difficulty=2 minutes=12
 def encode_texts(tokenizer, texts: list[str]):
@@ -2327,8 +2328,8 @@ claim("largest gap between our LoRA and peft's", gap, below=1e-4)
 # and compare them when you load the adapter. One value is still missing. An adapter fits
 # any base with the same shapes, but it was trained for only one base. A hash of the
 # base's weights distinguishes bases with different weights. Settings such as `rope_theta`
-# change no weight. These settings are in the base's configuration, so store the
-# configuration as well.
+# change no weight. These settings are in the base's configuration, so also store the
+# configuration.
 
 # %% role="concept" tags=["plumbing"]
 def fingerprint(model):
@@ -2440,7 +2441,7 @@ claim("loss on the old language with the adapter off minus the base's loss",
 #
 # - [x] rounding, because small updates to a large weight are lost :: With 8 significant bits, an update far below a hundredth of the weight often changes nothing.
 # - [ ] the order of `B` and `A` in the product :: The product in the other order nearly
-#   always has a different shape, and it would be wrong in `float32` as well.
+#   always has a different shape, and it would also be wrong in `float32`.
 # - [ ] the rank, which merging reduces :: Merging only adds the update to `W`; it cuts nothing off.
 
 # %% [markdown] role="quiz"
@@ -2462,8 +2463,8 @@ claim("loss on the old language with the adapter off minus the base's loss",
 # %% [markdown] role="quiz"
 # **6. Padding has the id of EOS, and the model should learn where a text ends. You mask the labels of the padding**
 #
-# - [ ] by comparing ids with the padding id :: This removes every EOS from the labels as
-#   well, and the model never learns to stop.
+# - [ ] by comparing ids with the padding id :: This also removes every EOS from the
+#   labels, and the model never learns to stop.
 # - [x] by the length of each text :: Then the EOS that ends the text keeps its label, and everything after it is masked.
 # - [ ] not at all, because EOS after EOS does no harm :: The model does learn to stop. But the mean loss then includes positions that no answer has, and a batch with much padding looks better than it is.
 

@@ -405,7 +405,7 @@ def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
 # ## Static or dynamic: who chooses the scale of the inputs?
 #
 # Trap 11.1 rounds only the weights. A processor that is fast with integers also needs the
-# layer's inputs as integers, so the inputs need a scale as well. The weights are known
+# layer's inputs as integers, so the inputs need a scale, too. The weights are known
 # before the model ships, so you compute their scale once. The inputs change from row to
 # row. *Dynamic* quantization finds the largest input of each row while the model runs.
 # (torchao does so, whereas onnxruntime takes one scale for the whole input.) *Static*
@@ -561,8 +561,8 @@ claim("largest gap between the masked and the smaller pair of layers",
       (masked_out - smaller_out).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
-# (These layers have no bias. If yours have one, remove the unit's bias as well.) The
-# section *Three patterns of zeros* prunes a whole model in each of the three patterns and
+# (These layers have no bias. If yours have one, also remove the unit's bias.) The section
+# *Three patterns of zeros* prunes a whole model in each of the three patterns and
 # retrains it.
 
 # %% [markdown] trap="11.2" role="situation" core=true fault="prune.remove drops the mask: pruned weights come back" symptom="sparsity is gone after fine-tuning a pruned model: prune.remove, zeros come back"
@@ -1588,7 +1588,7 @@ claim("length of the file after quantization, divided by the length before",
       above=0.25, below=0.28)
 
 # %% [markdown] trap="11.5" role="repair"
-# A file can mislead you as well. `torch.save` writes *storages*, the memory behind the
+# A file can mislead you, too. `torch.save` writes *storages*, the memory behind the
 # tensors. Each storage is written once, no matter how many tensors share it, and always
 # as a whole, even if a tensor shows only a few of its rows.
 
@@ -2416,8 +2416,8 @@ claim("accuracy lost along the sum, with sizes moved into the weights",
 # exactly: torchao's `MXTensor`, whose blocks always run along the last axis, returns the
 # same numbers to the last bit.
 #
-# The weights of loud inputs suffer as well. These weights are smaller by a factor of 35
-# and share scales with ordinary weights, so they become zero on the device and in the
+# The weights of loud inputs suffer, too. These weights are smaller by a factor of 35 and
+# share scales with ordinary weights, so they become zero on the device and in the
 # emulation.
 
 # %% trap="11.8" role="more" tags=["plumbing"]
@@ -2529,7 +2529,7 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
 # 1. In each operand, find the letter that is not in the result. The letter's position is
 #    the axis.
 # 2. `x.unflatten(axis, (-1, 32))` splits that axis into blocks and puts their 32 entries at `axis + 1`; `flatten(axis, axis + 1)` reverses this.
-# 3. The exponent of the scale is `largest.frexp().exponent - 3`, because `frexp` returns a mantissa from 0.5 to 1. A block of zeros gets a scale as well, so you never divide by 0.
+# 3. The exponent of the scale is `largest.frexp().exponent - 3`, because `frexp` returns a mantissa from 0.5 to 1. A block of zeros also gets a scale, so you never divide by 0.
 
 # %% [markdown] trap="11.8" role="keep"
 # **Keep:** Let blocks with a shared scale run along the summed axis, as in hardware. An
@@ -2825,9 +2825,9 @@ def nvfp4_scales(parts: list) -> tuple:
 #
 # The section on static and dynamic scales quantized one layer by hand. `torchao` has
 # recipes for a whole model. *Weight-only* quantization stores the codes and converts them
-# back to floats before the product, which saves memory. If the inputs have 8 bits as
-# well, the product itself can use integers. *Dynamic* quantization computes the inputs'
-# scale for each row while the model runs. *Static* quantization uses one scale per layer,
+# back to floats before the product, which saves memory. If the inputs also have 8 bits,
+# the product itself can use integers. *Dynamic* quantization computes the inputs' scale
+# for each row while the model runs. *Static* quantization uses one scale per layer,
 # computed from the *calibration* rows.
 
 # %% role="concept" tags=["plumbing"]
@@ -3668,7 +3668,7 @@ answers_here
 # 16 bits save no multiplications, and the 4-bit kernel, which is fastest for one row, is
 # by far the slowest for 4,096 rows. Products of 8-bit integers should take half the
 # 16-bit time. Here, PyTorch's own call achieves less than half of this saving, and the
-# call for 8-bit floats achieves nearly all of it. torchao's tables differ as well: in the
+# call for 8-bit floats achieves nearly all of it. torchao's tables also differ: in the
 # table of 2024, on an A100, 8-bit weights take 0.62 of the 16-bit time; in the table of
 # 2026, where an H100 serves 32 prompts at once, they take 1.5 times as long. So measure
 # with the batch size that you serve. **Source:** Torchao, [benchmarks of

@@ -471,9 +471,9 @@ def dpo_loss(policy: nn.Module, beta: float):
 # checkpoint. **Source:** [Rafailov et al. 2023, "Direct Preference
 # Optimization"](https://arxiv.org/abs/2305.18290). **Seen in the wild:** In
 # [YiyangZhou/POVID 11](https://github.com/YiyangZhou/POVID/issues/11), the reference was
-# the policy itself. TRL refuses to use a single object as both policy and reference; since
-# [huggingface/trl 5534](https://github.com/huggingface/trl/pull/5534), its KTO trainer
-# does so as well.
+# the policy itself. TRL refuses to use a single object as both policy and reference;
+# since [huggingface/trl 5534](https://github.com/huggingface/trl/pull/5534), its KTO
+# trainer also refuses.
 
 # %% [markdown] role="concept"
 # ## A judge who errs
@@ -1180,8 +1180,8 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # from 1. It should be near 0 in the first step and larger later. **Source:** [Schulman et
 # al. 2017, "Proximal Policy Optimization Algorithms"](https://arxiv.org/abs/1707.06347).
 # **Seen in the wild:** In [tensorforce/tensorforce
-# 312](https://github.com/tensorforce/tensorforce/issues/312), the ratio was exactly 1 in
-# the later steps as well. [huggingface/trl
+# 312](https://github.com/tensorforce/tensorforce/issues/312), the ratio was exactly 1
+# even in the later steps. [huggingface/trl
 # 3757](https://github.com/huggingface/trl/issues/3757) reports a ratio of exactly 1 for a
 # single inner step, where this is right.
 

@@ -448,9 +448,9 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 # %% [markdown] trap="15.1" role="keep"
 # **Keep:** Two matrices, cut by units and then by inputs, need two sums: one of outputs
 # in the forward pass, and one of the input's gradients in the backward pass. **In your
-# own code:** Every few hundred steps, compare digests of all copies (norms, embeddings,
-# biases) across the ranks. Compare the first gradient with a single-rank run's.
-# **Source:** [Megatron-LM,
+# own code:** Every few hundred steps, compare digests of all copies (norm layers,
+# embeddings, biases) across the ranks. Compare the first gradient with a single-rank
+# run's. **Source:** [Megatron-LM,
 # `mappings.py`](https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/tensor_parallel/mappings.py),
 # "forward: copy, backward allreduce". **Seen in the wild:** In [Megatron-LM
 # 1446](https://github.com/NVIDIA/Megatron-LM/issues/1446), the gradients of the last norm
@@ -1664,7 +1664,7 @@ def balance(p: torch.Tensor, chosen: torch.Tensor,
 # cosine of the two gradients.
 #
 # "Torch restores the random state before the second run," says the description of the
-# pull request. "So the gradient is the same as well."
+# pull request. "So the gradient is the same, too."
 
 # %% trap="15.6" role="break"
 class OwnDrop(nn.Module):
@@ -1862,14 +1862,14 @@ claim("nn.Dropout: cosine of the gradients, preserve_rng_state=False",
       flag[False], below=0.99)
 
 # %% [markdown] trap="15.6" role="more"
-# The second run repeats everything else as well, until it has the last tensor that
+# The second run also repeats everything else, until it has the last tensor that
 # `backward` needs. A BatchNorm that moves its running mean a tenth of the way does so
 # twice, and the running mean of values around 5 becomes 0.95 instead of 0.5. Outputs and
 # gradients are right, because training does not read the running mean. But evaluation
-# uses the running mean, and every other state that a block updates by then is wrong as
-# well: counts of calls and of tokens per expert, or the scale of an 8-bit format. You
-# will often read that you should halve the momentum. If you do, the running mean becomes
-# 5 times 1 - 0.95², but the layer still counts two batches.
+# uses the running mean, and every other state that a block updates by then is also wrong:
+# counts of calls and of tokens per expert, or the scale of an 8-bit format. You will
+# often read that you should halve the momentum. If you do, the running mean becomes 5
+# times 1 - 0.95², but the layer still counts two batches.
 
 # %% trap="15.6" role="more"
 def normed(run, momentum=0.1):
@@ -2561,17 +2561,17 @@ claim("peak of a whole pass: counted, divided by activations and logits",
 # %% [markdown] trap="15.8" role="more"
 # The last value is above 1, because the backward pass also needs room for the
 # activations' gradients. Leave a tenth of a card free for these gradients, for buffers
-# and for fragmentation. This estimate leaves out the float32 copies that norms keep if
-# they are not fused: 12 bytes per channel and token in each layer.
+# and for fragmentation. This estimate leaves out the float32 copies that norm layers keep
+# if they are not fused: 12 bytes per channel and token in each layer.
 #
 # **A pipeline** cuts weights and layers. The first of `p` stages holds the activations of
 # `min(m, p)` out of `m` micro-batches, so activations hardly shrink. **Tensor
-# parallelism** cuts weights, logits and most activations, but not the norms' activations:
-# `8 * width` bytes per token stay complete on each rank. For each layer and micro-batch,
-# tensor parallelism adds four all-reduces of the layer's input, and five with
-# checkpoints, because the second run repeats one of the forward pass's two all-reduces.
-# (A second run that goes to the end of the layer repeats both.) The next cell shows the
-# tape of a layer with two blocks, each cut over two ranks as in trap 15.1:
+# parallelism** cuts weights, logits and most activations, but not the activations of norm
+# layers: `8 * width` bytes per token stay complete on each rank. For each layer and
+# micro-batch, tensor parallelism adds four all-reduces of the layer's input, and five
+# with checkpoints, because the second run repeats one of the forward pass's two
+# all-reduces. (A second run that goes to the end of the layer repeats both.) The next
+# cell shows the tape of a layer with two blocks, each cut over two ranks as in trap 15.1:
 
 # %% trap="15.8" role="more"
 def cut_blocks(again):
@@ -2642,8 +2642,8 @@ claim("GB of the published run, divided by the GB of its card",
 # **Where the estimates are wrong.** The time estimate ignores that communication overlaps
 # with matrix products, which is how FSDP hides most of its gathers. The memory estimate
 # does not include gradients in float32 (2 more bytes per weight), the layers currently
-# gathered by ZeRO-3, sequence parallelism (which also cuts the norms), experts, or the 1
-# to 2 GB taken by CUDA and NCCL. Links are fast inside a machine and slow between
+# gathered by ZeRO-3, sequence parallelism (which also cuts the norm layers), experts, or
+# the 1 to 2 GB taken by CUDA and NCCL. Links are fast inside a machine and slow between
 # machines, so keep tensor parallelism inside a machine. If an MFU includes the repeated
 # work of checkpoints, it goes up when you repeat more.
 
