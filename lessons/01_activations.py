@@ -1720,7 +1720,7 @@ def soft_threshold(x: torch.Tensor, cut: float) -> torch.Tensor:
 
 # %% [markdown] trap="01.5" role="keep"
 # **Keep:** On small tensors, the number of operations determines the run time, because
-# each operation has a fixed cost. So apply operations to whole tensors. **In your own
+# each operation has a fixed cost. Apply operations to whole tensors. **In your own
 # code:** If a model is slow, look for a `for` loop over a tensor inside `forward`.
 # **Source:** [He 2022, "Making Deep Learning Go Brrrr From First
 # Principles"](https://horace.io/brrr_intro.html), section on overhead.

@@ -1666,9 +1666,9 @@ claim("does the patient engine survive a chain of 5000 nodes", deep_enough,
 # The engine's helper function calls itself for each node along the chain, and Python
 # limits the number of nested calls. PyTorch's engine does not recurse. Instead, it first
 # **counts** how often each node is used, and a node is ready once it has received one
-# gradient for each use. Your engine will do the same. You could also follow every *path*
-# instead of visiting every node. That gives the right result, but takes too long. In the
-# ladder below, each value that is used twice doubles the number of paths:
+# gradient for each use. Your engine will also count uses. You could also follow every
+# *path* instead of visiting every node. That gives the right result, but takes too long.
+# In the ladder below, each value that is used twice doubles the number of paths:
 
 # %% trap="02.6" role="more"
 def paths(node):
@@ -2060,7 +2060,7 @@ claim("largest gap between the compiled and the plain gradients",
 # **5. You train with Adam, the optimizer of `fit`, and forget to divide the loss of four equal micro-batches by four. What happens to the weights?**
 #
 # - [ ] They blow up, as with a rate four times too large :: The weights can blow up with SGD. Adam divides each gradient by the gradient's own size.
-# - [ ] They learn four times more slowly :: The factor cancels, whether it is too large or too small.
+# - [ ] They learn at a quarter of the speed :: The factor cancels, whether it is too large or too small.
 # - [x] They end close to where they would have ended with the division :: So nobody notices the mistake until the code switches to SGD, or adds clipping (stage 3) or weight decay (stage 4), which depend on the size of the gradient.
 
 # %% [markdown] role="quiz"

@@ -1578,10 +1578,10 @@ claim("rate of the first step as a fraction of the "
 # `max` cuts the lower end off a cosine that was heading for zero, so the rate reaches the
 # floor early and stays there. A floor belongs *inside* the formula: the floor, plus the
 # rest times the cosine. Without a warm-up, `CosineAnnealingLR(opt, T_max, eta_min=floor)`
-# does this. Steps are counted from 0, so in a warm-up over `warm` steps the factor is
-# `(step + 1) / warm`, and step `warm - 1` runs at the peak. The cosine starts from step
-# `warm - 1`, so the last step of the run is at the floor. (In the exercise, the cosine
-# starts at step `warm`, so it reaches the floor at step `total`.)
+# uses this formula. Steps are counted from 0, so in a warm-up over `warm` steps the
+# factor is `(step + 1) / warm`, and step `warm - 1` runs at the peak. The cosine starts
+# from step `warm - 1`, so the last step of the run is at the floor. (In the exercise, the
+# cosine starts at step `warm`, so it reaches the floor at step `total`.)
 
 # %% trap="04.6" role="repair"
 def scaled(step, warm=100, total=1000, floor=0.1):
@@ -1872,9 +1872,9 @@ claim("length of step 100, in rates", bare[99], expected=3.24, within=0.01)
 
 # %% [markdown] trap="04.8" role="why"
 # $m$ starts too small, but so does $v$, and the step divides by the root of $v$. With
-# $\beta_2 = 0.999$, $v$ fills up a hundred times more slowly than $m$. So the quotient is
-# too *large*, by a factor of $(1-\beta_1^t)/\sqrt{1-\beta_2^t}$. The correction divides
-# each average by the fraction to which that average has filled up.
+# $\beta_2 = 0.999$, $v$ fills up at a hundredth of the speed of $m$. So the quotient is too
+# *large*, by a factor of $(1-\beta_1^t)/\sqrt{1-\beta_2^t}$. The correction divides each
+# average by the fraction to which that average has filled up.
 
 # %% trap="04.8" role="why"
 ts = range(1, 2001)
@@ -2025,10 +2025,10 @@ claim("fraction of moves in the opposite direction, on noise",
       flipped(summary, paper), expected=0.279, within=0.01)
 
 # %% [markdown] trap="04.9" role="why"
-# The two betas have different jobs. $\beta_1$ sets how much the newest gradient counts
-# in *this* step, and $\beta_2$ sets how long the momentum remembers. With 0.9 for both,
-# the memory is ten steps instead of a hundred, so the direction is noisier. A strong
-# signal hides the fault, because then both versions point the same way.
+# The two betas have different jobs. $\beta_1$ sets how much the newest gradient counts in
+# *this* step, and $\beta_2$ sets how long the momentum remembers. With 0.9 for both, the
+# memory is ten steps instead of a hundred, so the direction is noisier. A strong signal
+# hides the fault, because then the port and the paper's version point the same way.
 
 # %% trap="04.9" role="why"
 ages = torch.arange(1, 2000, dtype=torch.float64)
@@ -2454,8 +2454,8 @@ claim("largest difference from one rank's step after gathering", mended,
 # whole. An *all-gather* sends every part to every rank.
 #
 # Query, key and value weights are often stored as one stack. If you orthogonalize the
-# stack as one matrix, the part with the largest gradient gets most of the step. So cut
-# the stack into its matrices.
+# stack as one matrix, the part with the largest gradient gets most of the step. Cut the
+# stack into its matrices first.
 
 # %% [markdown] trap="04.10" role="more" topics="a smaller rate · a gradient without strong directions · a stack of three · what the loss says · sharded tensors of torch"
 # Divided by the root of four, the four ranks' step has about the right norm but is still

@@ -159,11 +159,11 @@ var = centred.square().mean(0)                   # its variance
 print(centred, centred / var.sqrt(), sep="\n")
 
 # %% [markdown] role="concept"
-# Both features now have the same scale. Three details turn this computation into a layer.
-# A small $\epsilon$ under the square root prevents a division by zero when a feature is
-# constant. A *gain* $\gamma$ and a *bias* $\beta$, both learned, let the network choose
-# another scale and mean where it needs them. With mean $\mu$ and variance $\sigma^2$, the
-# output is:
+# The two features now have the same scale. Three details turn this computation into a
+# layer. A small $\epsilon$ under the square root prevents a division by zero when a
+# feature is constant. A *gain* $\gamma$ and a *bias* $\beta$, both learned, let the
+# network choose another scale and mean where it needs them. With mean $\mu$ and variance
+# $\sigma^2$, the output is:
 #
 # $$y = \gamma \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
@@ -1930,7 +1930,7 @@ claim("accuracy with the mean of the sigmoid subtracted, gain by its mean "
 # %% [markdown] role="concept"
 # The mean of a sigmoid's output is the same for all rows, so a gain that keeps the
 # signal's size keeps little more than this constant. A constant adds to the size but does
-# not help to tell rows apart. So subtract the mean, as the centred net does.
+# not help to tell rows apart. Subtract the mean, as the centred net does.
 
 # %% [markdown] role="concept"
 # ### Torch's default, and orthogonal weights

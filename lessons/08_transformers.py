@@ -3843,8 +3843,8 @@ claim("flex attention and SDPA with the window's mask: largest gap",
 # - [ ] 32 sectors, one for each thread :: This would take a step of at least eight floats.
 
 # %% [markdown] role="quiz"
-# **10. All 32 threads of a warp read the same word of shared memory. How many turns does this
-# take?**
+# **10. All 32 threads of a warp read the same word of shared memory. How many turns does
+# the read take?**
 #
 # - [x] one turn :: The bank returns the word to all threads that read it.
 # - [ ] 32 turns, because they read from the same bank :: Only different words in one bank

@@ -1490,7 +1490,7 @@ draw_lanes({"Python": python, "GPU": gpu,
 # Most of the requested values are not needed at once. Put the mask into the labels: a
 # label of -100 leaves its row out of the loss. Keep the sums as tensors, and let the log
 # and the checks read them once every fifty steps. The price is that you notice a NaN up
-# to fifty steps late, when the weights are already NaN. So keep a checkpoint.
+# to fifty steps late, when the weights are already NaN, so keep a checkpoint.
 
 # %% trap="09.10" role="repair"
 def quiet_step(model, opt, x, y, log):
@@ -3590,7 +3590,8 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
 # **Keep:** Before you clip sharded gradients, sum the squares over all ranks that hold
 # *different* parts, and take the root. If several ranks hold copies of the same part, as
 # in hybrid sharding, count each part once. **In your own code:** Print the gradient norm
-# on two ranks of a sharded run. The two norms have to be the same. **Source:** [pytorch
+# on two ranks of a sharded run. The two ranks have to report the same norm. **Source:**
+# [pytorch
 # #72548](https://github.com/pytorch/pytorch/issues/72548) explains why the older FSDP got
 # a method of its own. **Seen in the wild:** [AReaL
 # #312](https://github.com/areal-project/AReaL/issues/312): the norm was taken over local

@@ -132,7 +132,7 @@ claim("parameters of A and B, as a fraction of the parameters of W", added,
       expected=1 / 128)
 
 # %% [markdown] role="concept"
-# **Guess first:** The gradient of $A$ has $B$ as a factor, and the gradient of $B$ has
+# **Guess first.** The gradient of $A$ has $B$ as a factor, and the gradient of $B$ has
 # the output of $A$ as a factor. $B$ starts at zero. Which of the two matrices gets a
 # nonzero gradient in the first step? And what would happen if both matrices started at
 # zero?
@@ -815,7 +815,7 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 # 3. `A` and `B` can be parameters, so compute under `torch.no_grad()`. The sum is a new tensor, so you need no other copy.
 
 # %% [markdown] trap="10.2" role="keep"
-# **Keep:** An unmerged LoRA adapter costs few FLOPs but many small operations. So merge
+# **Keep:** An unmerged LoRA adapter costs few FLOPs but many small operations, so merge
 # the adapter before you serve the model. Merge only once, with the factor $\alpha / r$,
 # and in a dtype that is precise enough for the update. **In your own code:** In the dtype
 # in which you serve, compare the logits before and after merging. **Source:** [Hu et al.
@@ -1375,7 +1375,7 @@ draw_histogram(bell[:64] / bell[:64].abs().max(),
 
 # %% [markdown] role="concept"
 # NF4 is better for normally distributed weights, and evenly spaced levels are better for
-# uniformly distributed weights. **Guess first:** Now one weight in 256 is an *outlier*,
+# uniformly distributed weights. **Guess first.** Now one weight in 256 is an *outlier*,
 # eight times as large as a typical weight. What happens to the other weights in the
 # outlier's block? And do these weights suffer less in large blocks or in small blocks?
 

@@ -335,8 +335,8 @@ claim("total bits per weight, 2 bits in groups of 64",
 # stay at 8 bits. **Measured:** In these classifiers, 4 bits everywhere cost almost
 # nothing. At 2 bits, the five classifiers get far more digits right on average if the
 # first and the last layer stay at 8 bits. A single classifier may gain nothing, because
-# the most sensitive matrix depends on the training run. So round one matrix at a time,
-# and give more bits to the matrices whose rounding costs accuracy.
+# the most sensitive matrix depends on the training run. Round one matrix at a time, and
+# give more bits to the matrices whose rounding costs accuracy.
 
 # %% trap="11.1" role="folklore"
 def only(k, rule):
@@ -956,7 +956,7 @@ claim("probability left for the other digits at temperature 1",
 # At a temperature of 100, the probabilities are nearly equal, but their *differences*
 # still reflect the teacher's logits, and the gradient depends on these differences.
 # Together, the divisions of both networks' logits by $T$ shrink the gradient, at high
-# temperatures by a factor of $T^2$. So multiply the loss by $T^2$. If the loss also has a
+# temperatures by a factor of $T^2$, so multiply the loss by $T^2$. If the loss also has a
 # term for labels, forgetting the factor $T^2$ silences the teacher:
 
 # %% trap="11.3" role="repair"
@@ -1363,8 +1363,8 @@ claim("output error: largest first, divided by rounding to nearest",
 
 # %% [markdown] trap="11.4" role="why"
 # Only columns that are *not yet rounded* can compensate for an error. For the first
-# column, all other columns can compensate. For the last column, none can, and its error
-# stays. So round the costly columns first, while others can still compensate.
+# column, all other columns can compensate. For the last column, no column can, and its
+# error stays. Round the costly columns first, while others can still compensate.
 # Implementations call this order *act-order*.
 
 # %% trap="11.4" role="why"
@@ -1573,7 +1573,7 @@ draw_boxes(stacks, unit="kB",
 
 # %% [markdown] trap="11.5" role="repair"
 # So measure what is stored: save the model to a file, and check the file's length.
-# `saved` does this in memory.
+# `saved` measures the file in memory.
 
 # %% trap="11.5" role="repair"
 print("says:", weight.dtype, weight.element_size(), "bytes each")
@@ -3426,7 +3426,7 @@ for rows in (1, 256):
 # that has already trained the net. After a step, the pruned weights are**
 #
 # - [ ] zero, because nothing moves without a gradient :: The momentum remembers earlier gradients and still moves the weights.
-# - [x] no longer zero where the momentum is not zero :: So set the weights to zero after the step, not the gradients before it.
+# - [x] no longer zero where the momentum is not zero :: Set the weights to zero after the step, not the gradients before it.
 # - [ ] zero if weight decay is on :: Weight decay acts on the weight's value, which is zero. The momentum still moves the weight.
 
 # %% [markdown] role="quiz"
@@ -3670,8 +3670,8 @@ answers_here
 # 16-bit time. Here, PyTorch's own call achieves less than half of this saving, and the
 # call for 8-bit floats achieves nearly all of it. torchao's tables also differ: in the
 # table of 2024, on an A100, 8-bit weights take 0.62 of the 16-bit time; in the table of
-# 2026, where an H100 serves 32 prompts at once, they take 1.5 times as long. So measure
-# with the batch size that you serve. **Source:** Torchao, [benchmarks of
+# 2026, where an H100 serves 32 prompts at once, they take 1.5 times as long. Measure with
+# the batch size that you serve. **Source:** Torchao, [benchmarks of
 # 2024](https://github.com/pytorch/ao/blob/03d01adcbcf8f85b0e61bef84957013b89e6902f/torchao/quantization/README.md),
 # [of today](https://docs.pytorch.org/ao/main/workflows/inference.html), and
 # [sparsity](https://github.com/pytorch/ao/blob/0021c2f043aada339f3cad62535941b01f196bdc/torchao/sparsity/README.md),

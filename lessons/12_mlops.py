@@ -219,11 +219,11 @@ claim("does anomaly mode report a NaN added to the loss",
       bool(silent), expected=False)
 
 # %% [markdown] trap="12.1" role="folklore"
-# **Told:** Anomaly mode makes training 5 to 10 times slower. **Measured:** Anomaly mode
-# keeps a stack trace for each operation and checks each gradient. For a net with eight
-# layers of 64 units and batches of 16 and 1,024 rows, the cell counts the operations that
-# anomaly mode adds to a training step, and the FLOPs of the step itself. The times depend
-# on the machine that runs the cell.
+# **Told:** With anomaly mode, training takes 5 to 10 times as long. **Measured:** Anomaly
+# mode keeps a stack trace for each operation and checks each gradient. For a net with
+# eight layers of 64 units and batches of 16 and 1,024 rows, the cell counts the
+# operations that anomaly mode adds to a training step, and the FLOPs of the step itself.
+# The times depend on the machine that runs the cell.
 
 # %% trap="12.1" role="folklore" compare=false
 def price(rows):

@@ -256,7 +256,7 @@ draw_grids(steps, rows="letters read, 1 to 6",
                "newest.")
 
 # %% [markdown] role="concept"
-# The same holds for the values. So keep the keys and the values, and send only the newest
+# The same holds for the values. Keep the keys and the values, and send only the newest
 # letter through the model. That letter has one query, which is compared with all keys,
 # old and new. The old queries are no longer needed, because the letters that they
 # predicted have already been written.
@@ -1072,7 +1072,7 @@ claim("broken letters in the stream", broken, above=3)
 # middle of these bytes. Each half then becomes a replacement character, and no later step
 # repairs the letter. Likewise, a stop word is spread over several tokens, so no single
 # piece contains it. It is not enough to search in the text *so far*, because the first
-# tokens of the stop word have been sent before the last token arrives. So hold back
+# tokens of the stop word have been sent before the last token arrives. Hold back
 # everything that can still become part of a letter or of a stop word.
 
 # %% trap="13.4" role="why"
@@ -1534,7 +1534,7 @@ claim("steps: static batch, divided by continuous", long_way / short_way,
 # A prefill is one long step, and while it runs, no other request gets a letter. So a
 # server can cut the prompt into pieces and run each piece in the same step as other
 # requests' decoding. This is *chunked prefill*. In the explorer below, choose the load,
-# the memory and how prompts are read. Guess first: with room for 40,000 tokens, pieces of
+# the memory and how prompts are read. Guess first. With room for 40,000 tokens, pieces of
 # 512 reduce either the longest wait between two tokens or the p99 of these waits (99 % of
 # the waits stay below it). Which one?
 
@@ -1867,7 +1867,7 @@ claim("cache rolled back: fraction of letters that are the same without "
 
 # %% [markdown] trap="13.6" role="more" topics="one too few, one too many · what it saves"
 # If you keep one entry too few, the last accepted letter is never read. If you keep one
-# too many, a refused letter stays. Both are off-by-one errors, and both leave the text
+# too many, a refused letter stays. Each is an off-by-one error, and each leaves the text
 # fluent:
 
 # %% trap="13.6" role="more"

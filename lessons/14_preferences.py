@@ -1119,7 +1119,7 @@ claim("ten rounds, kept: entropy of the policy", entropy(large_kept),
 # The old log-probability belongs to the distribution that the answer was sampled from,
 # including the temperature (trap 13.8). If you sample at a temperature of 0.6 and score
 # at 1, most ratios are outside the clip range before the first step, but their mean looks
-# right. So compute both log-probabilities at 0.6.
+# right. Compute both log-probabilities at 0.6.
 
 # %% trap="14.4" role="more"
 hot = (start / 0.6).log_softmax(-1)

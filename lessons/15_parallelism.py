@@ -703,8 +703,8 @@ def pass_losses(labels: list, divides: bool) -> list:
 # 3. Go through the passes from the last to the first, and keep the running product.
 
 # %% [markdown] trap="15.2" role="keep"
-# **Keep:** Code that divides a gradient divides everything in it, including earlier
-# passes' gradients. So divide the loss instead. **In your own code:** Run one step on the
+# **Keep:** Code that divides a gradient divides everything in it, including the gradients
+# of earlier passes. Divide the loss instead. **In your own code:** Run one step on the
 # same rows, once as one pass and once as four passes, and compare the gradients.
 # **Source:** Torch's
 # [schedules.py](https://github.com/pytorch/pytorch/blob/00722e648b740f91d0e71494baa17891749fd291/torch/distributed/pipelining/schedules.py),
@@ -1519,7 +1519,7 @@ claim("counts times probabilities: tokens at the busiest expert",
 # A balance loss that takes a mean over the wrong axis is harder to detect. Its value is
 # 1.00, the value of an even load, from the first step to the last. Even the right formula
 # is no reliable measure: its value falls below 1 when counts and probabilities disagree.
-# So print the counts themselves.
+# Print the counts themselves.
 
 # %% trap="15.5" role="more" tags=["plumbing"]
 p = torch.tensor([[0.51, 0.49]] * 3 + [[0.01, 0.99]])
