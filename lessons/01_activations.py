@@ -461,7 +461,7 @@ claim("largest gap between our losses and those of fit",
 # ## An alarm at one half
 #
 # You train a single neuron to recognize the digit 8, and raise an alarm when its output
-# exceeds one half. On the test set, the alarm is right for more than 90 % of the images,
+# exceeds one half. On the test set, the neuron is right for more than 90 % of the images,
 # so you ship it.
 
 # %% trap="01.2" role="break"

@@ -655,7 +655,7 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
 # In outline (stage 8 has the details), a *stream* $x$ runs through the whole net, and
 # each layer adds the outputs of two *branches* $f$ to the stream. By default, torch
 # normalizes the stream *after* each sum (*post-norm*), $x \leftarrow \mathrm{norm}(x +
-# f(x))$. A review comment says: "Each norm shrinks the gradient."
+# f(x))$. A review comment says: "Each norm layer shrinks the gradient."
 
 # %% trap="05.2" role="break"
 class Encoder(nn.Module):
@@ -775,7 +775,7 @@ draw_blocks(
     marks={"post-norm": ["norm"]},
     captions={"post-norm": "the stream passes every norm",
               "pre-norm": "the stream passes none"},
-    title="Only the pre-norm stream has a path without a norm",
+    title="Only the pre-norm stream has a path without a norm layer",
     alt="Two columns of blocks. In post-norm, the path around the branch "
         "ends at the sum, and a norm follows. In pre-norm, the norm is "
         "inside the branch, and the path leads around both to the next "
@@ -2008,7 +2008,7 @@ claim("fraction of the gradient left after 50 steps, orthogonal with "
 # **5. Your own dropout zeroes half of the units in training and does not divide the rest
 # by $1-p$. In eval mode**
 #
-# - [ ] accuracy is halved :: The largest logit mostly stays the largest.
+# - [ ] accuracy is halved :: The largest logit usually stays the largest.
 # - [x] the next layer's input is twice as large as in training :: All units are present, and none of them was scaled.
 # - [ ] nothing differs, because eval mode has no dropout :: The missing dropout is the difference. The next layer was trained on half as much input.
 

@@ -1271,9 +1271,10 @@ claim("validation loss after loading minus the lowest, with deepcopy",
 # %% [markdown] trap="06.4" role="more" topics="right on a GPU but wrong on a CPU · buffers"
 # `t.cpu()` copies a tensor that is on a GPU, but not a tensor that is already on the CPU.
 # So the same line works in production on a GPU but fails in a test on a CPU. `torch.save`
-# to a file copies in both cases. A norm's running statistics, the *buffers* of trap 05.5,
-# are in `state_dict()` but not in `parameters()`, so a copy of only the parameters lacks
-# them. (A buffer registered with `persistent=False` is in neither of them.)
+# to a file copies in both cases. The running statistics of a norm layer, the *buffers* of
+# trap 05.5, are in `state_dict()` but not in `parameters()`, so a copy of only the
+# parameters lacks them. (A buffer registered with `persistent=False` is in neither of
+# them.)
 
 # %% trap="06.4" role="more"
 norm = nn.BatchNorm1d(3)

@@ -1250,7 +1250,7 @@ claim("accuracy with the recipe inside minus accuracy as trained",
 # On these digits, BatchNorm even makes a forgotten recipe more harmful. Without
 # BatchNorm, a forgotten recipe hurts the same model far less, because a plain ReLU net
 # passes a scale factor on to the logits (except for the biases), and the largest logit
-# mostly stays the largest. The missing shift hurts both nets. In the plain net, it does
+# usually stays the largest. The missing shift hurts both nets. In the plain net, it does
 # nearly all of the damage, whereas with BatchNorm, the missing scale does more damage
 # than the missing shift.
 

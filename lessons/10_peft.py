@@ -2218,8 +2218,8 @@ claim("answers that differ between the test and the repaired server",
 
 # %% [markdown] trap="10.7" role="more" topics="trained with two"
 # Is the second BOS itself harmful? Train the same model for 200 more steps with two, as
-# some fine-tuning programs do by mistake. Now it is mostly right with two, and counts too
-# many teas with one. What costs is the difference between training and serving:
+# some fine-tuning programs do by mistake. Now it is usually right with two, and counts
+# too many teas with one. What costs is the difference between training and serving:
 
 # %% trap="10.7" role="more"
 used_to_two = taught(copy.deepcopy(waiter), on_the_server, steps=200)

@@ -2153,7 +2153,7 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 #    largest absolute value along the token axis of a group, and along no other axis.
 # 2. Before you divide, give the scales that axis back, with length 1.
 # 3. `k[:, :, n * group:]` is a view. As long as the view lives, all of `k` stays in
-#    memory, and nothing is saved. So `clone()` it.
+#    memory. Use `clone()`.
 
 # %% [markdown] trap="13.7" role="keep"
 # **Keep:** Numbers that share a scale should have similar sizes. Share the scale of keys

@@ -549,9 +549,9 @@ plot_columns({f"pass {n + 1}": abs(s.item()) for n, s in enumerate(share)},
 
 # %% [markdown] trap="15.2" role="why"
 # The gradient is smaller, and it comes mostly from the last pass, although you computed
-# four. AdamW hardly reacts to a constant factor, but it does worse when most passes
-# hardly count. At this rate, SGD does worse with short steps, even if all passes count
-# equally (`as small`).
+# four passes. AdamW hardly reacts to a constant factor, but it does worse when most
+# passes hardly count. At this rate, SGD does worse with short steps, even if all passes
+# count equally (`as small`).
 
 # %% trap="15.2" role="why" tags=["plumbing"]
 def trained(weights, make):
@@ -2048,10 +2048,10 @@ claim("fraction of the time saved if the network took no time",
       1 - without / whole, above=0.04, below=0.12)
 
 # %% [markdown] trap="15.7" role="why"
-# An `all_reduce` cannot end before every rank has called it. Until then, the first rank
-# to call mostly waits, and the profiler shows this wait as communication. Here each rank
-# has the long batch in half of the steps. So both ranks wait, their tables agree, and
-# neither rank looks slow over all steps.
+# An `all_reduce` cannot end before every rank has called it. Until then, the rank that
+# calls first mostly waits, and the profiler shows this wait as communication. Here each
+# rank has the long batch in half of the steps. So both ranks wait, their tables agree,
+# and neither rank looks slow over all steps.
 
 # %% trap="15.7" role="why"
 draw_lanes({f"rank {rank}, {lane}": [
