@@ -53,12 +53,12 @@ plan()
 # %% [markdown] role="start"
 # ## Work on a stage
 #
-# A button of the map gives you a copy of a lesson and of its worksheet, and so do the menu
-# below and `dlsys start 1` in a terminal. Both lie in `my-work/`; nothing ever overwrites
-# them. Read the lesson first, cell by cell with **Shift+Enter**, or press **G** beside a
-# cell to run up to the next question. Guess where it asks, and the steps that are folded
-# below the question open. Then solve its exercises in the
-# worksheet. Short of time? Take the traps marked *core*.
+# A button of the map gives you a copy of a lesson and of its worksheet, and so do the
+# menu below and `dlsys start 1` in a terminal. Lesson and worksheet are in `my-work/`,
+# where nothing ever overwrites them. Read the lesson first, cell by cell with
+# **Shift+Enter**, or press **G** beside a cell to run up to the next question. Guess
+# where it asks, and the steps that are folded below the question open. Then solve its
+# exercises in the worksheet. Short of time? Take the traps marked *core*.
 
 # %% role="start"
 start_menu()

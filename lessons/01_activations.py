@@ -36,8 +36,8 @@ begin(SEED, THREADS, DEVICE)
 #
 # You have small images of handwritten zeros and ones, and you want a rule that tells them
 # apart. You could write such a rule by hand: a one has ink in the middle, and a zero does
-# not. But the next pair of digits needs another rule, which somebody has to invent as
-# well. A *perceptron* finds such a rule from examples. It is the smallest model that
+# not. But the next pair of digits needs another rule, which you would have to invent,
+# too. A *perceptron* finds such a rule from examples. It is the smallest model that
 # learns, and everything else in this course is built from it.
 #
 # Describe each image by two numbers: the average brightness of the eight middle pixels,
@@ -461,7 +461,7 @@ claim("largest gap between our losses and those of fit",
 # ## An alarm at one half
 #
 # You train a single neuron to recognize the digit 8, and raise an alarm when its output
-# exceeds one half. On the test set, the alarm is right for more than 90 % of the images,
+# exceeds one half. On the test set, the neuron is right for more than 90 % of the images,
 # so you ship it.
 
 # %% trap="01.2" role="break"
@@ -767,10 +767,10 @@ claim("fraction of zeros among ReLU's outputs for centred inputs",
 # %% [markdown] trap="01.4" role="situation" core=true fault="zeros are counted as dead ReLU units" symptom="dead ReLU: units output zero for every input and never recover"
 # ## Units that are off for every input
 #
-# Somebody wanted a layer whose outputs are mostly zero, and set its ReLU biases to $-5$.
-# You want to catch such accidents. A blog post tells you how: count each unit's zeros,
-# and raise an alarm if a unit returns zero for more than 20 % of the rows. First you try
-# this detector on a *healthy* layer of 64 units, fresh from its init.
+# A teammate wanted a layer with mostly zero outputs, and set its ReLU biases to $-5$. You
+# want to catch such accidents. A blog post tells you how: count each unit's zeros, and
+# raise an alarm if a unit returns zero for more than 20 % of the rows. First you try this
+# detector on a *healthy* layer of 64 units, fresh from its init.
 
 # %% trap="01.4" role="break"
 x_normal = torch.randn(2000, 10)
@@ -847,8 +847,8 @@ print(f"accuracy: dead {score_dead:.2f}, leaky {score_leaky:.2f}")
 
 # %% [markdown] trap="01.4" role="repair"
 # Training for 200 steps does not move the dead units' weights. Start with a bias that
-# leaves some sums positive, or use an activation whose slope for negative inputs is not
-# zero, such as leaky ReLU.
+# leaves some sums positive, or use an activation whose slope is not zero at negative
+# inputs, such as leaky ReLU.
 
 # %% trap="01.4" role="repair"
 claim("largest change of a dead unit's weight, 200 steps of Adam",
@@ -1143,12 +1143,13 @@ claim("fraction of starts that solve XOR, sixteen units",
 # %% [markdown] role="concept"
 # ## A gradient on its way back
 #
-# In step 2 of training, the slope for a first-layer weight has to come from the loss,
-# which is at the other end of the network. The gradient travels back layer by layer.
-# Follow it by hand through three layers, each with one unit, one weight and a sigmoid. If
-# a layer's input increases a little, the layer's sum changes by the weight times the
-# increase, and the layer's output changes by the sigmoid's slope times the change in the
-# sum. So each layer multiplies the gradient by its weight and by its sigmoid's slope:
+# In step 2 of training, the slope with respect to a first-layer weight has to come from
+# the loss, which is at the other end of the network. The gradient travels back layer by
+# layer. Follow it by hand through three layers, each with one unit, one weight and a
+# sigmoid. If a layer's input increases a little, the layer's sum changes by the weight
+# times the increase, and the layer's output changes by the sigmoid's slope times the
+# change in the sum. So each layer multiplies the gradient by its weight and by its
+# sigmoid's slope:
 
 # %% role="concept"
 weights, a, product = [1.5, -2.0, 0.5], torch.tensor(1.0), 1.0
@@ -1243,12 +1244,12 @@ claim("fraction right with eight default ReLU layers, SGD at 0.03",
 
 # %% [markdown] trap="01.3" role="why"
 # Every layer multiplies the gradient by its slope **and** by its weights. A unit adds up
-# $n$ independent products of an input and a weight. Their variances add up as well, so to
+# $n$ independent products of an input and a weight. Their variances add up, too, so to
 # keep a signal at the same size, the weights need a variance of about $1 / n$ (*Xavier*
-# init, for tanh). Before a ReLU, they need $2 / n$ (*He* init), because ReLU
-# sets half of the values to zero. The default weights of `nn.Linear` have a variance of
-# only $1 / (3n)$, a sixth of what ReLU needs. So each layer shrinks the gradient, and
-# hardly any of it reaches the first layer. Choose the activation and the init together.
+# init, for tanh). Before a ReLU, they need $2 / n$ (*He* init), because ReLU sets half of
+# the values to zero. The default weights of `nn.Linear` have a variance of only $1 /
+# (3n)$, a sixth of what ReLU needs. So each layer shrinks the gradient, and hardly any of
+# it reaches the first layer. Choose the activation and the init together.
 
 # %% trap="01.3" role="why"
 he, xavier = nn.init.kaiming_normal_, nn.init.xavier_normal_
@@ -1365,7 +1366,7 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 # **Keep:** The first layer's gradient is a product that contains the slopes and the
 # weights of all later layers. So choose the init that fits the activation: He for ReLU,
 # Xavier for tanh. **In your own code:** Before the first long run, print the first
-# layer's gradient norm divided by the last layer's. Print both norms as well, because if
+# layer's gradient norm divided by the last layer's. Also print the two norms, because if
 # both are tiny, the ratio still looks healthy (trap 03.4). **Source:** [Glorot & Bengio
 # 2010](https://proceedings.mlr.press/v9/glorot10a.html); [He et al. 2015, "Delving Deep
 # into Rectifiers"](https://arxiv.org/abs/1502.01852), section 2.2.
@@ -1719,7 +1720,7 @@ def soft_threshold(x: torch.Tensor, cut: float) -> torch.Tensor:
 
 # %% [markdown] trap="01.5" role="keep"
 # **Keep:** On small tensors, the number of operations determines the run time, because
-# each operation has a fixed cost. So apply operations to whole tensors. **In your own
+# each operation has a fixed cost. Apply operations to whole tensors. **In your own
 # code:** If a model is slow, look for a `for` loop over a tensor inside `forward`.
 # **Source:** [He 2022, "Making Deep Learning Go Brrrr From First
 # Principles"](https://horace.io/brrr_intro.html), section on overhead.
@@ -1998,7 +1999,7 @@ answers
 # **Keep:** Before you speed up a step, count its FLOPs and its bytes. Above the ridge,
 # use fewer or cheaper FLOPs. Below the ridge, move fewer bytes: fuse the activation into
 # the step before it, stay in 16 bits, and put more rows into a batch. If a step is far
-# below both roofs, reduce the launches with larger batches, `torch.compile`, or CUDA
+# below both roofs, launch fewer kernels: use larger batches, `torch.compile`, or CUDA
 # graphs. **Source:** [Williams, Waterman & Patterson 2009, "Roofline: an insightful
 # visual performance model"](https://doi.org/10.1145/1498765.1498785); [NVIDIA, GPU
 # Performance Background User's

@@ -198,13 +198,13 @@ draw_grids({"slope of ReLU": mask, "arrives: d_h": arrives,
 
 # %% [markdown] role="concept"
 # Then the gradient passes back through the product. Unit $u$ computes $z_u = b_u + \sum_d
-# W_{ud}\, x_d$. So the slope for the weight $W_{ud}$ is $x_d$, and the slope for the
-# input $x_d$ is $W_{ud}$. Every row uses each weight once, so the gradient of a weight is
-# a sum over rows. Every unit uses each input once, so the gradient of an input is a sum
-# over units. Each of these sums is a matrix product. The gradient of a bias is a plain
-# sum over rows. The cell also asks autograd for the three gradients. The layer's output
-# is not a single number, so the third argument of `torch.autograd.grad` is the gradient
-# that arrives from the next layer, `d_h`:
+# W_{ud}\, x_d$. So the slope with respect to the weight $W_{ud}$ is $x_d$, and with
+# respect to the input $x_d$ it is $W_{ud}$. Every row uses each weight once, so the
+# gradient of a weight is a sum over rows. Every unit uses each input once, so the
+# gradient of an input is a sum over units. Each of these sums is a matrix product. The
+# gradient of a bias is a plain sum over rows. The cell also asks autograd for the three
+# gradients. The layer's output is not a single number, so the third argument of
+# `torch.autograd.grad` is the gradient that arrives from the next layer, `d_h`:
 
 # %% role="concept"
 d_weight = d_z.T @ x                          # (U, D), like weight
@@ -271,21 +271,21 @@ claim("bytes in the Jacobian of one layer",
 
 # %% [markdown] role="concept"
 # A loss is a single number, so $v$ starts with one entry, and **one** backward pass
-# computes the slopes for all parameters, even for a billion of them. You could also start
-# at the other end: pick one parameter, and follow a small change in it forward through
-# the network. This is called *forward mode*. One forward pass of this kind computes the
-# slope for that parameter only, so a billion parameters need a billion passes. That is
-# why training computes its gradients backwards.
+# computes the slopes with respect to all parameters, even for a billion of them. You
+# could also start at the other end: pick one parameter, and follow a small change in it
+# forward through the network. This is called *forward mode*. One forward pass of this
+# kind computes the slope with respect to that parameter only, so a billion parameters
+# need a billion passes. That is why training computes its gradients backwards.
 #
 # ## What is saved for the backward pass
 #
 # The factors on the arrows come from the forward pass, so these values stay in memory
 # until the backward pass has used them. In training, these saved values often take more
 # memory than the weights. Which values an operation keeps depends on its slope. A product
-# of two tensors that both need a gradient keeps both, because each is the slope for the
-# other. `tanh` keeps its own result. A sum keeps nothing, because its slopes are 1. In
-# the next cell, `saved_bytes` asks autograd how many bytes it keeps for vectors of 1,000
-# four-byte values.
+# of two tensors that both need a gradient keeps both, because each factor is the slope
+# with respect to the other. `tanh` keeps its own result. A sum keeps nothing, because its
+# slopes are 1. In the next cell, `saved_bytes` asks autograd how many bytes it keeps for
+# vectors of 1,000 four-byte values.
 
 # %% role="concept"
 def kept_by(operation, count=1):
@@ -352,11 +352,11 @@ for _ in range(4):
     print(f"loss {loss:5.2f}, gradient {w.grad:6.2f}, weight {w:.2f}")
 
 # %% [markdown] role="concept"
-# The step goes *against* the slope. Here the slope for `w` is negative, so `w` grows. In
-# a real program, an *optimizer* does steps 3 and 5 for all parameters of the model. The
-# optimizer for plain gradient descent is `torch.optim.SGD`. And a step rarely uses all
-# the data. Usually it uses only a *batch*, a few rows drawn at random. One pass over all
-# rows is called an *epoch*.
+# The step goes *against* the slope. Here the slope with respect to `w` is negative, so
+# `w` grows. In a real program, an *optimizer* does steps 3 and 5 for all parameters of
+# the model. The optimizer for plain gradient descent is `torch.optim.SGD`. And a step
+# rarely uses all the data. Usually it uses only a *batch*, a few rows drawn at random.
+# One pass over all rows is called an *epoch*.
 
 # %% role="concept"
 facts = torch.randn(200, 3, generator=draw)
@@ -1623,7 +1623,7 @@ claim("dL/dw (expected: the value from finite differences)", grads[w],
 
 # %% [markdown] trap="02.6" role="repair"
 # In the explorer, step backwards through the same graph. Then switch the order, and
-# compare the slope for `w` with the true slope.
+# compare the slope with respect to `w` with the true slope.
 
 # %% role="explore" explorer="scalar_graph"
 from dlsys_helpers.explorers.scalar_graph import scalar_graph
@@ -1666,9 +1666,9 @@ claim("does the patient engine survive a chain of 5000 nodes", deep_enough,
 # The engine's helper function calls itself for each node along the chain, and Python
 # limits the number of nested calls. PyTorch's engine does not recurse. Instead, it first
 # **counts** how often each node is used, and a node is ready once it has received one
-# gradient for each use. Your engine will do the same. You could also follow every *path*
-# instead of visiting every node. That gives the right result, but takes too long. In the
-# ladder below, each value that is used twice doubles the number of paths:
+# gradient for each use. Your engine will also count uses. You could also follow every
+# *path* instead of visiting every node. That gives the right result, but takes too long.
+# In the ladder below, each value that is used twice doubles the number of paths:
 
 # %% trap="02.6" role="more"
 def paths(node):
@@ -2060,8 +2060,8 @@ claim("largest gap between the compiled and the plain gradients",
 # **5. You train with Adam, the optimizer of `fit`, and forget to divide the loss of four equal micro-batches by four. What happens to the weights?**
 #
 # - [ ] They blow up, as with a rate four times too large :: The weights can blow up with SGD. Adam divides each gradient by the gradient's own size.
-# - [ ] They learn four times more slowly :: The factor cancels, whether it is too large or too small.
-# - [x] They end close to where they would have ended with the division :: So nobody notices the mistake until somebody switches to SGD, or adds clipping (stage 3) or weight decay (stage 4), which depend on the size of the gradient.
+# - [ ] They learn at a quarter of the speed :: The factor cancels, whether it is too large or too small.
+# - [x] They end close to where they would have ended with the division :: So nobody notices the mistake until the code switches to SGD, or adds clipping (stage 3) or weight decay (stage 4), which depend on the size of the gradient.
 
 # %% [markdown] role="quiz"
 # **6. An evaluation calls `model.eval()` and adds up `loss.item()`. What happens to the

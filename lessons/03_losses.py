@@ -135,8 +135,8 @@ claim("largest gap between the one-step version and PyTorch",
 # $$L = \log \sum_k e^{z_k} - z_y, \qquad
 #   \frac{\partial L}{\partial z_k} = p_k - [k = y]$$
 #
-# Here $\partial L / \partial z_k$ is the slope of $L$ for the logit $z_k$ alone, while
-# the other logits stay as they are. This slope is again the probability minus the label,
+# Here $\partial L / \partial z_k$ is the slope of $L$ with respect to the logit $z_k$,
+# with all other logits held fixed. This slope is again the probability minus the label,
 # here written as $[k = y]$, which is 1 for the right class and 0 for all other classes.
 # Each entry of this gradient is between minus one and one, whatever the logits are. On
 # paper, the first formula is exact, but in float32, $e^{89}$ is infinite. So subtract the
@@ -503,7 +503,7 @@ claim("Huber's loss at 4: 4 - 1/2", outside, expected=3.5)
 # %% [markdown] role="concept"
 # According to the table above, squared error on *class labels* assumes that the labels
 # scatter around the output like measurements with normal noise. Would you notice that
-# assumption in somebody else's code?
+# assumption in a colleague's code?
 
 # %% [markdown] trap="03.2" role="situation" core=true fault="class numbers as regression targets; (N, 1) minus (N,)" symptom="MSELoss on class labels: poor accuracy, predictions between classes; loss ignores shape mismatch (N,1) and (N,)"
 # ## A network that answers with a number
@@ -1379,8 +1379,8 @@ def init_(net: nn.Sequential) -> None:
 # **Keep:** Draw the weights before a ReLU with a variance of `2 / fan_in` (He's rule).
 # Then the factor per layer, `fan_in` x `Var(w)` / 2, is one. **In your own code:** Before
 # you train, print the mean square after each activation. Print the gradient norms of the
-# first and the last layer as well, not only their ratio. **Source:** He et al. 2015,
-# ["Delving Deep into Rectifiers"](https://arxiv.org/abs/1502.01852), section 2.2.
+# first and the last layer, not only their ratio. **Source:** He et al. 2015, ["Delving
+# Deep into Rectifiers"](https://arxiv.org/abs/1502.01852), section 2.2.
 
 # %% [markdown] role="concept"
 # ## Further
@@ -1742,7 +1742,7 @@ claim("lower of the two accuracies, by the nearest neighbour",
 #
 # - [ ] Yes, because the ratio is the test for that :: With weights of 0.01 and biases of zero, the ratio is near one, and yet all gradients are near zero.
 # - [x] You cannot tell before you know the gradients' absolute size :: A signal that dies on the way forward makes the gradients of all layers tiny.
-# - [ ] No, because the first layer's gradient should be larger :: Equal norms are what you want, if the size is healthy as well.
+# - [ ] No, because the first layer's gradient should be larger :: Equal norms are what you want, if their size is also healthy.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: the logits are the memory

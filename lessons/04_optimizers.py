@@ -513,7 +513,7 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 
 # %% [markdown] trap="04.1" role="keep"
 # **Keep:** Whether weight decay applies to a parameter depends on what the parameter is,
-# not on its name. Count the tensors as well, because every trainable tensor must be in
+# not on its name. Also count the tensors, because every trainable tensor must be in
 # exactly one group. **In your own code:** Print the names in the decayed group once per
 # model. **Source:** [Loshchilov & Hutter 2019](https://arxiv.org/abs/1711.05101) for
 # decay; `configure_optimizers` in [nanoGPT's
@@ -982,7 +982,7 @@ torch.set_rng_state(before)
 # ## Ten epochs on a cosine
 #
 # Your run has ten epochs of 100 batches. `CosineAnnealingLR(opt, T_max=10)` brings the
-# rate down to zero over the ten epochs. While tidying up, somebody moves
+# rate down to zero over the ten epochs. While tidying up, a teammate moves
 # `schedule.step()` into the loop over batches. Nothing complains. "Then the first ten
 # batches train, and all later batches run at a rate of zero," says a colleague. You log
 # the rate of every batch.
@@ -1168,8 +1168,8 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
 # %% [markdown] trap="04.3" role="keep"
 # **Keep:** A scheduler counts calls to its `step()`. Write its arguments in the unit in
 # which you call it, and call it after `opt.step()`. **In your own code:** Before a long
-# run, loop over all steps without data and plot the rate. Call `opt.step()` in that loop
-# as well, because most schedulers print a warning if you do not. **Source:** PyTorch
+# run, loop over all steps without data and plot the rate. Also call `opt.step()` in that
+# loop, because most schedulers print a warning if you do not. **Source:** PyTorch
 # documentation, ["How to adjust learning
 # rate"](https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate).
 
@@ -1521,7 +1521,7 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
 # %% [markdown] trap="04.5" role="hint"
 # 1. The rates span decades, so multiply by a factor instead of adding an amount.
 # 2. The test ruins the weights. `model.state_dict()` refers to the same weights, so keep a copy of the state dict.
-# 3. `not loss <= 4 * best` is true for NaN as well; `loss > 4 * best` is not.
+# 3. `not loss <= 4 * best` is also true for NaN; `loss > 4 * best` is not.
 
 # %% [markdown] trap="04.5" role="keep"
 # **Keep:** To find a learning rate, multiply the rate by a constant factor after every
@@ -1578,10 +1578,10 @@ claim("rate of the first step as a fraction of the "
 # `max` cuts the lower end off a cosine that was heading for zero, so the rate reaches the
 # floor early and stays there. A floor belongs *inside* the formula: the floor, plus the
 # rest times the cosine. Without a warm-up, `CosineAnnealingLR(opt, T_max, eta_min=floor)`
-# does this. Steps are counted from 0, so in a warm-up over `warm` steps the factor is
-# `(step + 1) / warm`, and step `warm - 1` runs at the peak. The cosine starts from step
-# `warm - 1`, so the last step of the run is at the floor. (In the exercise, the cosine
-# starts at step `warm`, so it reaches the floor at step `total`.)
+# uses this formula. Steps are counted from 0, so in a warm-up over `warm` steps the
+# factor is `(step + 1) / warm`, and step `warm - 1` runs at the peak. The cosine starts
+# from step `warm - 1`, so the last step of the run is at the floor. (In the exercise, the
+# cosine starts at step `warm`, so it reaches the floor at step `total`.)
 
 # %% trap="04.6" role="repair"
 def scaled(step, warm=100, total=1000, floor=0.1):
@@ -1825,7 +1825,7 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
 # %% [markdown] trap="04.8" role="situation" fault="Adam without bias correction: steps too long" symptom="fine-tuning unstable in the first steps: Adam without bias correction"
 # ## Adam without bias correction
 #
-# Somebody ported Adam and left out the bias correction. You expect cautious first steps,
+# Your port of Adam leaves out the bias correction. You expect cautious first steps,
 # because $m$ starts at zero and takes in only a tenth of each gradient. "The first steps
 # are too long," says a reviewer.
 #
@@ -1872,9 +1872,9 @@ claim("length of step 100, in rates", bare[99], expected=3.24, within=0.01)
 
 # %% [markdown] trap="04.8" role="why"
 # $m$ starts too small, but so does $v$, and the step divides by the root of $v$. With
-# $\beta_2 = 0.999$, $v$ fills up a hundred times more slowly than $m$. So the quotient is
-# too *large*, by a factor of $(1-\beta_1^t)/\sqrt{1-\beta_2^t}$. The correction divides
-# each average by the fraction to which that average has filled up.
+# $\beta_2 = 0.999$, $v$ fills up at a hundredth of the speed of $m$. So the quotient is too
+# *large*, by a factor of $(1-\beta_1^t)/\sqrt{1-\beta_2^t}$. The correction divides each
+# average by the fraction to which that average has filled up.
 
 # %% trap="04.8" role="why"
 ts = range(1, 2001)
@@ -2025,10 +2025,10 @@ claim("fraction of moves in the opposite direction, on noise",
       flipped(summary, paper), expected=0.279, within=0.01)
 
 # %% [markdown] trap="04.9" role="why"
-# The two betas have different jobs. $\beta_1$ sets how much the newest gradient counts
-# in *this* step, and $\beta_2$ sets how long the momentum remembers. With 0.9 for both,
-# the memory is ten steps instead of a hundred, so the direction is noisier. A strong
-# signal hides the fault, because then both versions point the same way.
+# The two betas have different jobs. $\beta_1$ sets how much the newest gradient counts in
+# *this* step, and $\beta_2$ sets how long the momentum remembers. With 0.9 for both, the
+# memory is ten steps instead of a hundred, so the direction is noisier. A strong signal
+# hides the fault, because then the port and the paper's version point the same way.
 
 # %% trap="04.9" role="why"
 ages = torch.arange(1, 2000, dtype=torch.float64)
@@ -2092,11 +2092,11 @@ claim("fraction of a weight left at a rate of 0.001 with a decay of 1, "
       shrunk(1e-3, 1.0, 1000), expected=before, within=1e-9)
 
 # %% [markdown] trap="04.9" role="folklore"
-# **Told:** Lion needs a rate 3 to 10 times smaller than Adam's. **Measured:** The smaller
-# rate is only half of the advice. In both AdamW and Lion, the part of a weight that
-# decoupled decay takes away in one step is the rate times $\lambda$. With a rate 10 times
-# smaller, 1,000 steps without a gradient leave the same fraction of a weight only if the
-# decay is 10 times larger.
+# **Told:** Lion needs a third to a tenth of Adam's rate. **Measured:** The lower rate is
+# only half of the advice. In both AdamW and Lion, the part of a weight that decoupled
+# decay takes away in one step is the rate times $\lambda$. At a tenth of the rate, 1,000
+# steps without a gradient shrink a weight to the same fraction only if the decay is ten
+# times as large.
 
 # %% trap="04.9" role="exercise" points=3 difficulty=2 minutes=15
 def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
@@ -2132,10 +2132,10 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 
 # %% [markdown] trap="04.9" role="keep"
 # **Keep:** Lion needs both betas: $\beta_1$ sets the direction of the step, and $\beta_2$
-# sets how long the momentum remembers. If you give Lion a lower rate than AdamW for the
-# same number of steps, raise the weight decay by the same factor. **In your own code:**
-# Feed your port pure noise and compare its directions with the paper's. Accuracy will not
-# show the fault. **Source:** Chen et al. 2023, ["Symbolic Discovery of Optimization
+# sets how long the momentum remembers. If you run Lion at a tenth of AdamW's rate for the
+# same number of steps, use ten times the weight decay. **In your own code:** Feed your
+# port pure noise and compare its directions with the paper's. Accuracy will not show the
+# fault. **Source:** Chen et al. 2023, ["Symbolic Discovery of Optimization
 # Algorithms"](https://arxiv.org/abs/2302.06675), algorithm 2 and section 5.
 
 # %% [markdown] trap="04.11" role="situation" fault="Adam's second moment in bfloat16 never falls" symptom="bfloat16 model with AdamW: steps stay too short after large gradients, exp_avg_sq does not fall"
@@ -2454,8 +2454,8 @@ claim("largest difference from one rank's step after gathering", mended,
 # whole. An *all-gather* sends every part to every rank.
 #
 # Query, key and value weights are often stored as one stack. If you orthogonalize the
-# stack as one matrix, the part with the largest gradient gets most of the step. So cut
-# the stack into its matrices.
+# stack as one matrix, the part with the largest gradient gets most of the step. Cut the
+# stack into its matrices first.
 
 # %% [markdown] trap="04.10" role="more" topics="a smaller rate · a gradient without strong directions · a stack of three · what the loss says · sharded tensors of torch"
 # Divided by the root of four, the four ranks' step has about the right norm but is still
@@ -2860,7 +2860,7 @@ answers
 # tensor holds 1,000 values or 250,000, so the orders take all the time. With `fused`, the
 # same step takes less than a twentieth of the loop's time. Compared with `foreach`, the
 # default on a GPU, `fused` takes about a third of the time for all three shapes. But
-# `fused` has overhead as well: 400 tensors of 1,000 values take 1.0 ms, nearly as long as
+# `fused` also has overhead: 400 tensors of 1,000 values take 1.0 ms, nearly as long as
 # 400 tensors of 250,000 values, which take 1.1 ms.
 #
 # With four large tensors, the loop is no slower than `foreach`. There, `fused` takes 0.38

@@ -45,11 +45,11 @@ before = torch.get_rng_state()    # put back below, before the first trap
 # inputs, is no longer right. So you have to keep the learning rate low, or start from
 # carefully chosen weights.
 #
-# A *normalization layer*, or *norm*, removes this dependence on earlier layers. In
-# training, a norm such as BatchNorm turns inputs of any size into values with mean 0 and
-# standard deviation 1, unless the inputs hardly vary. At each of six learning rates, use
-# plain SGD to train a classifier with four hidden layers, once with `nn.BatchNorm1d`, the
-# best-known norm, and twice without a norm:
+# A *normalization layer*, or *norm layer*, removes this dependence on earlier layers. In
+# training, a norm layer such as BatchNorm turns inputs of any size into values with mean
+# 0 and standard deviation 1, unless the inputs hardly vary. At each of six learning
+# rates, use plain SGD to train a classifier with four hidden layers, once with
+# `nn.BatchNorm1d`, the best-known norm layer, and twice without one:
 
 # %% role="concept"
 def deep(norm):
@@ -139,17 +139,18 @@ claim("factor by which the gradient grows with BatchNorm and weights 10 "
 #
 # The paper that introduced BatchNorm gave another reason, *internal covariate shift*.
 # According to the paper, the inputs of later layers keep changing while early layers
-# learn, and a norm keeps these inputs steady. [Santurkar et al.
-# 2018](https://arxiv.org/abs/1805.11604) added random shifts after the norms, so that the
-# inputs of later layers changed *more* than in a network without norms. The network still
-# trained well. The authors attribute the benefit to a smoother loss surface instead. Why
-# norms help is still debated, but nobody disputes that they allow higher learning rates.
+# learn, and a norm layer keeps these inputs steady. [Santurkar et al.
+# 2018](https://arxiv.org/abs/1805.11604) added random shifts after the norm layers, so
+# that the inputs of later layers changed *more* than in a network without norm layers.
+# The network still trained well. The authors attribute the benefit to a smoother loss
+# surface instead. Why norm layers help is still debated, but nobody disputes that they
+# allow higher learning rates.
 
 # %% [markdown] role="concept"
 # ## What a norm computes, and over which group
 #
-# Build a norm by hand. Take three rows with two features of very different size, subtract
-# each feature's mean, and divide by the feature's standard deviation:
+# Build a norm layer by hand. Take three rows with two features of very different size,
+# subtract each feature's mean, and divide by the feature's standard deviation:
 
 # %% role="concept"
 x = torch.tensor([[1.0, 100.0], [2.0, 300.0], [3.0, 200.0]])
@@ -158,18 +159,18 @@ var = centred.square().mean(0)                   # its variance
 print(centred, centred / var.sqrt(), sep="\n")
 
 # %% [markdown] role="concept"
-# Both features now have the same scale. Three details turn this computation into a layer.
-# A small $\epsilon$ under the square root prevents a division by zero when a feature is
-# constant. A *gain* $\gamma$ and a *bias* $\beta$, both learned, let the network choose
-# another scale and mean where it needs them. With mean $\mu$ and variance $\sigma^2$, the
-# output is:
+# The two features now have the same scale. Three details turn this computation into a
+# layer. A small $\epsilon$ under the square root prevents a division by zero when a
+# feature is constant. A *gain* $\gamma$ and a *bias* $\beta$, both learned, let the
+# network choose another scale and mean where it needs them. With mean $\mu$ and variance
+# $\sigma^2$, the output is:
 #
 # $$y = \gamma \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
-# The norms differ mainly in which values form a group, that is, share a mean and a
-# variance. In this stage's shapes, `N` counts rows (images), `C` counts channels or
-# features, and `H` and `W` are height and width in pixels. A *position* is one pixel of
-# an image or one token of a sequence.
+# The kinds of norm layer differ mainly in which values form a group, that is, share a
+# mean and a variance. In this stage's shapes, `N` counts rows (images), `C` counts
+# channels or features, and `H` and `W` are height and width in pixels. A *position* is
+# one pixel of an image or one token of a sequence.
 #
 # | norm | one mean for each | taken over |
 # |---|---|---|
@@ -179,7 +180,7 @@ print(centred, centred / var.sqrt(), sep="\n")
 # | `InstanceNorm` | row and channel | `H`, `W` |
 # | `RMSNorm(C)` | row (and position); subtracts no mean | `C` |
 #
-# So the same few lines, applied over different axes, compute four of the norms:
+# So the same few lines, applied over different axes, compute four of the norm layers:
 
 # %% role="concept"
 def standardised(x, axes, eps=1e-5):
@@ -290,7 +291,7 @@ claim("largest difference between RMSNorm and its formula",
 
 # %% [markdown] role="concept"
 # The explorer below shows one block of values. Choose a value and guess how many other
-# values share its mean under each norm, for images and for sequences. Then look.
+# values share its mean under each norm layer, for images and for sequences. Then look.
 
 # %% role="explore" explorer="norm_axes"
 from dlsys_helpers.explorers.norm_axes import norm_axes
@@ -300,9 +301,9 @@ norm_axes
 # %% [markdown] role="concept"
 # ## BatchNorm has two modes
 #
-# BatchNorm is the only norm in the table that mixes rows. In training, its output for an
-# image depends on the other images in the batch. This dependence is unacceptable in
-# production, where a batch may hold a single image. So BatchNorm has two modes:
+# BatchNorm is the only norm layer in the table that mixes rows. In training, its output
+# for an image depends on the other images in the batch. This dependence is unacceptable
+# in production, where a batch may hold a single image. So BatchNorm has two modes:
 #
 # - In *train mode* (`model.train()`), BatchNorm normalizes its inputs with the mean and
 #   variance of the batch. It also moves its stored *running* mean and variance a tenth of
@@ -427,8 +428,8 @@ claim("accuracy on camera images one at a time minus accuracy in one batch",
       camera[1] - camera[497], expected=0, within=0.01)
 
 # %% [markdown] trap="05.1" role="look"
-# So the batch size is not the cause. The net without BatchNorm fails as well. Compare the
-# first norm's inputs with its stored statistics:
+# So the batch size is not the cause. The net without BatchNorm fails, too. Compare the
+# inputs of the first norm layer with its stored statistics:
 
 # %% trap="05.1" role="look"
 def shift_of(norm, h):
@@ -452,8 +453,8 @@ claim("largest shift of a mean by the camera, in stored standard "
 # %% [markdown] trap="05.1" role="why"
 # The batch of one is innocent. In eval mode, BatchNorm normalizes its inputs with the
 # mean and variance that it *stored* during training, so the other images in the batch
-# have no effect. The camera causes the damage. Its images are brighter, so the norm's
-# inputs no longer have the mean that the norm subtracts.
+# have no effect. The camera causes the damage. Its images are brighter, so the inputs of
+# the norm layer no longer have the mean that the layer subtracts.
 
 # %% trap="05.1" role="why"
 enters = {"test digits": reader[0](x_test), "camera": reader[0](x_camera)}
@@ -487,9 +488,9 @@ claim("accuracy on camera images, one at a time, after update_bn", share,
 
 # %% [markdown] trap="05.1" role="repair"
 # The explorer below shows one digit and its *batch mates*, the other rows of the batch.
-# Before you touch a control, say which of these can change the digit's logits: the norm,
-# the mode, or the batch mates. Then guess for which norms train mode and eval mode
-# produce the same logits.
+# Before you touch a control, say which of these can change the digit's logits: the norm
+# layer, the mode, or the batch mates. Then guess for which norm layers train mode and
+# eval mode produce the same logits.
 
 # %% role="explore" explorer="batch_mates"
 from dlsys_helpers.explorers.batch_mates import batch_mates
@@ -518,10 +519,10 @@ claim("change of a stored mean by a pass in eval mode", moved, expected=0)
 
 # %% [markdown] trap="05.1" role="more"
 # In this classifier, re-estimated statistics undo a change in brightness or contrast, as
-# long as no pixel is clipped to black or white. (With zero padding before a norm, they do
-# not quite undo a change in brightness.) They cannot undo every change to an image. The
-# classifier was trained on light digits on a black background. Suppose the next camera
-# shows dark digits on white:
+# long as no pixel is clipped to black or white. (With zero padding before a norm layer,
+# they do not quite undo a change in brightness.) They cannot undo every change to an
+# image. The classifier was trained on light digits on a black background. Suppose the
+# next camera shows dark digits on white:
 
 # %% trap="05.1" role="more"
 inverted = copy.deepcopy(reader)
@@ -533,9 +534,9 @@ claim("accuracy on inverted images after update_bn on inverted images",
       negatives, below=0.3)
 
 # %% [markdown] trap="05.1" role="more"
-# A net without norms has no statistics to re-estimate, so you would subtract the camera's
-# shift from the pixels instead. Small batches do hurt in *train* mode, because there, the
-# rows of the batch supply the statistics.
+# A net without norm layers has no statistics to re-estimate, so you would subtract the
+# camera's shift from the pixels instead. Small batches do hurt in *train* mode, because
+# there, the rows of the batch supply the statistics.
 
 # %% trap="05.1" role="more"
 torch.optim.swa_utils.update_bn(x_train.split(100), reader)  # as before
@@ -630,7 +631,7 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
     # END SOLUTION
 
 # %% [markdown] trap="05.1" role="hint"
-# 1. Most norms are in the middle of the model, so you have to record their inputs while `model(x)` runs. What can call your function at that moment?
+# 1. Most norm layers are in the middle of the model, so you have to record their inputs while `model(x)` runs. What can call your function at that moment?
 # 2. `norm.register_forward_pre_hook(look)` calls `look(norm, given)`, where `given` is the tuple of inputs. Remove every hook after the pass.
 # 3. For both `(N, C)` and `(N, C, H, W)`, `h.transpose(0, 1).flatten(1)` has one row for each channel. In a loop, bind the name with a default argument, `name=name`.
 
@@ -638,7 +639,7 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
 # **Keep:** In eval mode, BatchNorm fails when new data no longer match its stored
 # statistics, not when the batch is small. Re-estimate outdated statistics with
 # `update_bn`. **In your own code:** Compare `running_mean` and `running_var` with the
-# mean and variance of that norm's inputs on a fresh batch. **Source:** [Ioffe & Szegedy
+# mean and variance of that layer's inputs on a fresh batch. **Source:** [Ioffe & Szegedy
 # 2015](https://arxiv.org/abs/1502.03167), section 3.1. **Seen in the wild:** In
 # [wasidennis/AdaptSegNet 79](https://github.com/wasidennis/AdaptSegNet/issues/79), a
 # model adapted to darker images got the old images wrong in eval mode. The reporter
@@ -654,7 +655,7 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
 # In outline (stage 8 has the details), a *stream* $x$ runs through the whole net, and
 # each layer adds the outputs of two *branches* $f$ to the stream. By default, torch
 # normalizes the stream *after* each sum (*post-norm*), $x \leftarrow \mathrm{norm}(x +
-# f(x))$. A review comment says: "Each norm shrinks the gradient."
+# f(x))$. A review comment says: "Each norm layer shrinks the gradient."
 
 # %% trap="05.2" role="break"
 class Encoder(nn.Module):
@@ -758,12 +759,13 @@ claim("ratio of the gradient norms after 50 steps at 0.007, first layer to "
 
 # %% [markdown] trap="05.2" role="why"
 # Adam takes its first steps at the full rate. Then a branch adds nearly the same vector
-# to *every* image's stream, and the norm divides the sum by its size. So the difference
-# between images shrinks from layer to layer, and the head receives almost the same stream
-# for every image.
+# to *every* image's stream, and the norm layer divides the sum by its size. So the
+# difference between images shrinks from layer to layer, and the head receives almost the
+# same stream for every image.
 #
 # *Pre-norm* normalizes only the input of a branch, $x \leftarrow x +
-# f(\mathrm{norm}(x))$. So both the signal and the gradient have a path without a norm.
+# f(\mathrm{norm}(x))$. So both the signal and the gradient have a path without a norm
+# layer.
 
 # %% trap="05.2" role="why"
 draw_blocks(
@@ -773,7 +775,7 @@ draw_blocks(
     marks={"post-norm": ["norm"]},
     captions={"post-norm": "the stream passes every norm",
               "pre-norm": "the stream passes none"},
-    title="Only the pre-norm stream has a path without a norm",
+    title="Only the pre-norm stream has a path without a norm layer",
     alt="Two columns of blocks. In post-norm, the path around the branch "
         "ends at the sum, and a norm follows. In pre-norm, the norm is "
         "inside the branch, and the path leads around both to the next "
@@ -825,7 +827,7 @@ claim("loss of post-norm at 0.007 minus the median of three pre-norm "
 # Post-norm is not a mistake. It learns at a tenth of the rate. With a *warm-up*, a
 # learning rate that rises at first, the best of three nets also learns. Pre-norm
 # (`norm_first=True`) usually tolerates the full rate at this width, even without a final
-# norm.
+# norm layer.
 
 # %% [markdown] trap="05.2" role="more" topics="nets that stay stuck · the numbers · what the last norm is for"
 # How high a rate pre-norm tolerates depends on the width. At a rate of 0.007, nets four
@@ -845,10 +847,10 @@ claim("loss of pre-norm without the last norm at 0.007",
       loss["pre-norm, no last norm"], below=2.25)
 
 # %% [markdown] trap="05.2" role="more"
-# The pre-norm stream grows as layers add to it. At any depth, a final norm brings the
-# stream back to size one. This matters if large values do harm. The last link of this
-# trap is about a model that produced NaN in mixed precision without a final norm. In
-# torch, `norm_first=True` does not add a final norm, so pass one to
+# The pre-norm stream grows as layers add to it. At any depth, a final norm layer brings
+# the stream back to size one. This matters if large values do harm. The last link of this
+# trap is about a model that produced NaN in mixed precision without a final norm layer.
+# In torch, `norm_first=True` does not add a final norm layer, so pass one to
 # `nn.TransformerEncoder` as `norm=`.
 
 # %% trap="05.2" role="more"
@@ -922,10 +924,10 @@ def told_apart(layers: list, x: torch.Tensor) -> list[float]:
 
 # %% [markdown] trap="05.2" role="keep"
 # **Keep:** Train a post-norm net with a warm-up or a low learning rate. Pre-norm keeps
-# the residual stream free of norms and usually tolerates a higher rate. Measure whether a
-# final norm helps. **In your own code:** Look for `norm_first`. If the loss does not
-# fall, check whether two rows still differ after the last layer. **Source:** [Xiong et
-# al. 2020, "On Layer Normalization in the Transformer
+# the residual stream free of norm layers and usually tolerates a higher rate. Measure
+# whether a final norm layer helps. **In your own code:** Look for `norm_first`. If the
+# loss does not fall, check whether two rows still differ after the last layer.
+# **Source:** [Xiong et al. 2020, "On Layer Normalization in the Transformer
 # Architecture"](https://arxiv.org/abs/2002.04745): in fresh post-norm nets, the gradients
 # near the *output* are large, which is why the authors recommend a warm-up. **Seen in the
 # wild:** In [pytorch/pytorch 55270](https://github.com/pytorch/pytorch/issues/55270), a
@@ -1239,7 +1241,7 @@ claim("accuracy without the division", score, above=0.93)
 
 # %% [markdown] trap="05.3" role="folklore"
 # **Told:** Dropout that stays on leaves only a fraction $1 - p$ of the output, and
-# without the division, the accuracy falls to a fraction $1 - p$ as well. **Measured:** In
+# without the division, the accuracy also falls to a fraction $1 - p$. **Measured:** In
 # this net, with one dropout before the last layer, the mean stays the same and the
 # *noise* does the damage. Without the division, the logits double in eval mode. The
 # predictions hardly suffer, because apart from the bias, the largest logit stays the
@@ -1737,8 +1739,8 @@ claim("accuracy of the trained model minus accuracy of the averaged "
 
 # %% [markdown] trap="05.5" role="why"
 # `parameters()` lists only what is learned. The running mean and variance are *buffers*,
-# which no optimizer updates and `parameters()` does not list. So the norms of the
-# averaged model still store what a fresh norm stores, mean 0 and variance 1. The weights
+# which no optimizer updates and `parameters()` does not list. So the norm layers of the
+# averaged model still store what fresh layers store, mean 0 and variance 1. The weights
 # are fine. Use the averaged weights with the statistics of a batch, or re-estimate the
 # stored statistics as in trap 05.1:
 
@@ -1819,7 +1821,7 @@ claim("buffers of a LayerNorm", len(list(nn.LayerNorm(64).buffers())),
 # **Told:** An EMA over `parameters()`, as in many training scripts, averages the whole
 # model. **Measured:** With two BatchNorm layers and 200 steps, the averaged model's
 # accuracy is more than 0.05 below the trained model's, sometimes far more. The same
-# weights reach over 0.94 once their norms have the right statistics.
+# weights reach over 0.94 once their norm layers have the right statistics.
 
 # %% trap="05.5" role="exercise" points=4 difficulty=2 minutes=15
 def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
@@ -1928,7 +1930,7 @@ claim("accuracy with the mean of the sigmoid subtracted, gain by its mean "
 # %% [markdown] role="concept"
 # The mean of a sigmoid's output is the same for all rows, so a gain that keeps the
 # signal's size keeps little more than this constant. A constant adds to the size but does
-# not help to tell rows apart. So subtract the mean, as the centred net does.
+# not help to tell rows apart. Subtract the mean, as the centred net does.
 
 # %% [markdown] role="concept"
 # ### Torch's default, and orthogonal weights
@@ -1977,13 +1979,13 @@ claim("fraction of the gradient left after 50 steps, orthogonal with "
 #
 # - [ ] the batch size: collect 32 images before each call :: In eval mode, BatchNorm uses the stored statistics, so the other images of the batch change nothing.
 # - [x] the stored statistics, compared with the statistics of the device's images :: The data differ. A pass in train mode can undo a change of brightness or contrast, but not an inversion or a crop.
-# - [ ] the norm: replace it with GroupNorm :: You would have to train again, and a shift of the data also hurts other nets.
+# - [ ] the norm layer: replace it with GroupNorm :: You would have to train again, and a shift of the data also hurts other nets.
 
 # %% [markdown] role="quiz"
 # **2. You want fresh running statistics for new images. You run them through the model**
 #
 # - [ ] in eval mode, so that nothing else changes :: Then nothing changes at all, because the statistics move only in train mode.
-# - [x] with the norms in train mode, under no_grad, and dropout off :: The norms measure, no graph is kept, and no dropout adds noise to their inputs.
+# - [x] with the norm layers in train mode, under no_grad, and dropout off :: The norm layers measure, no graph is kept, and no dropout adds noise to their inputs.
 # - [ ] in train mode with the optimizer at rate 0 :: The running statistics do move, but the backward pass is wasted, and dropout is on.
 
 # %% [markdown] role="quiz"
@@ -2006,7 +2008,7 @@ claim("fraction of the gradient left after 50 steps, orthogonal with "
 # **5. Your own dropout zeroes half of the units in training and does not divide the rest
 # by $1-p$. In eval mode**
 #
-# - [ ] accuracy is halved :: The largest logit mostly stays the largest.
+# - [ ] accuracy is halved :: The largest logit usually stays the largest.
 # - [x] the next layer's input is twice as large as in training :: All units are present, and none of them was scaled.
 # - [ ] nothing differs, because eval mode has no dropout :: The missing dropout is the difference. The next layer was trained on half as much input.
 
@@ -2178,21 +2180,22 @@ answers
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A norm feeds the next layer inputs of a fixed scale, so the network usually tolerates
-#   higher learning rates. The norms differ in which values share a mean.
+# - A norm layer feeds the next layer inputs of a fixed scale, so the network usually
+#   tolerates higher learning rates. The kinds of norm layer differ in which values share
+#   a mean.
 # - In eval mode, BatchNorm uses its running statistics, whatever is in the batch. Compare
 #   the statistics with your data. If they do not match, re-estimate the statistics in
 #   train mode.
-# - Train post-norm with a warm-up or a low rate. Pre-norm keeps the stream free of
-#   norms and usually tolerates a higher rate. With one more norm at the end, the head
-#   gets an input of size one.
+# - Train post-norm with a warm-up or a low rate. Pre-norm keeps the stream free of norm
+#   layers and usually tolerates a higher rate. With one more norm layer at the end, the
+#   head gets an input of size one.
 # - Dropout keeps units from relying on one another. It divides the surviving units by
 #   $1-p$ in training, so that it has nothing to do in eval mode.
 # - `eval()` reaches only registered modules. Pass the mode to functions yourself.
 # - Choose initial weights that keep the mean square of the signal, with a gain that
 #   makes up for what the activation removes. Check separately whether the signal still
 #   differs between rows.
-# - A model is its parameters and its buffers. If you average the parameters, copy or
-#   average the statistics as well, or re-estimate them.
+# - A model is its parameters and its buffers. If you average the parameters, also copy or
+#   average the statistics, or re-estimate them.
 #
 # **Next:** Stage 6 changes the data instead of the net, and asks when to stop training.

@@ -1271,9 +1271,10 @@ claim("validation loss after loading minus the lowest, with deepcopy",
 # %% [markdown] trap="06.4" role="more" topics="right on a GPU but wrong on a CPU · buffers"
 # `t.cpu()` copies a tensor that is on a GPU, but not a tensor that is already on the CPU.
 # So the same line works in production on a GPU but fails in a test on a CPU. `torch.save`
-# to a file copies in both cases. A norm's running statistics, the *buffers* of trap 05.5,
-# are in `state_dict()` but not in `parameters()`, so a copy of only the parameters lacks
-# them. (A buffer registered with `persistent=False` is in neither of them.)
+# to a file copies in both cases. The running statistics of a norm layer, the *buffers* of
+# trap 05.5, are in `state_dict()` but not in `parameters()`, so a copy of only the
+# parameters lacks them. (A buffer registered with `persistent=False` is in neither of
+# them.)
 
 # %% trap="06.4" role="more"
 norm = nn.BatchNorm1d(3)
@@ -1910,7 +1911,7 @@ claim("accuracy on test rows with labels from a die, originals "
 # %% [markdown] trap="06.7" role="repair"
 # The *model* from the split by rows is no worse than the model from the split by
 # originals, because it was trained on copies of nearly all 200 digits. Several scans of
-# one patient, frames of one film and pages by one author are groups as well.
+# one patient, frames of one film and pages by one author are groups, too.
 
 # %% [markdown] trap="06.7" role="more" topics="how often a row has no twin · louder noise · the scores in numbers"
 # A test row has no twin in training if the four other copies are also test rows. This
@@ -2086,8 +2087,8 @@ claim("mean probability minus base rate, only sampler, log k subtracted",
 
 # %% [markdown] trap="06.8" role="more" topics="alarms, recall and AUC of the four ways · how near the sum comes to 2 log k"
 # After the 400 steps, each remedy has added a little less than $\log k$. (In a model that
-# cannot fit the data, weights also turn the decision boundary, which changes the AUC as
-# well.)
+# cannot fit the data, weights also turn the decision boundary, which also changes the
+# AUC.)
 
 # %% trap="06.8" role="more" tags=["plumbing"]
 def auc(z):
@@ -2504,8 +2505,8 @@ claim("test accuracy, dealt out minus each reads all", better, above=0.01)
 
 # %% [markdown] trap="06.10" role="repair"
 # With several ranks (training processes, one for each GPU), every rank has workers of its
-# own, and `get_worker_info` knows nothing about ranks. Rows then have to be dealt to the
-# ranks as well.
+# own, and `get_worker_info` knows nothing about ranks. Rows then also have to be dealt to
+# the ranks.
 
 # %% [markdown] trap="06.10" role="more" topics="the loader's order · a pass without a limit · the learning rate · validation · shuffling · torch's warning"
 # The batches that `repeated` computes are the loader's own:

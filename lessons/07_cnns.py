@@ -443,11 +443,11 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 # **Keep:** The maps of a convolutional net grow with the batch and with the pixels, but
 # the convolutions' weights do not. If memory runs out, shrink the maps first. **In your
 # own code:** Before you rent a larger GPU, sum batch x channels x rows x columns over all
-# layers that keep their input: convolutions, norms and activations such as GELU.
+# layers that keep their input: convolutions, norm layers and activations such as GELU.
 # **Source:** [He et al. 2015, "Deep Residual Learning for Image
 # Recognition"](https://arxiv.org/abs/1512.03385), section 3.3: half the map, twice the
-# filters, "so as to preserve the time complexity per layer". The number of multiplications
-# per layer stays the same, and the bytes of the maps fall.
+# filters, "so as to preserve the time complexity per layer". The number of
+# multiplications per layer stays the same, and the bytes of the maps fall.
 
 # %% [markdown] trap="07.2" role="situation" core=true fault="the receptive field is too small" symptom="CNN ignores context: receptive field too small, prediction does not react to distant pixels"
 # ## Scratches on metal
@@ -739,8 +739,8 @@ except RuntimeError as error:
 
 # %% [markdown] role="concept"
 # The shortcut of a block that changes the shape therefore gets its own layers, the
-# *projection*: a 1 x 1 convolution with the same stride, and a norm. In all other blocks,
-# the shortcut passes the input on unchanged.
+# *projection*: a 1 x 1 convolution with the same stride, and a norm layer. In all other
+# blocks, the shortcut passes the input on unchanged.
 
 # %% role="concept"
 down.around = nn.Sequential(nn.Conv2d(8, 16, 1, stride=2, bias=False),
@@ -1202,7 +1202,7 @@ claim("accuracy without normalizing", read["forgotten"], below=0.85)
 # %% [markdown] trap="07.4" role="why"
 # In eval mode, BatchNorm normalizes with the mean and variance that it *stored* in
 # training (trap 05.1). BatchNorm does not adapt to the images that you serve. So images
-# on a new scale leave the norm on a new scale, for which the layers after the norm were
+# on a new scale leave the norm layer on a new scale, for which the layers after it were
 # not trained.
 
 # %% trap="07.4" role="why"
@@ -1250,7 +1250,7 @@ claim("accuracy with the recipe inside minus accuracy as trained",
 # On these digits, BatchNorm even makes a forgotten recipe more harmful. Without
 # BatchNorm, a forgotten recipe hurts the same model far less, because a plain ReLU net
 # passes a scale factor on to the logits (except for the biases), and the largest logit
-# mostly stays the largest. The missing shift hurts both nets. In the plain net, it does
+# usually stays the largest. The missing shift hurts both nets. In the plain net, it does
 # nearly all of the damage, whereas with BatchNorm, the missing scale does more damage
 # than the missing shift.
 
@@ -1329,13 +1329,12 @@ def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
 # 3. `mean` has C values. As a tensor of shape `(C, 1, 1)`, it is broadcast along the channel axis, not along the columns.
 
 # %% [markdown] trap="07.4" role="keep"
-# **Keep:** Weights without their preprocessing are half a model. Store the mean, the
-# standard deviation and the resize with the weights, and apply each step exactly once.
-# **In your own code:** Before the first deployment, run one labelled image through the
-# serving path and compare the input tensor with the tensor used in training. **Source:**
-# [torchvision, Models and pre-trained
-# weights](https://docs.pytorch.org/vision/stable/models.html), "Using the pre-trained
-# models".
+# **Keep:** Weights without their preprocessing are half a model. Store the normalization
+# and the resizing with the weights, and apply each exactly once. **In your own code:**
+# Before the first deployment, run one labelled image through the serving path and compare
+# the input tensor with the tensor used in training. **Source:** [torchvision, Models and
+# pre-trained weights](https://docs.pytorch.org/vision/stable/models.html), "Using the
+# pre-trained models".
 
 # %% [markdown] trap="07.5" role="situation" fault="channels_last changes the strides, not the shape" symptom="channels_last: permute changes the shape, memory format is strides; no speedup on CPU"
 # ## Channels last
@@ -1432,8 +1431,8 @@ claim("layers whose output has channels last, with only the model "
 # There are two exceptions: a convolution with circular padding does not pass the format
 # on, and `view` refuses to join axes that are no longer side by side. With one channel,
 # or 1 x 1 pixels, both orders are the same in memory. How much time channels last saves
-# depends on the layer and the machine, on a CPU as well. The GPU section measures the
-# saving for tensor cores and 16 bits.
+# depends on the layer and the machine, also on a CPU. The GPU section measures the saving
+# for tensor cores and 16 bits.
 
 # %% trap="07.5" role="more"
 claim("entries of batch and back that differ", (batch != back).sum(),
@@ -1652,8 +1651,8 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
 #
 # A small convolutional net gets nearly all of the digits 0 to 4 right. For the digits 5
 # to 9, which come from another scanner, you freeze the net's body and train a new head.
-# You keep the old head. Later somebody needs the old net again. You put the old head back
-# on the body and classify the digits 0 to 4 from the old scanner.
+# You keep the old head. Later, a customer needs the old net again. You put the old head
+# back on the body and classify the digits 0 to 4 from the old scanner.
 
 # %% trap="07.7" role="break"
 def conv_body():
@@ -1704,7 +1703,8 @@ claim("accuracy lost on the old digits", score_before - old_score(frozen),
 # %% [markdown] trap="07.7" role="why"
 # `requires_grad` is about gradients. BatchNorm's running mean and variance have no
 # gradients, because they are buffers (trap 05.5), and every pass in train mode updates
-# them, even under `torch.no_grad()`. The body's norms now describe the new scanner.
+# them, even under `torch.no_grad()`. The norm layers of the body now describe the new
+# scanner.
 
 # %% trap="07.7" role="why"
 def stored(kept, channel):
@@ -1763,7 +1763,7 @@ claim("accuracy lost on the old digits with eval() after each train()",
 
 # %% [markdown] trap="07.7" role="more" topics="what moved and what did not · eval() once"
 # A test that compares only the body's weights would pass. It does not look at the
-# buffers, that is, the mean, the variance and the batch count of each norm.
+# buffers, that is, the mean, the variance and the batch count of each norm layer.
 
 # %% trap="07.7" role="more"
 weights = [name for name, _ in frozen.named_parameters()]
@@ -2114,9 +2114,9 @@ claim("second value of channel 0 by reshape, which is from pixel 0",
 
 # %% [markdown] trap="07.9" role="folklore"
 # **Told:** With its axes in the wrong order, a net can only guess. **Measured:** That is
-# true if training and serving use different orders. If both make the same mistake, this
-# net mostly loses some accuracy on the moving digits, but stays far above guessing. How
-# much accuracy it loses depends on the seed.
+# true if training and serving use different orders. If both use the same wrong order,
+# this net usually loses some accuracy on the moving digits, but stays far above guessing.
+# How much accuracy it loses depends on the seed.
 
 # %% trap="07.9" role="exercise" points=2 difficulty=1 minutes=5
 def to_nchw(a: torch.Tensor) -> torch.Tensor:
@@ -2503,7 +2503,7 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 
 # %% [markdown] trap="07.11" role="hint"
 # 1. Ask the module itself: run one image through it and count the output values.
-# 2. A tensor on the device `"meta"` has a shape but no values. The weights have to be on that device as well, so move a copy of the module.
+# 2. A tensor on the device `"meta"` has a shape but no values. The weights also have to be on that device, so move a copy of the module.
 # 3. In train mode, BatchNorm needs more than one value per channel, so put the copy into eval
 #    mode.
 

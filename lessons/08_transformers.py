@@ -337,9 +337,9 @@ claim("sinusoids from position 500 on, turned by five positions' angles: "
 # layers are the *feed-forward network* (FFN), which widens each token's vector from $d$
 # to $4d$ values, applies GELU, and returns to $d$. Attention moves information between
 # tokens, and the FFN works on each token separately. The FFN holds $8d^2$ of the block's
-# roughly $12d^2$ weights. The norms are inside the branches (stage 5). A block passes its
-# keyword arguments, `**mask`, on to attention. These arguments determine which token may
-# look at which.
+# roughly $12d^2$ weights. The norm layers are inside the branches (stage 5). A block
+# passes its keyword arguments, `**mask`, on to attention. These arguments determine which
+# token may look at which.
 
 # %% role="concept"
 class Block(nn.Module):
@@ -412,7 +412,7 @@ claim("parameters saved by tying, vocabulary times width", free - shared,
 # probability of the true token. A model that spreads its probability evenly over `V`
 # tokens has a loss of $\ln V$. An untrained model with a tied head has several times that
 # loss, because `nn.Embedding` draws the shared table from N(0, 1), which is too large for
-# a head. Draw the table smaller, as GPT-2 does, with
+# a head. Draw smaller values for the table, as GPT-2 does:
 # `nn.init.normal_(model.token.weight, std=0.02)`.
 #
 # In training, each position sees the *true* tokens before it (*teacher forcing*). When
@@ -1011,11 +1011,11 @@ claim("floats, or queries masked: smaller of the two fractions on pads",
       min(shares["floats"], shares["queries"]), above=0.1)
 
 # %% [markdown] trap="08.2" role="more"
-# SDPA at least refuses the tokenizer's mask of **integers**. **A row of only pads** becomes NaN
-# if MHA returns its weights, in training as well. (Trap 08.1 covers MHA without returned
-# weights.) One NaN in a batch reaches the loss. Even if the loss leaves out pads, the NaN
-# still reaches the gradients. To avoid the NaN, let each pad look at itself, so that
-# every row has at least one key.
+# SDPA at least refuses the tokenizer's mask of **integers**. **A row of only pads**
+# becomes NaN if MHA returns its weights, also in training. (Trap 08.1 covers MHA without
+# returned weights.) One NaN in a batch reaches the loss. Even if the loss leaves out
+# pads, the NaN still reaches the gradients. To avoid the NaN, let each pad look at
+# itself, so that every row has at least one key.
 
 # %% trap="08.2" role="more"
 try:
@@ -1301,7 +1301,7 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 #
 # The two halves of T5 meet in *cross-attention*: the queries come from the answer, and
 # the keys and values from the text. The rest of a block is similar in all three models.
-# BERT's norms come after the sums, and GPT-2's norms at the start of each branch (stage
+# BERT's norm layers come after the sums, and GPT-2's at the start of each branch (stage
 # 5).
 
 # %% role="concept"
@@ -1596,7 +1596,7 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
         length: 0 <= length <= N; slots after it (NaN, inf) change nothing.
 
     Hold one tile of scores at a time: make no tensor whose size depends on
-    N or length, and for M >= tile none with more than M * max(D, E, tile)
+    N or length, and, for M >= tile, none with more than M * max(D, E, tile)
     values. Do not call torch's own attention. Each call reads the cache
     again and leaves earlier results unchanged.
     Example: q [[0.]], k [[1.], [2.], [nan]], v [[1.], [3.], [nan]], length
@@ -2734,10 +2734,10 @@ claim("three queries, lower right, two ways: gap to a run over the whole "
       max((y - whole[:, :, -3:]).abs().max() for y in three), below=1e-5)
 
 # %% [markdown] trap="08.10" role="repair"
-# The *positions* have to continue as well. Suppose that the model rotates queries and
-# keys with RoPE. With the cache, the newest token has position 4. A function that counts
-# from 0 at each call puts this token at position 0, so the distances to all cached keys
-# are wrong by four.
+# The *positions* have to continue, too. Suppose that the model rotates queries and keys
+# with RoPE. With the cache, the newest token has position 4. A function that counts from
+# 0 at each call puts this token at position 0, so the distances to all cached keys are
+# wrong by four.
 
 # %% trap="08.10" role="repair" compare=false
 place = torch.arange(5)
@@ -3233,12 +3233,12 @@ claim("tied again: loss in the server minus loss in the trainer",
 # the same loss as the trainer.
 
 # %% [markdown] trap="08.12" role="more" topics="load_state_dict(assign=True) · deepcopy · two tables"
-# `load_state_dict(state, assign=True)` replaces the parameters by the tensors of the state,
-# which avoids a copy. It unties the layers as well. In the state of a tied model, both names
-# share their memory, and so do the two new parameters. But an optimizer sees two parameters
-# and changes this memory twice in each step. A `deepcopy` keeps the tie. Two tables are also
-# a valid design if both programs have two; then the trainer's loss before the repair is the
-# right one:
+# `load_state_dict(state, assign=True)` replaces the parameters by the tensors of the
+# state, which avoids a copy. But it also unties the layers. In the state of a tied model,
+# both names share their memory, and so do the two new parameters. But an optimizer sees
+# two parameters and changes this memory twice in each step. A `deepcopy` keeps the tie.
+# Two tables are also a valid design if both programs have two; then the trainer's loss
+# before the repair is the right one:
 
 # %% trap="08.12" role="more"
 with torch.device("meta"):
@@ -3761,8 +3761,8 @@ claim("flex attention and SDPA with the window's mask: largest gap",
 #   until you have ruled out a leak.
 # - [x] change tokens of a row and check whether earlier logits move :: They must not
 #   move. The test takes a few lines of code and no training.
-# - [ ] add dropout, because the model has overfitted :: Overfitting shows on new text. A leak
-#   makes the loss low there as well.
+# - [ ] add dropout, because the model has overfitted :: Overfitting shows on new text. A
+#   leak makes the loss low there, too.
 
 # %% [markdown] role="quiz"
 # **2. You move from nn.MultiheadAttention to scaled_dot_product_attention and keep the boolean masks. What happens?**
@@ -3831,7 +3831,7 @@ claim("flex attention and SDPA with the window's mask: largest gap",
 #
 # - [x] to rescale the sum when a larger score comes :: On a falling row, the first tile holds
 #   the largest score, so the factor is always one.
-# - [ ] to subtract the maximum :: Falling rows of large scores would overflow as well.
+# - [ ] to subtract the maximum :: Falling rows of large scores would overflow, too.
 # - [ ] the last division :: Then every row would be wrong.
 
 # %% [markdown] role="quiz"
@@ -3843,8 +3843,8 @@ claim("flex attention and SDPA with the window's mask: largest gap",
 # - [ ] 32 sectors, one for each thread :: This would take a step of at least eight floats.
 
 # %% [markdown] role="quiz"
-# **10. All 32 threads of a warp read the same word of shared memory. How many turns does this
-# take?**
+# **10. All 32 threads of a warp read the same word of shared memory. How many turns does
+# the read take?**
 #
 # - [x] one turn :: The bank returns the word to all threads that read it.
 # - [ ] 32 turns, because they read from the same bank :: Only different words in one bank

@@ -390,8 +390,8 @@ claim("loss with Adam and the scaler minus the loss without a "
 
 # %% [markdown] trap="09.1" role="more"
 # With 8 bits, one scale for the whole loss is not enough, because `E4M3` ends at 448, and
-# a value a million times smaller than the largest becomes zero. One scale per tensor is
-# often enough, until an outlier uses up the range. So newer formats divide a tensor into
+# a value of a millionth of the largest becomes zero. One scale per tensor is often
+# enough, until an outlier uses up the range. So newer formats divide a tensor into
 # blocks, each with its own scale. In the [microscaling
 # formats](https://arxiv.org/abs/2310.10537), each block of 32 values shares one scale, a
 # power of two (8 bits, `float8_e8m0fnu`); the values are `E4M3` or `E5M2` in `MXFP8`, and
@@ -424,7 +424,7 @@ claim("fraction that one scale per 32 values in E4M3 rounds to "
 
 # %% [markdown] trap="09.1" role="folklore"
 # **Told:** In `bfloat16`, `scale()` does nothing, because nothing can overflow.
-# **Measured:** `bfloat16` can overflow as well: its largest value is close to the largest
+# **Measured:** `bfloat16` can overflow, too: its largest value is close to the largest
 # `float32`, and `3e38` times ten is `inf`. And `scale()` multiplies whatever it gets,
 # including a `bfloat16` value.
 
@@ -554,8 +554,8 @@ claim("the weight after 1,000 steps of 0.001",
 # With 7 bits for the fraction, there are 128 numbers from 1 to 2, and the next number
 # after 1 is about `1.008`. The sum `1.004` is a little nearer to `1.008` than to 1, so it
 # rounds up and the step is twice as long. The sum `1.003` rounds back to 1 every time. So
-# rounding can double a step or erase it. From 2 on, the gaps are twice as wide, and a
-# step of 0.004 is lost there as well. The gradient was right and the optimizer did its
+# rounding can double a step or erase it. From 2 on, the gaps are twice as wide, and
+# there, a step of 0.004 is lost, too. The gradient was right and the optimizer did its
 # job, but the weight's format cannot represent the result.
 
 # %% trap="09.8" role="why"
@@ -1490,7 +1490,7 @@ draw_lanes({"Python": python, "GPU": gpu,
 # Most of the requested values are not needed at once. Put the mask into the labels: a
 # label of -100 leaves its row out of the loss. Keep the sums as tensors, and let the log
 # and the checks read them once every fifty steps. The price is that you notice a NaN up
-# to fifty steps late, when the weights are already NaN. So keep a checkpoint.
+# to fifty steps late, when the weights are already NaN, so keep a checkpoint.
 
 # %% trap="09.10" role="repair"
 def quiet_step(model, opt, x, y, log):
@@ -2053,8 +2053,8 @@ def average_grads(losses_of, params: list, batch, all_sum) -> float:
 #
 # A net has one body and two heads. In an early version of the training script, each batch
 # used one head, and DDP stopped with a long error that named
-# `find_unused_parameters=True`. Somebody set the flag, the error went away, and the flag
-# has been in every script since. Today, each batch uses both heads.
+# `find_unused_parameters=True`. A teammate set the flag, the error went away, and the
+# flag has been in every script since. Today, each batch uses both heads.
 
 # %% trap="09.3" role="break"
 def two_heads(seed):
@@ -2651,7 +2651,7 @@ claim("LayerNorm: relative error with ten equal pieces",
 # %% trap="09.2" role="exercise" points=3 difficulty=3 minutes=15
 def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
                n: int, weight: torch.Tensor | None) -> list[float]:
-    """Train through batches once, with a step of opt for every n batches.
+    """Go through batches once, with one step of opt for every n batches.
 
     Each step follows the mean cross-entropy over all labels that count in
     its batches. The last step takes the batches that are left, even if
@@ -3386,7 +3386,7 @@ def rebuild(optimizer, names: list, model: nn.Module):
 # %% [markdown] trap="09.12" role="situation" fault="the clip goes by the norm of a rank's own shards" symptom="FSDP gradient clipping by local norm, gradient norm differs between ranks"
 # ## A clip of your own
 #
-# The gradient of a shard is a shard as well: `p.grad.to_local()` is a plain tensor with
+# The gradient of a shard is itself a shard: `p.grad.to_local()` is a plain tensor with
 # this rank's part of the values.
 #
 # You clip the gradient to a norm of 0.1. You wrote the clipping function yourself years
@@ -3590,7 +3590,8 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
 # **Keep:** Before you clip sharded gradients, sum the squares over all ranks that hold
 # *different* parts, and take the root. If several ranks hold copies of the same part, as
 # in hybrid sharding, count each part once. **In your own code:** Print the gradient norm
-# on two ranks of a sharded run. The two norms have to be the same. **Source:** [pytorch
+# on two ranks of a sharded run. The two ranks have to report the same norm. **Source:**
+# [pytorch
 # #72548](https://github.com/pytorch/pytorch/issues/72548) explains why the older FSDP got
 # a method of its own. **Seen in the wild:** [AReaL
 # #312](https://github.com/areal-project/AReaL/issues/312): the norm was taken over local
@@ -3811,7 +3812,7 @@ def reshard(shards: list, world: int) -> list[dict]:
 # %% [markdown] trap="09.7" role="hint"
 # 1. Put a tensor together first: `torch.cat` of the parts, in the order of the ranks.
 # 2. `-(-n // world)` rounds up. A slice beyond the end is empty and keeps the other sizes.
-# 3. A slice is a view on the memory of the whole tensor, and `torch.save` would write all of that memory. Copy the slice. A tensor without dimensions has no rows to cut.
+# 3. A slice is a view of the whole tensor's memory, and `torch.save` would write all of it, so copy the slice first. A tensor without dimensions has no rows to cut.
 
 # %% [markdown] trap="09.7" role="keep"
 # **Keep:** Save a sharded model from all ranks. To resume later, use `dcp.save` and
@@ -3909,7 +3910,7 @@ disk.cleanup()
 # **5. Each of eight GPUs holds all weights and gradients in 16 bits, and an eighth of the
 # masters and moments. For 7 billion weights, that is**
 #
-# - [ ] 14 GB each :: This would be right if weights and gradients were split as well.
+# - [ ] 14 GB each :: This would be right if weights and gradients were also split.
 # - [x] 38.5 GB each :: 28 GB are whole, 84 GB are split by eight.
 # - [ ] 112 GB each :: Then nothing would be split.
 

@@ -132,7 +132,7 @@ claim("parameters of A and B, as a fraction of the parameters of W", added,
       expected=1 / 128)
 
 # %% [markdown] role="concept"
-# **Guess first:** The gradient of $A$ has $B$ as a factor, and the gradient of $B$ has
+# **Guess first.** The gradient of $A$ has $B$ as a factor, and the gradient of $B$ has
 # the output of $A$ as a factor. $B$ starts at zero. Which of the two matrices gets a
 # nonzero gradient in the first step? And what would happen if both matrices started at
 # zero?
@@ -609,10 +609,10 @@ claim("relative norm of f(v) + f(-v), which is 0 if f is a single matrix",
       odd, above=0.001)
 
 # %% [markdown] role="concept"
-# Adapter layers learn the new language as well. But when you serve the model, the two
-# small products come *after* $W$, so every token waits for them. The two small matrices
-# cannot be merged into $W$, because no single matrix can replace two matrices with a ReLU
-# in between. LoRA has no activation between its matrices. So $B$ and $A$ form a single
+# Adapter layers, too, learn the new language. But when you serve the model, the two small
+# products come *after* $W$, so every token waits for them. The two small matrices cannot
+# be merged into $W$, because no single matrix can replace two matrices with a ReLU in
+# between. LoRA has no activation between its matrices. So $B$ and $A$ form a single
 # matrix, $BA$, which you can add to $W$ once.
 #
 # [Hu et al. 2021](https://arxiv.org/abs/2106.09685) measured the delay of adapter layers
@@ -631,8 +631,8 @@ claim("relative norm of f(v) + f(-v), which is 0 if f is a single matrix",
 #
 # You count the matrix products of one call, because a GPU that serves one user at a time
 # often spends more time launching small operations than computing them. Weights are often
-# served in `bfloat16`, so you also try a merge in `bfloat16`, with an update a thousand
-# times smaller than $W$.
+# served in `bfloat16`, so you also try a merge in `bfloat16`, with an update a thousandth
+# the size of $W$.
 
 # %% trap="10.2" role="break"
 @torch.no_grad()
@@ -815,7 +815,7 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 # 3. `A` and `B` can be parameters, so compute under `torch.no_grad()`. The sum is a new tensor, so you need no other copy.
 
 # %% [markdown] trap="10.2" role="keep"
-# **Keep:** An unmerged LoRA adapter costs few FLOPs but many small operations. So merge
+# **Keep:** An unmerged LoRA adapter costs few FLOPs but many small operations, so merge
 # the adapter before you serve the model. Merge only once, with the factor $\alpha / r$,
 # and in a dtype that is precise enough for the update. **In your own code:** In the dtype
 # in which you serve, compare the logits before and after merging. **Source:** [Hu et al.
@@ -1375,7 +1375,7 @@ draw_histogram(bell[:64] / bell[:64].abs().max(),
 
 # %% [markdown] role="concept"
 # NF4 is better for normally distributed weights, and evenly spaced levels are better for
-# uniformly distributed weights. **Guess first:** Now one weight in 256 is an *outlier*,
+# uniformly distributed weights. **Guess first.** Now one weight in 256 is an *outlier*,
 # eight times as large as a typical weight. What happens to the other weights in the
 # outlier's block? And do these weights suffer less in large blocks or in small blocks?
 
@@ -1414,7 +1414,7 @@ plot_lines(blocks, by_block, xlabel="weights per block",
 # The outlier sets the scale of its block, so the block's other weights have to share the
 # few levels around zero. In a small block, fewer neighbours are affected. But small
 # blocks cost memory, because each block stores a scale in `float32`. *Double
-# quantization* quantizes the scales as well, to 8 bits, in blocks of 256:
+# quantization* also quantizes the scales, to 8 bits, in blocks of 256:
 
 # %% role="concept"
 def bits_per_weight(double):
@@ -1440,10 +1440,10 @@ claim("bits per weight with double quantization", bits["double"],
 #
 # In practice, you only specify a storage format such as NF4, in a `BitsAndBytesConfig`,
 # and `from_pretrained` quantizes the weights. `prepare_model_for_kbit_training` freezes
-# all parameters, converts the remaining 16-bit parts (norms and embedding) to `float32`,
-# and turns on activation checkpointing unless you switch it off, as here. Then you add
-# LoRA, as before. The next cells train a base of width 64, save it, and load it in four
-# bits:
+# all parameters, converts the remaining 16-bit parts (norm layers and embedding) to
+# `float32`, and turns on activation checkpointing unless you switch it off, as here. Then
+# you add LoRA, as before. The next cells train a base of width 64, save it, and load it
+# in four bits:
 
 # %% role="concept"
 from peft import prepare_model_for_kbit_training
@@ -1489,9 +1489,10 @@ claim("loss on the new language, QLoRA minus LoRA",
 # %% [markdown] role="concept"
 # Here, four bits hardly change the loss, before or after training. Four bits are only a
 # format for *storing* weights. For each product, the weights are unpacked to the dtype in
-# `bnb_4bit_compute_dtype`. The embedding, the norms and the head are not quantized. Do
-# not merge the adapter into the four-bit weights, because the sum would again be rounded
-# to 16 levels. Merge the adapter into a 16-bit copy of the base, or leave it unmerged.
+# `bnb_4bit_compute_dtype`. The embedding, the norm layers and the head are not quantized.
+# Do not merge the adapter into the four-bit weights, because the sum would again be
+# rounded to 16 levels. Merge the adapter into a 16-bit copy of the base, or leave it
+# unmerged.
 
 # %% [markdown] role="concept"
 # ## What a 7B needs: all weights, LoRA, QLoRA
@@ -1721,9 +1722,9 @@ claim("loss of the third version with its adapter on minus loss after "
       expected=0, within=1e-4)
 
 # %% [markdown] trap="10.5" role="more"
-# Calling `get_peft_model` and passing the result to `from_pretrained` fails as well. In
-# that case, however, this version of peft warns you that the model already has an
-# adapter, and that no names match. The three versions above give no warning at all.
+# Calling `get_peft_model` and passing the result to `from_pretrained` fails, too. In that
+# case, however, this version of peft warns you that the model already has an adapter, and
+# that no names match. The three versions above give no warning at all.
 
 # %% trap="10.5" role="more"
 wrapped_twice, told = heard(PeftModel.from_pretrained, fresh(), folder)
@@ -1913,10 +1914,10 @@ claim("answers that stop, out of seven", (lengths < LONGEST).sum(),
 
 # %% [markdown] trap="10.6" role="why"
 # One line of code removes the padding from the labels, and it recognizes padding by the
-# token id. The EOS that ends a text has the same id. So the line removes every EOS from
-# the labels as well, and the loss never asks the model to predict the end of a text. If
-# you mask by the *length* of each text instead, the EOS at the end of a text keeps its
-# label, whatever id you use for padding.
+# token id. The EOS that ends a text has the same id. So the line also removes every EOS
+# from the labels, and the loss never asks the model to predict the end of a text. If you
+# mask by the *length* of each text instead, the EOS at the end of a text keeps its label,
+# whatever id you use for padding.
 
 # %% trap="10.6" role="why"
 def by_length(ids, lengths, pad):
@@ -2217,8 +2218,8 @@ claim("answers that differ between the test and the repaired server",
 
 # %% [markdown] trap="10.7" role="more" topics="trained with two"
 # Is the second BOS itself harmful? Train the same model for 200 more steps with two, as
-# some fine-tuning programs do by mistake. Now it is mostly right with two, and counts too
-# many teas with one. What costs is the difference between training and serving:
+# some fine-tuning programs do by mistake. Now it is usually right with two, and counts
+# too many teas with one. What costs is the difference between training and serving:
 
 # %% trap="10.7" role="more"
 used_to_two = taught(copy.deepcopy(waiter), on_the_server, steps=200)
@@ -2238,11 +2239,11 @@ claim("trained with two: mean error with one, in teas",
       (with_one - teas).float().mean().item(), above=0.2)
 
 # %% [markdown] trap="10.7" role="folklore"
-# **Told:** Duplicated special tokens hurt the model's performance
-# ([transformers, chat
+# **Told:** Duplicated special tokens hurt the model's performance ([transformers, chat
 # templates](https://github.com/huggingface/transformers/blob/main/docs/source/en/chat_templating.md)).
-# **Measured:** A second BOS costs this model many of its right answers if training had only
-# one. If training had two as well, it costs nothing, and then a single BOS is the fault.
+# **Measured:** A second BOS costs this model many of its right answers if training had
+# only one. If training also had two, it costs nothing, and then a single BOS is the
+# fault.
 
 # %% trap="10.7" role="exercise" points=3 difficulty=2 minutes=12
 def encode_texts(tokenizer, texts: list[str]):
@@ -2327,8 +2328,8 @@ claim("largest gap between our LoRA and peft's", gap, below=1e-4)
 # and compare them when you load the adapter. One value is still missing. An adapter fits
 # any base with the same shapes, but it was trained for only one base. A hash of the
 # base's weights distinguishes bases with different weights. Settings such as `rope_theta`
-# change no weight. These settings are in the base's configuration, so store the
-# configuration as well.
+# change no weight. These settings are in the base's configuration, so also store the
+# configuration.
 
 # %% role="concept" tags=["plumbing"]
 def fingerprint(model):
@@ -2440,7 +2441,7 @@ claim("loss on the old language with the adapter off minus the base's loss",
 #
 # - [x] rounding, because small updates to a large weight are lost :: With 8 significant bits, an update far below a hundredth of the weight often changes nothing.
 # - [ ] the order of `B` and `A` in the product :: The product in the other order nearly
-#   always has a different shape, and it would be wrong in `float32` as well.
+#   always has a different shape, and it would also be wrong in `float32`.
 # - [ ] the rank, which merging reduces :: Merging only adds the update to `W`; it cuts nothing off.
 
 # %% [markdown] role="quiz"
@@ -2462,8 +2463,8 @@ claim("loss on the old language with the adapter off minus the base's loss",
 # %% [markdown] role="quiz"
 # **6. Padding has the id of EOS, and the model should learn where a text ends. You mask the labels of the padding**
 #
-# - [ ] by comparing ids with the padding id :: This removes every EOS from the labels as
-#   well, and the model never learns to stop.
+# - [ ] by comparing ids with the padding id :: This also removes every EOS from the
+#   labels, and the model never learns to stop.
 # - [x] by the length of each text :: Then the EOS that ends the text keeps its label, and everything after it is masked.
 # - [ ] not at all, because EOS after EOS does no harm :: The model does learn to stop. But the mean loss then includes positions that no answer has, and a batch with much padding looks better than it is.
 

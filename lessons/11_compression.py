@@ -335,8 +335,8 @@ claim("total bits per weight, 2 bits in groups of 64",
 # stay at 8 bits. **Measured:** In these classifiers, 4 bits everywhere cost almost
 # nothing. At 2 bits, the five classifiers get far more digits right on average if the
 # first and the last layer stay at 8 bits. A single classifier may gain nothing, because
-# the most sensitive matrix depends on the training run. So round one matrix at a time,
-# and give more bits to the matrices whose rounding costs accuracy.
+# the most sensitive matrix depends on the training run. Round one matrix at a time, and
+# give more bits to the matrices whose rounding costs accuracy.
 
 # %% trap="11.1" role="folklore"
 def only(k, rule):
@@ -405,7 +405,7 @@ def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
 # ## Static or dynamic: who chooses the scale of the inputs?
 #
 # Trap 11.1 rounds only the weights. A processor that is fast with integers also needs the
-# layer's inputs as integers, so the inputs need a scale as well. The weights are known
+# layer's inputs as integers, so the inputs need a scale, too. The weights are known
 # before the model ships, so you compute their scale once. The inputs change from row to
 # row. *Dynamic* quantization finds the largest input of each row while the model runs.
 # (torchao does so, whereas onnxruntime takes one scale for the whole input.) *Static*
@@ -561,8 +561,8 @@ claim("largest gap between the masked and the smaller pair of layers",
       (masked_out - smaller_out).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
-# (These layers have no bias. If yours have one, remove the unit's bias as well.) The
-# section *Three patterns of zeros* prunes a whole model in each of the three patterns and
+# (These layers have no bias. If yours have one, also remove the unit's bias.) The section
+# *Three patterns of zeros* prunes a whole model in each of the three patterns and
 # retrains it.
 
 # %% [markdown] trap="11.2" role="situation" core=true fault="prune.remove drops the mask: pruned weights come back" symptom="sparsity is gone after fine-tuning a pruned model: prune.remove, zeros come back"
@@ -678,10 +678,10 @@ claim("fraction of zeros with masks", zeros(kept), above=0.79)
 
 # %% [markdown] trap="11.2" role="repair"
 # The explorer below shows the first layer of a digit classifier with some of its weights
-# pruned, in one of three patterns. Guess first: half of the weights are removed
-# *anywhere*, and a column number of 4 bytes is stored with each remaining 4-byte weight.
-# What fraction of the dense layer's bytes is left? And which pattern costs the most
-# accuracy before retraining, and which after retraining?
+# pruned, in one of three patterns. Guess first. Suppose half of the weights are removed,
+# *anywhere* in the matrix, and each remaining 4-byte weight is stored with a 4-byte
+# column number. What fraction of the dense layer's bytes is left? And which pattern costs
+# the most accuracy before retraining, and which after retraining?
 
 # %% role="explore" explorer="sparsity"
 from dlsys_helpers.explorers.sparsity import sparsity
@@ -956,7 +956,7 @@ claim("probability left for the other digits at temperature 1",
 # At a temperature of 100, the probabilities are nearly equal, but their *differences*
 # still reflect the teacher's logits, and the gradient depends on these differences.
 # Together, the divisions of both networks' logits by $T$ shrink the gradient, at high
-# temperatures by a factor of $T^2$. So multiply the loss by $T^2$. If the loss also has a
+# temperatures by a factor of $T^2$, so multiply the loss by $T^2$. If the loss also has a
 # term for labels, forgetting the factor $T^2$ silences the teacher:
 
 # %% trap="11.3" role="repair"
@@ -1362,8 +1362,8 @@ claim("output error: largest first, divided by rounding to nearest",
 
 # %% [markdown] trap="11.4" role="why"
 # Only columns that are *not yet rounded* can compensate for an error. For the first
-# column, all other columns can compensate. For the last column, none can, and its error
-# stays. So round the costly columns first, while others can still compensate.
+# column, all other columns can compensate. For the last column, no column can, and its
+# error stays. Round the costly columns first, while others can still compensate.
 # Implementations call this order *act-order*.
 
 # %% trap="11.4" role="why"
@@ -1572,7 +1572,7 @@ draw_boxes(stacks, unit="kB",
 
 # %% [markdown] trap="11.5" role="repair"
 # So measure what is stored: save the model to a file, and check the file's length.
-# `saved` does this in memory.
+# `saved` measures the file in memory.
 
 # %% trap="11.5" role="repair"
 print("says:", weight.dtype, weight.element_size(), "bytes each")
@@ -1587,7 +1587,7 @@ claim("length of the file after quantization, divided by the length before",
       above=0.25, below=0.28)
 
 # %% [markdown] trap="11.5" role="repair"
-# A file can mislead you as well. `torch.save` writes *storages*, the memory behind the
+# A file can mislead you, too. `torch.save` writes *storages*, the memory behind the
 # tensors. Each storage is written once, no matter how many tensors share it, and always
 # as a whole, even if a tensor shows only a few of its rows.
 
@@ -2415,8 +2415,8 @@ claim("accuracy lost along the sum, with sizes moved into the weights",
 # exactly: torchao's `MXTensor`, whose blocks always run along the last axis, returns the
 # same numbers to the last bit.
 #
-# The weights of loud inputs suffer as well. These weights are smaller by a factor of 35
-# and share scales with ordinary weights, so they become zero on the device and in the
+# The weights of loud inputs suffer, too. These weights are smaller by a factor of 35 and
+# share scales with ordinary weights, so they become zero on the device and in the
 # emulation.
 
 # %% trap="11.8" role="more" tags=["plumbing"]
@@ -2528,7 +2528,7 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
 # 1. In each operand, find the letter that is not in the result. The letter's position is
 #    the axis.
 # 2. `x.unflatten(axis, (-1, 32))` splits that axis into blocks and puts their 32 entries at `axis + 1`; `flatten(axis, axis + 1)` reverses this.
-# 3. The exponent of the scale is `largest.frexp().exponent - 3`, because `frexp` returns a mantissa from 0.5 to 1. A block of zeros gets a scale as well, so you never divide by 0.
+# 3. The exponent of the scale is `largest.frexp().exponent - 3`, because `frexp` returns a mantissa from 0.5 to 1. A block of zeros also gets a scale, so you never divide by 0.
 
 # %% [markdown] trap="11.8" role="keep"
 # **Keep:** Let blocks with a shared scale run along the summed axis, as in hardware. An
@@ -2824,9 +2824,9 @@ def nvfp4_scales(parts: list) -> tuple:
 #
 # The section on static and dynamic scales quantized one layer by hand. `torchao` has
 # recipes for a whole model. *Weight-only* quantization stores the codes and converts them
-# back to floats before the product, which saves memory. If the inputs have 8 bits as
-# well, the product itself can use integers. *Dynamic* quantization computes the inputs'
-# scale for each row while the model runs. *Static* quantization uses one scale per layer,
+# back to floats before the product, which saves memory. If the inputs also have 8 bits,
+# the product itself can use integers. *Dynamic* quantization computes the inputs' scale
+# for each row while the model runs. *Static* quantization uses one scale per layer,
 # computed from the *calibration* rows.
 
 # %% role="concept" tags=["plumbing"]
@@ -3425,7 +3425,7 @@ for rows in (1, 256):
 # that has already trained the net. After a step, the pruned weights are**
 #
 # - [ ] zero, because nothing moves without a gradient :: The momentum remembers earlier gradients and still moves the weights.
-# - [x] no longer zero where the momentum is not zero :: So set the weights to zero after the step, not the gradients before it.
+# - [x] no longer zero where the momentum is not zero :: Set the weights to zero after the step, not the gradients before it.
 # - [ ] zero if weight decay is on :: Weight decay acts on the weight's value, which is zero. The momentum still moves the weight.
 
 # %% [markdown] role="quiz"
@@ -3667,10 +3667,10 @@ answers_here
 # 16 bits save no multiplications, and the 4-bit kernel, which is fastest for one row, is
 # by far the slowest for 4,096 rows. Products of 8-bit integers should take half the
 # 16-bit time. Here, PyTorch's own call achieves less than half of this saving, and the
-# call for 8-bit floats achieves nearly all of it. torchao's tables differ as well: in the
+# call for 8-bit floats achieves nearly all of it. torchao's tables also differ: in the
 # table of 2024, on an A100, 8-bit weights take 0.62 of the 16-bit time; in the table of
-# 2026, where an H100 serves 32 prompts at once, they take 1.5 times as long. So measure
-# with the batch size that you serve. **Source:** Torchao, [benchmarks of
+# 2026, where an H100 serves 32 prompts at once, they take 1.5 times as long. Measure with
+# the batch size that you serve. **Source:** Torchao, [benchmarks of
 # 2024](https://github.com/pytorch/ao/blob/03d01adcbcf8f85b0e61bef84957013b89e6902f/torchao/quantization/README.md),
 # [of today](https://docs.pytorch.org/ao/main/workflows/inference.html), and
 # [sparsity](https://github.com/pytorch/ao/blob/0021c2f043aada339f3cad62535941b01f196bdc/torchao/sparsity/README.md),

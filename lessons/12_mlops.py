@@ -219,11 +219,11 @@ claim("does anomaly mode report a NaN added to the loss",
       bool(silent), expected=False)
 
 # %% [markdown] trap="12.1" role="folklore"
-# **Told:** Anomaly mode makes training 5 to 10 times slower. **Measured:** Anomaly mode
-# keeps a stack trace for each operation and checks each gradient. For a net with eight
-# layers of 64 units and batches of 16 and 1,024 rows, the cell counts the operations that
-# anomaly mode adds to a training step, and the FLOPs of the step itself. The times depend
-# on the machine that runs the cell.
+# **Told:** With anomaly mode, training takes 5 to 10 times as long. **Measured:** Anomaly
+# mode keeps a stack trace for each operation and checks each gradient. For a net with
+# eight layers of 64 units and batches of 16 and 1,024 rows, the cell counts the
+# operations that anomaly mode adds to a training step, and the FLOPs of the step itself.
+# The times depend on the machine that runs the cell.
 
 # %% trap="12.1" role="folklore" compare=false
 def price(rows):
@@ -323,7 +323,7 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 # have moved by more than their own norm. A ticket says: "Even untrained layers tell
 # images apart, so the last layer can learn from their outputs."
 #
-# With Adam, the first layer's weights move as well, by at least a third of their norm.
+# With Adam, the weights of the first layer also move, by at least a third of their norm.
 
 # %% trap="12.2" role="break"
 values = y_train.float()[:, None]                # (1300, 1)
@@ -553,9 +553,10 @@ claim("classes in the first batch", sight["classes in it"],
 #
 # ## What to log, and where
 #
-# Three weeks later, somebody asks which run produced this file, and why the loss of that
-# run jumped at step 4,000. A log answers both questions if it has two kinds of lines: a
-# line at the start that says what was run, and a line per step that says what happened.
+# Three weeks later, a colleague asks which run produced this file, and why the loss of
+# that run jumped at step 4,000. A log answers both questions if it has two kinds of
+# lines: a line at the start that says what was run, and a line per step that says what
+# happened.
 #
 # The first line holds the settings, hashes of the code and the data, the versions, the
 # seed, the number of threads and the machine. A *hash* is a short number computed from
@@ -2032,8 +2033,8 @@ claim("files that load after the kill", over[1], expected=0)
 
 # %% [markdown] trap="12.8" role="repair"
 # `os.fsync` waits until the bytes are on the disk. You need this call to survive a power
-# cut, but not to survive a kill. (For the new name to survive a power cut, sync the
-# folder as well.)
+# cut, but not to survive a kill. (For the new name to survive a power cut, also sync the
+# folder.)
 
 # %% trap="12.8" role="repair"
 def save_beside(new):
@@ -2371,9 +2372,9 @@ claim("largest gap between a weight and the unbroken run's weight",
 # ## A seed for everything
 #
 # Like many scripts, yours begins with `seed_everything(42)`. The function seeds `random`,
-# numpy and torch. Python's hashes of strings are random as well, so the function also
-# sets `os.environ["PYTHONHASHSEED"] = "42"`. Then the script numbers its ten classes:
-# `{name: number for number, name in enumerate(set(names))}`.
+# numpy and torch. Python's hashes of strings are random, too, so the function also sets
+# `os.environ["PYTHONHASHSEED"] = "42"`. Then the script numbers its ten classes: `{name:
+# number for number, name in enumerate(set(names))}`.
 #
 # You start the script four times.
 
@@ -4143,8 +4144,8 @@ answers_here
 # - A stored loss tensor keeps the trained weights in memory. Store `loss.item()`.
 # - Python reads the hash seed before the first line of a script. Sort the class names,
 #   and store the list with the weights.
-# - Save a checkpoint to a second file, sync it, and rename it. Store the random
-#   generator's state as well, save when the termination signal arrives, and keep the file
+# - Save a checkpoint to a second file, sync it, and rename it. Also store the state of
+#   the random generator, save when the termination signal arrives, and keep the file
 #   where the next machine can find it.
 # - If two runs differ, compare the hashes of their parts in order. The first hash that
 #   differs names the part to look at.

@@ -4,7 +4,7 @@
 # You have trained a model, and people want to talk to it. So you write a server. At
 # first, it answers one request at a time. Then it handles several requests from one
 # shared memory. Then the memory fills up, and the server also has to become faster.
-# Later, somebody trains on its answers, and in the end, somebody asks how fast it is.
+# Later, a trainer learns from its answers, and in the end, your boss asks how fast it is.
 #
 # Each of these steps takes a few lines, and each can go wrong without raising an error.
 # The answers are fluent, the tests are green, and the report looks good. In this stage,
@@ -256,7 +256,7 @@ draw_grids(steps, rows="letters read, 1 to 6",
                "newest.")
 
 # %% [markdown] role="concept"
-# The same holds for the values. So keep the keys and the values, and send only the newest
+# The same holds for the values. Keep the keys and the values, and send only the newest
 # letter through the model. That letter has one query, which is compared with all keys,
 # old and new. The old queries are no longer needed, because the letters that they
 # predicted have already been written.
@@ -455,12 +455,13 @@ claim("letters in Ann's prompt blocks that are not hers",
       foreign.sum(), above=10)
 
 # %% [markdown] trap="13.1" role="more"
-# Reference counting can go wrong as well. If a new block starts with a count of zero, it
-# is never freed, and the server stops when its memory is used up. If a table is given
-# back twice, once at a *preemption* (when the request had to make room) and again at the
-# request's end, the second return frees blocks that another request has taken in the
-# meantime. If a shared last block is only half full, the server has to copy it before one
-# of its readers writes more. Otherwise, two requests write into the same slot.
+# Reference counting can go wrong in another way, too. If a new block starts with a count
+# of zero, it is never freed, and the server stops when its memory is used up. If a table
+# is given back twice, once at a *preemption* (when the request had to make room) and
+# again at the request's end, the second return frees blocks that another request has
+# taken in the meantime. If a shared last block is only half full, the server has to copy
+# it before one of its readers writes more. Otherwise, two requests write into the same
+# slot.
 
 # %% trap="13.1" role="exercise" points=4 difficulty=3 minutes=14
 class Blocks:
@@ -1071,7 +1072,7 @@ claim("broken letters in the stream", broken, above=3)
 # middle of these bytes. Each half then becomes a replacement character, and no later step
 # repairs the letter. Likewise, a stop word is spread over several tokens, so no single
 # piece contains it. It is not enough to search in the text *so far*, because the first
-# tokens of the stop word have been sent before the last token arrives. So hold back
+# tokens of the stop word have been sent before the last token arrives. Hold back
 # everything that can still become part of a letter or of a stop word.
 
 # %% trap="13.4" role="why"
@@ -1375,7 +1376,7 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
 # Compute the masked odds and the model's own odds for ten allowed answers, and compare
 # them. **Source:** [Park et al. 2024, "Grammar-Aligned
 # Decoding"](https://arxiv.org/abs/2405.21047). **Seen in the wild:** In
-# [guidance-ai/guidance 564](https://github.com/guidance-ai/guidance/issues/564), somebody
+# [guidance-ai/guidance 564](https://github.com/guidance-ai/guidance/issues/564), a user
 # asked for a word like `sky` and allowed `skill` and `cloud`. The model said `skill`,
 # because `sk` is a likely beginning.
 
@@ -1533,7 +1534,7 @@ claim("steps: static batch, divided by continuous", long_way / short_way,
 # A prefill is one long step, and while it runs, no other request gets a letter. So a
 # server can cut the prompt into pieces and run each piece in the same step as other
 # requests' decoding. This is *chunked prefill*. In the explorer below, choose the load,
-# the memory and how prompts are read. Guess first: with room for 40,000 tokens, pieces of
+# the memory and how prompts are read. Guess first. With room for 40,000 tokens, pieces of
 # 512 reduce either the longest wait between two tokens or the p99 of these waits (99 % of
 # the waits stay below it). Which one?
 
@@ -1546,11 +1547,11 @@ scheduler
 # With room for 40,000 tokens, the longest wait falls when prompts are read in pieces,
 # because no step is longer than a piece. With pieces of 512, the p99 rises, because more
 # steps contain a piece of a prompt, and the first token comes later. With pieces of 128,
-# these steps are so short that the p99 falls as well, but the first token comes later
-# still. Servers report these waits as *ITL* (inter-token latency, the time between two
-# tokens) or *TPOT* (time per output token, its mean over an answer), next to *TTFT* (time
-# to first token). *Goodput* is the number of requests per second that stay within the
-# limits set for TTFT and for TPOT.
+# these steps are so short that the p99 also falls, but the first token comes later still.
+# Servers report these waits as *ITL* (inter-token latency, the time between two tokens)
+# or *TPOT* (time per output token, its mean over an answer), next to *TTFT* (time to
+# first token). *Goodput* is the number of requests per second that stay within the limits
+# set for TTFT and for TPOT.
 
 # %% [markdown] trap="13.5" role="situation" core=true fault="a refused draft is replaced by a draw from the whole target" symptom="speculative decoding changes what the model writes, at the right acceptance rate"
 # ## A cheap writer and an expensive judge
@@ -1866,7 +1867,7 @@ claim("cache rolled back: fraction of letters that are the same without "
 
 # %% [markdown] trap="13.6" role="more" topics="one too few, one too many · what it saves"
 # If you keep one entry too few, the last accepted letter is never read. If you keep one
-# too many, a refused letter stays. Both are off-by-one errors, and both leave the text
+# too many, a refused letter stays. Each is an off-by-one error, and each leaves the text
 # fluent:
 
 # %% trap="13.6" role="more"
@@ -2152,7 +2153,7 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 #    largest absolute value along the token axis of a group, and along no other axis.
 # 2. Before you divide, give the scales that axis back, with length 1.
 # 3. `k[:, :, n * group:]` is a view. As long as the view lives, all of `k` stays in
-#    memory, and nothing is saved. So `clone()` it.
+#    memory. Use `clone()`.
 
 # %% [markdown] trap="13.7" role="keep"
 # **Keep:** Numbers that share a scale should have similar sizes. Share the scale of keys
@@ -2170,9 +2171,9 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 # %% [markdown] trap="13.8" role="situation" core=true fault="the trainer scores tokens under another distribution" symptom="importance ratios are not 1 in the first step of RL, with the same weights"
 # ## What did you write, and how likely was it?
 #
-# Somebody trains the model on its own answers, so that good answers become likelier. For
-# each letter, the trainer needs a *ratio*: the letter's probability now, divided by its
-# probability when it was sampled. In the first step, both probabilities come from the
+# A trainer improves the model with its own answers, so that good answers become likelier.
+# For each letter, the trainer needs a *ratio*: the letter's probability now, divided by
+# its probability when it was sampled. In the first step, both probabilities come from the
 # same weights.
 #
 # The server samples at temperature 0.8 from the smallest set of likeliest letters whose
@@ -2375,8 +2376,8 @@ def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
 # %% [markdown] trap="13.9" role="situation" core=true fault="the benchmark's clock starts when the queue is over" symptom="measured latency stays flat under load, while users wait for seconds"
 # ## How fast is it?
 #
-# The server is finished, and somebody asks how fast it is. It handles eight requests at a
-# time, and an answer takes about a second. Your load generator sends 16,000 requests.
+# The server is finished, and your boss asks how fast it is. It handles eight requests at
+# a time, and an answer takes about a second. Your load generator sends 16,000 requests.
 # They arrive at random times, as real users' requests do, at a rate of 0.8 times the
 # server's capacity.
 #

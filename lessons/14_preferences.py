@@ -231,10 +231,10 @@ claim("gap between the loss from log ratios and the loss from rewards",
 #
 # In the table, an answer is a single choice. A language model builds an answer from
 # *tokens*. The answer's log-probability is the *sum* of its tokens' log-probabilities,
-# each given all the tokens before it. Only the answer counts, not the padding after it or
-# the given prompt. (In the difference between two answers' log-probabilities, a shared
-# prompt cancels; in a mean over tokens, it does not.) The logits at one position predict
-# the next token, so you have to shift the logits by one position.
+# each given all the tokens before it. Only the answer counts, not the prompt before it or
+# the padding after it. (In the difference between two answers' log-probabilities, a
+# shared prompt cancels; in a mean over tokens, it does not.) The logits at one position
+# predict the next token, so you have to shift the logits by one position.
 
 # %% role="concept"
 def token_logp(logits, ids):
@@ -471,9 +471,9 @@ def dpo_loss(policy: nn.Module, beta: float):
 # checkpoint. **Source:** [Rafailov et al. 2023, "Direct Preference
 # Optimization"](https://arxiv.org/abs/2305.18290). **Seen in the wild:** In
 # [YiyangZhou/POVID 11](https://github.com/YiyangZhou/POVID/issues/11), the reference was
-# the policy itself. TRL refuses to use a single object as both policy and reference; since
-# [huggingface/trl 5534](https://github.com/huggingface/trl/pull/5534), its KTO trainer
-# does so as well.
+# the policy itself. TRL refuses to use a single object as both policy and reference;
+# since [huggingface/trl 5534](https://github.com/huggingface/trl/pull/5534), its KTO
+# trainer also refuses.
 
 # %% [markdown] role="concept"
 # ## A judge who errs
@@ -1118,7 +1118,7 @@ claim("ten rounds, kept: entropy of the policy", entropy(large_kept),
 # The old log-probability belongs to the distribution that the answer was sampled from,
 # including the temperature (trap 13.8). If you sample at a temperature of 0.6 and score
 # at 1, most ratios are outside the clip range before the first step, but their mean looks
-# right. So compute both log-probabilities at 0.6.
+# right. Compute both log-probabilities at 0.6.
 
 # %% trap="14.4" role="more"
 hot = (start / 0.6).log_softmax(-1)
@@ -1134,8 +1134,8 @@ claim("sampled at 0.6, scored at 1: fraction outside the clip",
 # %% [markdown] trap="14.4" role="more"
 # In a language model, every token has its own ratio. The product of these ratios over an
 # answer leaves the clip range merely because the answer is long. (GSPO uses one ratio per
-# answer on purpose. This ratio is the geometric mean over the tokens, which stays near 1,
-# so GSPO's clip range is far narrower.)
+# answer on purpose. This ratio, the geometric mean of the token ratios, stays near 1, so
+# GSPO's clip range is far narrower.)
 
 # %% trap="14.4" role="exercise" points=3 difficulty=2 minutes=12
 def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
@@ -1179,8 +1179,8 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # from 1. It should be near 0 in the first step and larger later. **Source:** [Schulman et
 # al. 2017, "Proximal Policy Optimization Algorithms"](https://arxiv.org/abs/1707.06347).
 # **Seen in the wild:** In [tensorforce/tensorforce
-# 312](https://github.com/tensorforce/tensorforce/issues/312), the ratio was exactly 1 in
-# the later steps as well. [huggingface/trl
+# 312](https://github.com/tensorforce/tensorforce/issues/312), the ratio was exactly 1
+# even in the later steps. [huggingface/trl
 # 3757](https://github.com/huggingface/trl/issues/3757) reports a ratio of exactly 1 for a
 # single inner step, where this is right.
 

@@ -448,9 +448,9 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 # %% [markdown] trap="15.1" role="keep"
 # **Keep:** Two matrices, cut by units and then by inputs, need two sums: one of outputs
 # in the forward pass, and one of the input's gradients in the backward pass. **In your
-# own code:** Every few hundred steps, compare digests of all copies (norms, embeddings,
-# biases) across the ranks. Compare the first gradient with a single-rank run's.
-# **Source:** [Megatron-LM,
+# own code:** Every few hundred steps, compare digests of all copies (norm layers,
+# embeddings, biases) across the ranks. Compare the first gradient with a single-rank
+# run's. **Source:** [Megatron-LM,
 # `mappings.py`](https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/tensor_parallel/mappings.py),
 # "forward: copy, backward allreduce". **Seen in the wild:** In [Megatron-LM
 # 1446](https://github.com/NVIDIA/Megatron-LM/issues/1446), the gradients of the last norm
@@ -549,9 +549,9 @@ plot_columns({f"pass {n + 1}": abs(s.item()) for n, s in enumerate(share)},
 
 # %% [markdown] trap="15.2" role="why"
 # The gradient is smaller, and it comes mostly from the last pass, although you computed
-# four. AdamW hardly reacts to a constant factor, but it does worse when most passes
-# hardly count. At this rate, SGD does worse with short steps, even if all passes count
-# equally (`as small`).
+# four passes. AdamW hardly reacts to a constant factor, but it does worse when most
+# passes hardly count. At this rate, SGD does worse with short steps, even if all passes
+# count equally (`as small`).
 
 # %% trap="15.2" role="why" tags=["plumbing"]
 def trained(weights, make):
@@ -699,12 +699,12 @@ def pass_losses(labels: list, divides: bool) -> list:
 # %% [markdown] trap="15.2" role="hint"
 # 1. If the schedule does not divide the gradients, divide each summed loss by the total number of
 #    labels in the step.
-# 2. Suppose the schedule divides. In the end, the gradient of pass `p` has been divided by the numbers of micro-batches of `p` and of every later pass, multiplied together. So divide your divisor by this product.
+# 2. Suppose the schedule divides `.grad` after each pass. In the end, the gradient of pass `p` has been divided by the number of micro-batches in `p`, and by that number for every later pass. Take all these factors out of your own divisor for `p`.
 # 3. Go through the passes from the last to the first, and keep the running product.
 
 # %% [markdown] trap="15.2" role="keep"
-# **Keep:** Code that divides a gradient divides everything in it, including earlier
-# passes' gradients. So divide the loss instead. **In your own code:** Run one step on the
+# **Keep:** Code that divides a gradient divides everything in it, including the gradients
+# of earlier passes. Divide the loss instead. **In your own code:** Run one step on the
 # same rows, once as one pass and once as four passes, and compare the gradients.
 # **Source:** Torch's
 # [schedules.py](https://github.com/pytorch/pytorch/blob/00722e648b740f91d0e71494baa17891749fd291/torch/distributed/pipelining/schedules.py),
@@ -1519,7 +1519,7 @@ claim("counts times probabilities: tokens at the busiest expert",
 # A balance loss that takes a mean over the wrong axis is harder to detect. Its value is
 # 1.00, the value of an even load, from the first step to the last. Even the right formula
 # is no reliable measure: its value falls below 1 when counts and probabilities disagree.
-# So print the counts themselves.
+# Print the counts themselves.
 
 # %% trap="15.5" role="more" tags=["plumbing"]
 p = torch.tensor([[0.51, 0.49]] * 3 + [[0.01, 0.99]])
@@ -1664,7 +1664,7 @@ def balance(p: torch.Tensor, chosen: torch.Tensor,
 # cosine of the two gradients.
 #
 # "Torch restores the random state before the second run," says the description of the
-# pull request. "So the gradient is the same as well."
+# pull request. "So the gradient is the same, too."
 
 # %% trap="15.6" role="break"
 class OwnDrop(nn.Module):
@@ -1862,14 +1862,14 @@ claim("nn.Dropout: cosine of the gradients, preserve_rng_state=False",
       flag[False], below=0.99)
 
 # %% [markdown] trap="15.6" role="more"
-# The second run repeats everything else as well, until it has the last tensor that
+# The second run also repeats everything else, until it has the last tensor that
 # `backward` needs. A BatchNorm that moves its running mean a tenth of the way does so
 # twice, and the running mean of values around 5 becomes 0.95 instead of 0.5. Outputs and
 # gradients are right, because training does not read the running mean. But evaluation
-# uses the running mean, and every other state that a block updates by then is wrong as
-# well: counts of calls and of tokens per expert, or the scale of an 8-bit format. You
-# will often read that you should halve the momentum. If you do, the running mean becomes
-# 5 times 1 - 0.95², but the layer still counts two batches.
+# uses the running mean, and every other state that a block updates by then is also wrong:
+# counts of calls and of tokens per expert, or the scale of an 8-bit format. You will
+# often read that you should halve the momentum. If you do, the running mean becomes 5
+# times 1 - 0.95², but the layer still counts two batches.
 
 # %% trap="15.6" role="more"
 def normed(run, momentum=0.1):
@@ -2048,10 +2048,10 @@ claim("fraction of the time saved if the network took no time",
       1 - without / whole, above=0.04, below=0.12)
 
 # %% [markdown] trap="15.7" role="why"
-# An `all_reduce` cannot end before every rank has called it. Until then, the first rank
-# to call mostly waits, and the profiler shows this wait as communication. Here each rank
-# has the long batch in half of the steps. So both ranks wait, their tables agree, and
-# neither rank looks slow over all steps.
+# An `all_reduce` cannot end before every rank has called it. Until then, the rank that
+# calls first mostly waits, and the profiler shows this wait as communication. Here each
+# rank has the long batch in half of the steps. So both ranks wait, their tables agree,
+# and neither rank looks slow over all steps.
 
 # %% trap="15.7" role="why"
 draw_lanes({f"rank {rank}, {lane}": [
@@ -2260,8 +2260,8 @@ def exposed(events: list) -> list:
 # %% [markdown] trap="15.7" role="hint"
 # 1. For each network operation, find the rank that starts last. Data moves only from that
 #    moment on.
-# 2. Cut the time at all starts and ends. Nothing changes between two cuts, so each piece
-#    is one kind of time.
+# 2. Cut the timeline at every start and every end. Nothing changes between two
+#    neighbouring cuts, so each piece belongs to one kind of time.
 # 3. Or measure three unions: the compute bars; the compute bars and the transfers; the compute bars and all network bars. The differences between the unions are the times, and the remaining time is idle.
 
 # %% [markdown] trap="15.7" role="keep"
@@ -2561,17 +2561,17 @@ claim("peak of a whole pass: counted, divided by activations and logits",
 # %% [markdown] trap="15.8" role="more"
 # The last value is above 1, because the backward pass also needs room for the
 # activations' gradients. Leave a tenth of a card free for these gradients, for buffers
-# and for fragmentation. This estimate leaves out the float32 copies that norms keep if
-# they are not fused: 12 bytes per channel and token in each layer.
+# and for fragmentation. This estimate leaves out the float32 copies that norm layers keep
+# if they are not fused: 12 bytes per channel and token in each layer.
 #
 # **A pipeline** cuts weights and layers. The first of `p` stages holds the activations of
 # `min(m, p)` out of `m` micro-batches, so activations hardly shrink. **Tensor
-# parallelism** cuts weights, logits and most activations, but not the norms' activations:
-# `8 * width` bytes per token stay complete on each rank. For each layer and micro-batch,
-# tensor parallelism adds four all-reduces of the layer's input, and five with
-# checkpoints, because the second run repeats one of the forward pass's two all-reduces.
-# (A second run that goes to the end of the layer repeats both.) The next cell shows the
-# tape of a layer with two blocks, each cut over two ranks as in trap 15.1:
+# parallelism** cuts weights, logits and most activations, but not the activations of norm
+# layers: `8 * width` bytes per token stay complete on each rank. For each layer and
+# micro-batch, tensor parallelism adds four all-reduces of the layer's input, and five
+# with checkpoints, because the second run repeats one of the forward pass's two
+# all-reduces. (A second run that goes to the end of the layer repeats both.) The next
+# cell shows the tape of a layer with two blocks, each cut over two ranks as in trap 15.1:
 
 # %% trap="15.8" role="more"
 def cut_blocks(again):
@@ -2642,8 +2642,8 @@ claim("GB of the published run, divided by the GB of its card",
 # **Where the estimates are wrong.** The time estimate ignores that communication overlaps
 # with matrix products, which is how FSDP hides most of its gathers. The memory estimate
 # does not include gradients in float32 (2 more bytes per weight), the layers currently
-# gathered by ZeRO-3, sequence parallelism (which also cuts the norms), experts, or the 1
-# to 2 GB taken by CUDA and NCCL. Links are fast inside a machine and slow between
+# gathered by ZeRO-3, sequence parallelism (which also cuts the norm layers), experts, or
+# the 1 to 2 GB taken by CUDA and NCCL. Links are fast inside a machine and slow between
 # machines, so keep tensor parallelism inside a machine. If an MFU includes the repeated
 # work of checkpoints, it goes up when you repeat more.
 
@@ -2897,13 +2897,13 @@ claim("four played schedules: largest difference from (p - 1) / m",
 # Think first, then open a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
-# **1. A layer is cut over four ranks, and its output is right. After a step, a norm
-# before the layer differs between the ranks. What is missing?**
+# **1. A layer is cut over four ranks, and its output is right. After a step, the norm
+# layer in front of it has different weights on each rank. What is missing?**
 #
 # - [ ] a sum of the cut weights' gradients :: Each rank has its own part of these
 #   weights, so there is nothing to sum.
 # - [x] the sum of the input's gradients, at the entrance :: Each rank has only its own
-#   part's gradient, and this partial gradient trains the norm.
+#   part's gradient, and this partial gradient trains the norm layer.
 # - [ ] a sum of the output's gradients, at the exit :: The output is complete on each
 #   rank, and so is its gradient. A sum would count the gradient four times.
 

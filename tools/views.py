@@ -238,7 +238,7 @@ def short_way(source: Source, cells: list[NotebookNode]) -> list[str]:
                 f"to read, {spent} for the exercises."]
     links = ", ".join(to_trap(source, trap) for trap in core)
     return [f"- The core path is {links}: about {read} minutes to read, {spent} for its exercises. "
-            "You can run it without the other traps and come back to them when you need them."]
+            "You can follow the core path on its own and do the other traps when you need them."]
 
 
 NOTES = {

@@ -203,7 +203,7 @@ ask("02.6", {"rungs": range(5, 41)}, lambda rungs: whole(
 ask("02.6", {"p, q": list(permutations(range(2, 12), 2)), "s": range(2, 10)},
     lambda p, q, s: number(
         f"A node `out` has the parents [(m, {p}), (m, {q})], and m has the parent [(a, {s})]. Each "
-        "pair holds a parent and the slope for it. What is d out / d a?", (p + q) * s,
+        "pair holds a parent and the slope with respect to it. What is d out / d a?", (p + q) * s,
         "If a parent occurs twice, its slopes add up before it passes its gradient on.",
         p * s, q * s))
 

@@ -41,7 +41,7 @@ ex.promise("thousands", "they can reach tens of thousands, of either sign.", say
                   "hundreds below zero", "the largest score first", "the largest score last"))
 ex.promise("memory", "Hold one tile of scores at a time: make no tensor whose size depends on N or "
            "length,", says=("by which the largest tensor grows",))
-ex.promise("no larger", "and for M >= tile none with more than M * max(D, E, tile) values.",
+ex.promise("no larger", "and, for M >= tile, none with more than M * max(D, E, tile) values.",
            says=("largest tensor for tiles of 2 keys", "by which the largest tensor"))
 ex.promise("by hand", "Do not call torch's own attention.", says=("functions called",))
 ex.promise("anew", "Each call reads the cache again", says=("values changed sign",))

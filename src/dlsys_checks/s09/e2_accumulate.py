@@ -34,7 +34,7 @@ ALL = ("ignored labels", "a leftover", "a leftover of one row", "fewer batches t
 SHORT = ("a leftover", "a leftover of one row", "fewer batches than n", "the example",
          "momentum", "many batches", "a leftover without a label")
 EMPTY = ("steps without a label", "a leftover without a label")
-ex.promise("once", "Train through batches once, with a step of opt for every n batches.",
+ex.promise("once", "Go through batches once, with one step of opt for every n batches.",
            says=("number of steps", "change of parameter", "number of losses"))
 ex.promise("iterator", "Args: batches: an iterator of pairs x (rows, F) float32, y (rows,) int64,",
            says=("raised TypeError", "number of steps"))
