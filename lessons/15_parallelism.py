@@ -505,7 +505,7 @@ piped = ranks.run(four_passes, SEED, x64, y64, uses=(stages, loss_of, flat))
 # %% trap="15.2" role="guess"
 guess("15.2",
       "How much does the last pass count in the final gradient, as a "
-      "multiple of how much the first pass counts?", unit="times")
+      "multiple of the first pass?", unit="times")
 
 # %% trap="15.2" role="look"
 def own_gradients(x, y, passes=4):
