@@ -97,7 +97,7 @@ def test_two_rounds_of_a_choice_and_one_of_a_number(class_):
     expect(wall.locator(".here")).to_have_text("3 here")
     assert room.secret not in wall.url, "a projector shows the address bar"
     next_step(wall, "Ask 08.1")
-    expect(phones[1].get_by_role("heading", name="How large is the mean of the eight losses")).to_be_visible()
+    expect(phones[1].get_by_role("heading", name="mean of the eight losses")).to_be_visible()
     for page in (wall, phones[1]):
         expect(page.get_by_text("You train on rows of 8 tokens")).to_be_visible()
     phones[1].get_by_text("The code", exact=True).click()

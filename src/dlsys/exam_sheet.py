@@ -98,7 +98,7 @@ evidence, 2 for the fix, 2 if you paid at most {twice}, and 3 more if you paid a
 So if you buy everything, you earn at most half. Until a case is named, nothing else in it counts.
 Once it is named rightly, reading parts for the fix costs nothing. Points for the price have to come
 from a search. The 3 need a number: the evidence, or another number outside its range that you paid
-for and that the loss curve does not show. For the 2, a fix in the right part is enough as well.
+for and that the loss curve does not show. For the 2, a fix in the right part is also enough.
 
 **Name.** Write one sentence in English: what the code does wrong, and where. If nothing is wrong,
 write "healthy", or that nothing is wrong. The words are compared as the symptom finder compares
