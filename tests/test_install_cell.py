@@ -22,7 +22,7 @@ BOOKS = [path for folder in (NOTEBOOKS, EXERCISES) for path in sorted(folder.glo
 NAMES = [f"{path.parent.name}/{path.stem}" for path in BOOKS]
 # Imported name -> package, where they differ; torch.onnx imports onnxscript.
 PACKAGES = {"sklearn": "scikit-learn", "PIL": "pillow", "IPython": "ipython"}
-BROUGHT = {"pillow", "ipython", "safetensors", "scipy", "triton"}  # by packages that are named
+BROUGHT = {"pillow", "ipython", "safetensors", "scipy", "tokenizers", "triton"}  # by others
 FOLDED = {"jupyter": {"source_hidden": True}, "cellView": "form"}
 
 
