@@ -37,6 +37,7 @@ ON_PURPOSE: dict[tuple[str, str], str] = {
     ("04-concept-31", "rate-collapsed"): "the rates of a family of schedules, drawn to their ends",
     ("05-5-look-1", "bn-never-fed"): "the broken average is scored",
     ("06-6-look-4", "uint8-wraps"): "a picture of what wraps around",
+    ("06-10-more-9", "same-rows-from-workers"): "a validation loader that counts each row twice",
     ("07-9-repair-1", "reshape-for-permute"): "reshape beside permute, on twelve numbers",
     ("07-9-more-1", "reshape-for-permute"): "claims about those twelve numbers",
     ("08-concept-21", "no-causal-mask"): "the block that 08.1's broken run calls without a mask",

@@ -892,7 +892,7 @@ plot_bars({f"{where}, {n} each: {how}": scores[k]
            for (where, n), scores in gained.items()
            for k, how in enumerate(("frozen", "random start"))},
           xlabel="accuracy on the new digits",
-          title="On a far task or with much data, freezing costs accuracy",
+          title="Far task or much data: freezing costs accuracy",
           alt="Eight bars: near and far task, 5 and 100 examples of each "
               "class, each with the frozen body and from a random start. "
               "The frozen body does better on the near task than on the "
@@ -1752,7 +1752,7 @@ plot_bars({"before training": score_before,
            "train mode": old_score(frozen), "eval() once": once,
            "eval() after each train()": always},
           xlabel="accuracy on the old digits",
-          title="Only eval() after each train() keeps the body unchanged",
+          title="Only eval() after each train() freezes the body",
           alt="Four bars. The accuracy is the same before training and "
               "with eval after each train. In train mode, and with eval "
               "called once, it is lower.")

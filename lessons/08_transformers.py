@@ -4065,8 +4065,8 @@ answers
 #   `assign=True` untie them, so tie them again before you make the optimizer.
 # - A function has no mode, so pass p as `dropout_p` in training and zero otherwise.
 # - A masked and a causal model answer different questions, so do not compare their losses.
-# - A softmax does not need its whole row at once: a running maximum, a running sum and a
-#   correction factor are enough.
+# - A softmax needs only a running maximum, a running sum and a correction factor, never
+#   its whole row.
 # - Without a mask, the forward pass of flash attention does as many multiplications as
 #   the formula. But it needs less memory and moves fewer bytes.
 # - A warp moves whole sectors, so neighbouring threads should read neighbouring values.
