@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import json
 import signal
-import socket
 from collections import Counter as Counts
 from collections import deque
 from collections.abc import Callable
@@ -24,8 +23,6 @@ from dlsys.grading.text import clean
 from dlsys_checks.exam import ledger, sheet
 from dlsys_helpers.errors import UserError
 
-BODY = 16_384  # most bytes in a request
-SLOW = 10.0  # seconds for a request's header and body
 MOST_SHEETS = 5_000  # tickets of one exam
 MOST_ASKED = 300  # questions about one sheet in a minute
 NAME = 80  # characters of a learner's name
@@ -153,16 +150,9 @@ def listen(counter: Counter, host: str, port: int, files: int = 0) -> tuple[Any,
     """
     from dlsys.room import open_room
     from dlsys.room.connections import Connections
-    from dlsys.room.server import OWN_FILES, Server
+    from dlsys.room.server import OWN_FILES, bound
     most = (files or open_room.allow_many_files()) - OWN_FILES
-    server = Server(application(counter), opened=Connections(lambda: most), max_body_size=BODY,
-                    max_header_size=BODY, max_buffer_size=4 * BODY, body_timeout=SLOW,
-                    idle_connection_timeout=3 * SLOW)
-    taken = socket.create_server((host, port), backlog=512, family=(
-        socket.AF_INET6 if ":" in host else socket.AF_INET))
-    taken.setblocking(False)
-    server.add_socket(taken)
-    return server, taken.getsockname()[1]
+    return bound(application(counter), Connections(lambda: most), host, port)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -524,6 +524,17 @@ class Server(httpserver.HTTPServer):
         self.opened.remove(server_conn.context.address[0], server_conn.stream)
 
 
+def bound(app: web.Application, opened: Connections, host: str, port: int) -> tuple[Server, int]:
+    """A server that answers, and its port. Raises OSError if the port is taken."""
+    taken = socket.create_server((host, port), backlog=1024, family=(
+        socket.AF_INET6 if ":" in host else socket.AF_INET))
+    taken.setblocking(False)
+    server = Server(app, opened=opened, max_body_size=BODY, max_header_size=BODY,
+                    max_buffer_size=4 * BODY, body_timeout=SLOW, idle_connection_timeout=3 * SLOW)
+    server.add_socket(taken)
+    return server, taken.getsockname()[1]
+
+
 def listen(live: LiveRoom, host: str, port: int, prefix: str = "/",
            files: int = FILES) -> tuple[Server, int]:
     """Begin to answer: the server and its port. Raises OSError if the port is taken.
@@ -531,12 +542,4 @@ def listen(live: LiveRoom, host: str, port: int, prefix: str = "/",
     files: how many may be open.
     """
     live.others.most = lambda: files - OWN_FILES - live.streams.total
-    taken = socket.create_server((host, port), backlog=1024, family=(
-        socket.AF_INET6 if ":" in host else socket.AF_INET))
-    taken.setblocking(False)
-    web_server = Server(
-        application(live, prefix), opened=live.others, max_body_size=BODY,
-        max_header_size=BODY, max_buffer_size=4 * BODY, body_timeout=SLOW,
-        idle_connection_timeout=3 * SLOW)
-    web_server.add_socket(taken)
-    return web_server, taken.getsockname()[1]
+    return bound(application(live, prefix), live.others, host, port)
