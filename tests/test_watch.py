@@ -23,9 +23,11 @@ import faults
 import healthy
 import ranks
 
+import dlsys_watch
 from benchmarks import watch_corpus, watch_lessons, watch_page
 from dlsys_helpers import catalog
-from dlsys_watch import attach, command, formats, places, script, session
+from dlsys_watch import attach, command, formats, places, run, script, session
+from dlsys_watch.rule import Rule
 from dlsys_watch.rules import all_rules
 from dlsys_watch.settings import Settings, SettingsError
 from tools import book_traps, watch_record
@@ -104,6 +106,99 @@ def test_a_healthy_program_is_left_alone_and_computes_the_same(path, monkeypatch
     if path.stem in healthy.CACHING:   # its libraries keep tensors of their own at the first run
         alone.pop("tensors"), beside.pop("tensors")
     assert beside == alone
+
+
+FEW = {"WARM_UP": 2, "SETTLED": 6, "AGAIN": {True: 5, False: 3}}   # most steps are not looked at
+
+
+@pytest.mark.parametrize("path", mark_nightly(
+    healthy.HEALTHY, lambda path: path.stem in {"fixmatch_long", "accumulation", "two_optimizers"}),
+    ids=lambda path: path.stem)
+def test_a_healthy_program_is_left_alone_when_few_steps_are_looked_at(path, monkeypatch):
+    for name, value in FEW.items():
+        monkeypatch.setattr(run, name, value)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    assert healthy.both(path)[2:] == ([], {})
+
+
+@pytest.mark.parametrize("path", mark_nightly(
+    faults.FAULTS, lambda path: "accumulation" in path.stem), ids=lambda path: path.stem)
+def test_a_repaired_program_is_left_alone_when_few_steps_are_looked_at(path, monkeypatch):
+    for name, value in FEW.items():
+        monkeypatch.setattr(run, name, value)
+    source = faults.repaired(path.read_text("utf-8"))
+    assert faults.watch(source, path, hints=not faults.rule_of(path).sound) == ([], {})
+
+
+class Hears(Rule):
+    """A rule that writes down what it hears of."""
+
+    id = "hears"
+
+    def __init__(self, watch):
+        super().__init__(watch)
+        self.heard = []
+
+    def on_root(self, module, args, kwargs, grad):
+        self.heard.append(("root", grad, module.training))
+
+    def on_step(self, optimizer, closure):
+        self.heard.append("step")
+
+    def on_save(self, *_):
+        self.heard.append("save")
+
+
+def heard(kind, steps: int, between=lambda model, step: None) -> list:
+    """What a rule hears of `steps` steps, all of one model and one optimizer."""
+    watching = dlsys_watch.watching()
+    with watching:
+        rule = kind(watching.session.watch)
+        watching.session.watch.add(rule)
+        model = torch.nn.Linear(2, 1)
+        opt = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(steps):
+            between(model, step)
+            model(torch.ones(3, 2)).sum().backward()
+            opt.step()
+            opt.zero_grad()
+    return rule.heard
+
+
+def test_a_rule_that_rests_hears_only_of_steps_that_are_looked_at(monkeypatch):
+    for name, value in FEW.items():
+        monkeypatch.setattr(run, name, value)
+    rests = type("Rests", (Hears,), {"rests": ("step",)})
+    assert heard(Hears, 40).count("step") == 40
+    # steps 1 to 7 are the first, 10 to 40 each fifth
+    assert heard(rests, 40).count("step") == 7 + 7
+    assert heard(rests, 40).count(("root", True, True)) == 40
+
+
+def test_a_rule_that_rests_hears_of_calls_without_gradients_and_of_the_first_in_another_mode(
+        monkeypatch):
+    def between(model, step):
+        model.train(step != 21)
+        if step == 23:
+            with torch.no_grad():
+                model(torch.ones(3, 2))
+
+    for name, value in FEW.items():
+        monkeypatch.setattr(run, name, value)
+    found = heard(type("Rests", (Hears,), {"rests": ("root",)}), 24, between)
+    assert ("root", True, False) in found
+    assert ("root", False, True) in found
+
+
+def test_a_rule_that_waits_for_an_event_hears_of_it_and_of_what_follows(tmp_path):
+    def between(model, step):
+        if step in (2, 3):
+            torch.save(model.state_dict(), tmp_path / "weights.pt")
+
+    waits = type("Waits", (Hears,), {"begins": ("save",)})
+    one = [("root", True, True), "step"]
+    assert heard(waits, 5, between) == ["save", *one, "save", *one, *one]
+    assert heard(waits, 5) == []
 
 
 def test_a_rule_that_fails_is_left_out_and_named(monkeypatch, capsys):
@@ -387,8 +482,6 @@ def test_nothing_of_torch_stays_changed():
     import torch
     import torch.nn.functional as F
 
-    import dlsys_watch
-
     owners = (F, torch, torch.Tensor, torch.nn.Module, torch.autograd, torch.optim.Optimizer,
               torch.nn.utils, torch.amp.GradScaler, torch.utils.data.DataLoader)
     before = [dict(vars(owner)) for owner in owners]
@@ -404,8 +497,6 @@ def test_what_is_wrapped_looks_as_before():
 
     import torch
     import torch.nn.functional as F
-
-    import dlsys_watch
 
     names = [F.cross_entropy, F.dropout, F.scaled_dot_product_attention, torch.softmax]
     told = [(f.__name__, f.__doc__) for f in names]
@@ -424,8 +515,6 @@ def test_scripting_tracing_and_fx_work():
 
     import torch
     import torch.nn.functional as F
-
-    import dlsys_watch
 
     class Model(torch.nn.Module):
         def forward(self, x):

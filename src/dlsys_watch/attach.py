@@ -265,8 +265,10 @@ def optimizers(watch, replace) -> None:
 def before_step(watch):
     def hook(optimizer, args, kwargs):
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
-        watch.run.in_step = True
-        watch.run.opt(optimizer)
+        run = watch.run
+        run.in_step = True
+        run.opt(optimizer)
+        run.resting = run.settled and not run.looked
         watch.emit("step", optimizer, closure)
     return hook
 
@@ -279,6 +281,7 @@ def after_step(watch):
         if run.model is not None:
             run.trained.add(run.model)
         watch.emit("step_done", optimizer)
+        run.looked = False
         known.last_backward = run.backwards
     return hook
 

@@ -19,24 +19,22 @@ class Patches:
 
     def __init__(self):
         self._done = []
+        self._made = {}   # (owner, name) -> (value, maker, wrapper): to make one takes 20 us
 
     def replace(self, owner, name: str, make) -> None:
         """Set `owner.name` to `make(its present value)`, which looks the same from outside.
 
-        The wrapper's frame is hidden, and it has the globals of what it wraps, as torch.jit.script
-        and doctest expect: it may use only what it closes over. A builtin is known to torch.jit by
-        its id, under which the wrapper is registered as well.
+        What the same maker has made of the same value before is used again. A builtin is known to
+        torch.jit by its id, under which the wrapper is registered as well.
         """
         real = getattr(owner, name)
-        new = make(real)
-        names = getattr(real, "__globals__", {"__builtins__": builtins})
-        new = hidden(types.FunctionType(new.__code__, names, name, new.__defaults__,
-                                        new.__closure__))
-        functools.update_wrapper(new, real)
-        if not hasattr(real, "__code__"):  # a builtin: pickle finds it by its place
-            new.__name__, new.__module__, new.__qualname__ = located(owner, name)
-            if isinstance(owner, types.ModuleType) and (known := scripts._find_builtin(real)):
-                scripts._register_builtin(new, known)
+        value, maker, new = self._made.get((owner, name), (None, None, None))
+        if value is not real or maker is not make:
+            new = wrapper(owner, name, real, make)
+            self._made[owner, name] = real, make, new
+        if isinstance(owner, types.ModuleType) and not hasattr(real, "__code__") and (
+                known := scripts._find_builtin(real)):
+            scripts._register_builtin(new, known)
         for place in (owner, *home(real, name, owner)):
             self._done.append((place, name, vars(place).get(name, ABSENT), new))
             setattr(place, name, new)
@@ -52,6 +50,21 @@ class Patches:
                 delattr(owner, name)
             else:
                 setattr(owner, name, own)
+
+
+def wrapper(owner, name: str, real, make):
+    """What `make` makes of a value, in the looks of that value.
+
+    Its frame is hidden, and it has the globals of what it wraps, as torch.jit.script and doctest
+    expect: it may use only what it closes over.
+    """
+    new = make(real)
+    names = getattr(real, "__globals__", {"__builtins__": builtins})
+    new = hidden(types.FunctionType(new.__code__, names, name, new.__defaults__, new.__closure__))
+    functools.update_wrapper(new, real)
+    if not hasattr(real, "__code__"):  # a builtin: pickle finds it by its place
+        new.__name__, new.__module__, new.__qualname__ = located(owner, name)
+    return new
 
 
 def located(owner, name: str) -> tuple[str, str, str]:

@@ -19,11 +19,17 @@ class Rule:
     sound: whether no healthy program is known that trips it, else it is a hint; reads: what it
     looks at, in one sentence; follows: rules whose fault shows itself in this way, too: where one
     of them has spoken, this one is silent.
+
+    Two more save time. begins: events before which there is nothing to see; the rule hears of no
+    other until one of them comes. rests: what it need not hear of at steps that are not looked at,
+    of "root", "root_done", "step" and "step_done"; calls without gradients come all the same.
     """
 
     id = trap = reads = ""
     sound = True
     follows: tuple[str, ...] = ()
+    begins: tuple[str, ...] = ()
+    rests: tuple[str, ...] = ()
 
     def __init__(self, watch):
         self.watch, self.run = watch, watch.run

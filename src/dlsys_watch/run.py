@@ -13,8 +13,9 @@ from dlsys_watch.tokens import Tokens
 
 SETTLED = 250  # steps after the last new model or optimizer
 WARM_UP = 8   # calls of a model, in training and in evaluation, that are looked at one by one
-AGAIN = 64    # afterwards each that many
+AGAIN = {True: 128, False: 64}   # afterwards each that many, with and without gradients
 OPTIMIZERS = 6  # so many new ones make it look at the next calls again
+TURNS = 16     # and so many calls of a model in the other mode, train or eval, are looked at
 
 
 @dataclass
@@ -25,6 +26,8 @@ class Called:
     moody: list = field(default_factory=list)     # weakrefs of layers that differ in eval mode
     names: dict = field(default_factory=dict)     # id of a module -> its name in the model
     calls: dict = field(default_factory=lambda: {True: 0, False: 0})  # with and without gradients
+    modes: dict = field(default_factory=dict)     # with and without gradients -> train mode
+    turns: int = 0                                # calls in another mode than the one before
 
 
 @dataclass
@@ -43,6 +46,8 @@ class Run:
         self.steps = self.backwards = self.grad_calls = 0
         self.looking = True          # inner modules are inspected as well
         self.settled, self.newest = False, 0   # newest: steps when a model or optimizer was new
+        self.looked = True           # a call since the last step was looked at
+        self.resting = False         # rules hear only of what they need of every step
         self.stack = []              # modules that are running, the outermost first
         self.models = weakref.WeakKeyDictionary()   # module -> Called
         self.optimizers = weakref.WeakKeyDictionary()   # optimizer -> Opt
@@ -78,9 +83,14 @@ class Run:
         known = self.called(module)
         known.calls[grad] += 1
         count = known.calls[grad]
-        self.looking = count <= WARM_UP or count % AGAIN == 0 or (grad and self.again > 0)
+        turned = known.modes.get(grad) is not module.training
+        known.modes[grad], known.turns = module.training, known.turns + turned
+        self.looking = (count <= WARM_UP or count % AGAIN[grad] == 0
+                        or (grad and self.again > 0) or (turned and known.turns <= TURNS))
         self.again -= grad and self.again > 0
         self.settled = not self.looking and self.steps > self.newest + SETTLED
+        self.looked = self.looked or not self.settled
+        self.resting = grad and not self.looked
         self.model_grad = grad
         if grad:
             self._model, self.grad_calls = weakref.ref(module), self.grad_calls + 1

@@ -28,6 +28,7 @@ class TensorCalls:
 
     def __init__(self, watch):
         self.watch, self.patches = watch, Patches()
+        self.makers = {event: telling(watch, event) for event in set(METHODS.values())}
         self.armed: bool | None = False   # None: methods alone
         self.closed = False
 
@@ -39,9 +40,9 @@ class TensorCalls:
         if not wanted:
             return
         for name, event in METHODS.items():
-            self.patches.replace(Tensor, name, telling(self.watch, event))
+            self.patches.replace(Tensor, name, self.makers[event])
         for name in FUNCTIONS if self.watch.run.models else ():
-            self.patches.replace(torch, name, telling(self.watch, METHODS[name]))
+            self.patches.replace(torch, name, self.makers[METHODS[name]])
 
     def arm_methods(self) -> None:
         """Methods alone, until a model runs: what a program imports from torch is torch's own."""

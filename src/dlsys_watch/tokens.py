@@ -42,6 +42,7 @@ class Tokens:
     """Collects them at the events of a rule; it has nothing to say."""
 
     id = "tokens"
+    begins, rests = (), ("root", "step_done")
 
     def __init__(self, run):
         self.run = run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import traceback
@@ -28,16 +29,39 @@ class Watch:
         self.busy = False      # a rule is at work: what it calls is no event
         self.owner = threading.get_ident()
         self.quiet = ("ignore", self, Warning, None, 0)
-        self.handlers: dict[str, list] = {}
+        self.handlers: dict[str, list] = {}   # event -> (rule, method)
+        self.awake: dict[str, list] = {}      # those of them that hear of every step
         self.add(self.run.tokens)
         for kind in all_rules():
             if kind.id not in settings.silence and (kind.sound or settings.hints):
                 self.add(kind(self))
 
     def add(self, rule) -> None:
+        """Let a rule hear of its events, or of those alone before which it sees nothing."""
+        if not rule.begins:
+            self.listen(rule)
+        for event in rule.begins:
+            self.hear(rule, event, functools.partial(self.begin, rule, event))
+
+    def listen(self, rule) -> None:
         for name in dir(rule):
             if name.startswith("on_"):
-                self.handlers.setdefault(name[3:], []).append((rule, getattr(rule, name)))
+                self.hear(rule, name[3:], getattr(rule, name))
+
+    def hear(self, rule, event: str, handle) -> None:
+        self.handlers.setdefault(event, []).append((rule, handle))
+        if event not in rule.rests:
+            self.awake.setdefault(event, []).append((rule, handle))
+
+    def begin(self, rule, event: str, *facts) -> None:
+        """The first of the events that a rule waits for: it hears of it and of all that follow."""
+        self.remove(rule)
+        self.listen(rule)
+        getattr(rule, f"on_{event}", lambda *facts: None)(*facts)
+
+    def remove(self, rule) -> None:
+        for handlers in (*self.handlers.values(), *self.awake.values()):
+            handlers[:] = [pair for pair in handlers if pair[0] is not rule]
 
     def may_inspect(self) -> bool:
         """Whether an event may be looked at now, in this thread, by reading tensors."""
@@ -57,7 +81,7 @@ class Watch:
 
     def emit(self, event: str, *facts) -> None:
         """Let the rules look at what happened. Nothing that they do or raise gets out."""
-        handlers = self.handlers.get(event)
+        handlers = (self.awake if self.run.resting else self.handlers).get(event)
         if not handlers or not self.may_inspect():
             return
         self.busy, grad = True, torch.is_grad_enabled()
@@ -119,8 +143,7 @@ class Watch:
         *_, (frame, line) = traceback.walk_tb(error.__traceback__)
         where = f"{os.path.basename(frame.f_code.co_filename)}:{line}"
         self.report.failed[rule.id] = f"{type(error).__name__}: {error} ({where})"
-        for handlers in self.handlers.values():
-            handlers[:] = [pair for pair in handlers if pair[0] is not rule]
+        self.remove(rule)
 
     def say(self, rule, message: str, place, trap: str = "") -> None:
         self.report.add(rule, message, place or places.here(), trap)

@@ -12,6 +12,7 @@ WATCHED = 400   # backward passes of the run
 class AccumulationUneven(Rule):
     id, trap = "accumulation-uneven", "09.2"
     reads = "how many labels count in each part of an accumulation, and what divides its loss"
+    rests = ("step",)
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -15,6 +15,7 @@ def is_divided_or_sum(node) -> bool:
 class AccumulationUnscaled(Rule):
     id, trap, sound = "accumulation-unscaled", "02.4", False
     reads = "backward passes from the same line between two steps, and the loss's last operation"
+    rests = ("step",)
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -11,6 +11,7 @@ from dlsys_watch.rule import Rule
 class BatchAsTime(Rule):
     id, trap = "rnn-batch-first", "08.11"
     reads = "which axis of a recurrent or attention layer has as many entries as the targets"
+    rests = ("root",)
 
     def __init__(self, watch):
         super().__init__(watch)

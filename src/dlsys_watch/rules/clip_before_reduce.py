@@ -7,6 +7,7 @@ from dlsys_watch.rules.past_the_wrapper import world
 class ClipBeforeReduce(Rule):
     id, trap = "clip-before-reduce", "09.12"
     reads = "whether gradients are averaged over ranks after they were clipped"
+    rests = ("step_done",)
 
     def __init__(self, watch):
         super().__init__(watch)

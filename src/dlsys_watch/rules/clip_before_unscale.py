@@ -7,6 +7,7 @@ from dlsys_watch.run import params
 class ClipBeforeUnscale(Rule):
     id, trap = "clip-before-unscale", "03.3"
     reads = "whether unscale_ came between scaler.scale and the clipping"
+    begins = ("scale",)
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -12,6 +12,7 @@ BATCHES = 4
 class EndNeverLearned(Rule):
     id, trap = "end-never-learned", "10.6"
     reads = "labels of the end token: the configuration names it, or each text ends with padding"
+    rests = ("root",)
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -12,6 +12,7 @@ from dlsys_watch.values import is_zero
 class ErasedBeforeStep(Rule):
     id, trap = "erased-before-step", "02.1"
     reads = "what zero_grad erases between a backward pass and a step"
+    rests = ("step",)
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -10,6 +10,7 @@ from dlsys_watch.values import fingerprint
 class FrozenWeightsMove(Rule):
     id, trap = "frozen-weights-move", "07.10"
     reads = "weights with requires_grad False and a gradient, before and after a step"
+    rests = ("step", "step_done")
 
     def __init__(self, watch):
         super().__init__(watch)
@@ -18,8 +19,6 @@ class FrozenWeightsMove(Rule):
 
     def on_step(self, optimizer, closure):
         self.before.clear()
-        if not self.seldom(first=200):
-            return
         for p in params(optimizer):
             if p.requires_grad:
                 self.trained.setdefault(id(p), weakref.ref(p))

@@ -13,6 +13,7 @@ WATCHED = 120  # backward passes after an optimizer was made
 class GradientsThrownAway(Rule):
     id, trap = "gradients-thrown-away", "02.4"
     reads = "backward passes whose gradients are erased before any step, in a regular pattern"
+    rests = ("step",)
 
     def __init__(self, watch):
         super().__init__(watch)
@@ -23,7 +24,7 @@ class GradientsThrownAway(Rule):
     def forget(self):
         """What was seen is not a plain accumulation: start again."""
         self.probe = self.line = self.stepped = None
-        self.wasted, self.all, self.cycles = 0, 0, []   # cycles: (wasted, all) of each step
+        self.wasted, self.all, self.cycles = 0, 0, []   # (wasted, all) of the last 3 steps
         self.kept = 0         # passes whose gradients have not been erased yet
 
     def on_optimizer(self, optimizer):
@@ -62,9 +63,8 @@ class GradientsThrownAway(Rule):
         if closure is not None or (self.stepped is not None and self.stepped() is not optimizer):
             return self.forget()
         self.probe, self.stepped = None, weakref.ref(optimizer)
-        self.cycles.append((self.wasted, self.all))
+        last = self.cycles = [*self.cycles[-2:], (self.wasted, self.all)]
         self.wasted = self.all = self.kept = 0
-        last = self.cycles[-3:]
         wasted, passes = last[0]
         if len(last) == 3 and len(set(last)) == 1 and wasted and self.passes <= WATCHED:
             self.say(f"the gradients of {wasted} of {passes} backward passes are erased before "

@@ -16,6 +16,7 @@ LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 class LayersAsleep(Rule):
     id, trap = "layers-asleep", "01.3"
     reads = "the largest SGD update of each layer, relative to its weights"
+    rests = ("step",)
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -11,6 +11,7 @@ MOST, FEWEST = 16, 2   # tensors of one load that are compared
 class LoadedThenOverwritten(Rule):
     id, trap = "loaded-then-overwritten", "10.5"
     reads = "the weights of a model after loading and at its first call"
+    begins = ("loaded",)
 
     def __init__(self, watch):
         super().__init__(watch)

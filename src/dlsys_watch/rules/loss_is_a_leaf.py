@@ -7,6 +7,7 @@ from dlsys_watch.run import params
 class LossIsALeaf(Rule):
     id, trap = "loss-is-a-leaf", "02.3"
     reads = "whether backward starts at the end of a graph"
+    rests = ("step",)
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -1,5 +1,7 @@
 """A loss or weights that are nan, while training continues."""
 
+from torch import nn
+
 from dlsys_watch.events import plain
 from dlsys_watch.rule import Rule
 from dlsys_watch.run import params
@@ -10,6 +12,7 @@ WATCHED = 40  # backward passes of which each loss is read; later every 50th
 class LossNotANumber(Rule):
     id, trap = "loss-not-a-number", "12.5"
     reads = "the value that backward starts at, and the weights after a step"
+    rests = ("step_done",)
 
     def __init__(self, watch):
         super().__init__(watch)
@@ -27,11 +30,12 @@ class LossNotANumber(Rule):
                      "nan, too")
 
     def on_step_done(self, optimizer):
-        held = [p for p in params(optimizer)[:8] if plain(p)]
-        if not self.seldom("weights", first=WATCHED) or (
-                self.run.backwards > WATCHED and any(p.is_cuda for p in held)):
+        if not (self.run.looking or self.seldom("weights", first=WATCHED)):
             return
-        if self.bad or not any(p.isnan().any().item() for p in held):
+        held = [p.detach() for p in params(optimizer)[:8] if plain(p) and p.is_floating_point()]
+        if self.run.backwards > WATCHED and any(p.is_cuda for p in held):
+            return
+        if self.bad or not held or not nn.utils.get_total_norm(held).isnan().item():
             self.bad_weights = 0
             return
         self.bad_weights += 1

@@ -14,6 +14,7 @@ SHARE, SAMPLES = 0.8, 4
 class LowPrecisionStall(Rule):
     id, trap = "low-precision-stall", "09.8"
     reads = "how many 16-bit weights with a gradient a step leaves unchanged"
+    rests = ("step", "step_done")
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -8,6 +8,7 @@ from dlsys_watch.rule import Rule
 class NeverInTrainMode(Rule):
     id, trap, sound = "never-in-train-mode", "01.1", False
     reads = "the mode of a model with dropout during its first steps"
+    rests = ("step",)
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -11,6 +11,7 @@ IGNORED = -100
 class NoCausalMask(Rule):
     id, trap = "no-causal-mask", "08.1"
     reads = "whether position i can attend to i+1, if the targets are the inputs shifted by one"
+    rests = ("root",)
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -12,6 +12,7 @@ WATCHED = 60  # steps of an optimizer
 class NoZeroGrad(Rule):
     id, trap = "no-zero-grad", "02.1"
     reads = "whether a backward pass begins with the gradients of the previous step"
+    rests = ("step", "step_done")
 
     def __init__(self, watch):
         super().__init__(watch)

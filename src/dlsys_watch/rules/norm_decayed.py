@@ -11,11 +11,14 @@ NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 class NormDecayed(Rule):
     id, trap = "norm-decayed", "04.1"
     reads = "the parameter group of each normalization weight, if one group has no decay"
+    rests = ("step",)
 
     def on_step(self, optimizer, closure):
         known = self.run.opt(optimizer)
+        if known.steps != 2:
+            return
         decays = [group.get("weight_decay", 0) for group in optimizer.param_groups]
-        if known.steps != 2 or len(decays) < 2 or not min(decays) == 0 < max(decays):
+        if len(decays) < 2 or not min(decays) == 0 < max(decays):
             return
         norms = {id(p) for model in list(self.run.models) for m in model.modules()
                  if is_norm(m) for p in m.parameters(recurse=False)}

@@ -9,6 +9,7 @@ class NotInOptimizer(Rule):
     id, trap, sound = "not-in-optimizer", "07.10", False
     reads = "layers with gradients whose weights are in no optimizer"
     follows = ("stale-optimizer", "unregistered-layer")
+    rests = ("step",)
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -14,6 +14,7 @@ ROW = 3
 class NotReduced(Rule):
     id, trap = "not-reduced", "09.6"
     reads = "whether each rank's last forward pass before a step was one that averages gradients"
+    rests = ("root", "step")
 
     def __init__(self, watch):
         super().__init__(watch)

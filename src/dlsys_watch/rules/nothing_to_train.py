@@ -12,6 +12,7 @@ ADAPTERS = ("lora", "adapter", "prompt")
 class NothingToTrain(Rule):
     id, trap = "nothing-to-train", "10.4"
     reads = "requires_grad of all tensors of the optimizer and of the model that runs"
+    rests = ("step",)
 
     def __init__(self, watch):
         super().__init__(watch)

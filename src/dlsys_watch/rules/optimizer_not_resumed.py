@@ -8,6 +8,7 @@ STEPS = 5
 class OptimizerNotResumed(Rule):
     id, trap, sound = "optimizer-not-resumed", "12.8", False
     reads = "what torch.load returns, and which of its states are loaded before training goes on"
+    begins = ("read",)
 
     def __init__(self, watch):
         super().__init__(watch)

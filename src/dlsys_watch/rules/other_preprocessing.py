@@ -1,6 +1,9 @@
 """Inputs that are scaled differently in evaluation than in training."""
 
+import math
 import weakref
+
+import torch
 
 from dlsys_watch.events import plain
 from dlsys_watch.rule import Rule
@@ -12,6 +15,7 @@ TIMES, ENOUGH = 30, 8
 class OtherPreprocessing(Rule):
     id, trap = "other-preprocessing", "07.4"
     reads = "the scale of a model's inputs in training and in evaluation"
+    rests = ("root",)
 
     def __init__(self, watch):
         super().__init__(watch)
@@ -24,7 +28,8 @@ class OtherPreprocessing(Rule):
         x = args[0]
         if x.dim() < 2 or x.numel() < 64 or x.requires_grad:
             return
-        size = some(x).double().square().mean().sqrt().item()
+        numbers = some(x).double()
+        size = torch.linalg.vector_norm(numbers).item() / math.sqrt(len(numbers))
         low, high, count = self.sizes.get(module, (size, size, 0))
         if grad and module.training:
             self.sizes[module] = min(low, size), max(high, size), count + 1

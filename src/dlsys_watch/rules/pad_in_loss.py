@@ -8,6 +8,7 @@ from dlsys_watch.rule import Rule
 class PadInLoss(Rule):
     id, trap = "pad-in-loss", "09.2"
     reads = "targets that are the padding index of the embedding"
+    rests = ("root",)
 
     labelled = False    # the model gets labels and an attention mask: `pad-in-labels`
 

@@ -13,6 +13,7 @@ ROW = 2
 class PastTheWrapper(Rule):
     id, trap = "past-the-wrapper", "09.11"
     reads = "whether the wrapped model ran through its wrapper before a step"
+    begins = ("wrapped",)
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -10,6 +10,7 @@ from dlsys_watch.values import some
 class PrunedRegrows(Rule):
     id, trap = "pruned-regrows", "11.2"
     reads = "the zeros of a weight whose mask was removed, after the next steps"
+    begins = ("pruned",)
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -12,6 +12,7 @@ from dlsys_watch.values import fingerprint
 class RandomEvaluation(Rule):
     id, trap = "random-evaluation", "06.1"
     reads = "the first batches of two passes of a loader with a fixed order and no step after it"
+    begins = ("batch",)
 
     def __init__(self, watch):
         super().__init__(watch)
@@ -34,7 +35,7 @@ class RandomEvaluation(Rule):
         self.first[loader] = mark, rest, self.run.steps
 
     def on_root(self, module, args, kwargs, grad):
-        loader = self.run.loader() if self.run.loader else None
+        loader = self.run.loader() if self.differ and self.run.loader else None
         if loader is not None and loader in self.differ and not (grad and module.training):
             self.differ.discard(loader)
             self.say("the first batch of an evaluation loader in fixed order differs between two "

@@ -17,6 +17,7 @@ NAMED = {"not-reduced", "past-the-wrapper", "clip-before-reduce"}   # causes wit
 class RanksDrift(Rule):
     id, trap = "ranks-drift", "09.11"
     reads = "the weights of a DistributedDataParallel on each rank, after a few steps"
+    begins = ("wrapped",)
 
     watches = 0    # of this process: a second one asks under other keys
 

@@ -10,6 +10,7 @@ PART, SHARE, FEWEST = 1e-4, 0.4, 60
 class RateCollapsed(Rule):
     id, trap = "rate-collapsed", "04.3"
     reads = "the learning rate of each step, compared with its peak"
+    begins = ("schedule",)
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -8,6 +8,7 @@ from dlsys_watch.rule import Rule
 class RateNotResumed(Rule):
     id, trap = "rate-not-resumed", "12.8"
     reads = "the learning rate that an optimizer loads, and the rate of its next step"
+    begins = ("resumed",)
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -13,6 +13,7 @@ WATCHED, WEIGHTS = 40, 40  # steps after the first logsigmoid, weights that are 
 class ReferenceMoves(Rule):
     id, trap = "reference-moves", "14.1"
     reads = "the margins that reach logsigmoid while one model runs with and without gradients"
+    begins = ("logsigmoid",)
 
     def __init__(self, watch):
         super().__init__(watch)

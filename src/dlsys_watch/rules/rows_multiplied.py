@@ -12,6 +12,7 @@ ENOUGH = 4   # calls that gave one row for each picture
 class RowsMultiplied(Rule):
     id, trap = "rows-multiplied", "07.11"
     reads = "a model's output rows, for images of the training size and for larger images"
+    rests = ("root", "root_done")
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -15,6 +15,7 @@ KEY = "dlsys_watch/batches/"   # in the store that the ranks met at: no message 
 class SameBatchOnRanks(Rule):
     id, trap = "same-batch-on-ranks", "09.5"
     reads = "the first three batches of each rank of a DistributedDataParallel"
+    rests = ("root",)
 
     watches = 0    # of this process: a second one asks under other keys
 

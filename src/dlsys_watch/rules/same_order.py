@@ -8,6 +8,7 @@ from dlsys_watch.rule import Rule
 class SameOrder(Rule):
     id, trap = "same-order", "09.5"
     reads = "the epoch of a DistributedSampler at the start of each pass"
+    begins = ("sampler",)
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -15,6 +15,7 @@ HARMLESS = SEEDING | {"np", "numpy", "random", "torch", "cuda", "backends", "cud
 class SameSeedInWorkers(Rule):
     id, trap, sound = "same-seed-in-workers", "12.3", False
     reads = "the seed that worker_init_fn sets, and whether the dataset draws from that generator"
+    begins = ("pass_",)
 
     def __init__(self, watch):
         super().__init__(watch)

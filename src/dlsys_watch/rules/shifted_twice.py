@@ -10,6 +10,7 @@ SHIFTING = ("ForCausalLM", "LMHeadModel")
 class ShiftedTwice(Rule):
     id, trap = "shifted-twice", "08.3"
     reads = "labels of a causal language model that are its inputs shifted by one"
+    rests = ("root",)
 
     def on_root(self, module, args, kwargs, grad):
         ids, labels = kwargs.get("input_ids"), kwargs.get("labels")

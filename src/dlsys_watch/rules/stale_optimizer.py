@@ -12,6 +12,7 @@ VERDICT = 5
 class StaleOptimizer(Rule):
     id, trap = "stale-optimizer", "07.10"
     reads = "which tensors the optimizer holds, and which layers get gradients"
+    rests = ("step",)
 
     def __init__(self, watch):
         super().__init__(watch)

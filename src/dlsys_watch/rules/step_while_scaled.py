@@ -6,6 +6,7 @@ from dlsys_watch.rule import Rule
 class StepWhileScaled(Rule):
     id, trap = "step-while-scaled", "09.1"
     reads = "whether scaler.step or unscale_ came between a scaled loss and the step"
+    begins = ("scale",)
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -9,6 +9,7 @@ from dlsys_watch.run import params
 class StepWithoutBackward(Rule):
     id, trap = "step-without-backward", "02.1"
     reads = "whether any gradient was computed between two steps"
+    rests = ("step",)
 
     def __init__(self, watch):
         super().__init__(watch)

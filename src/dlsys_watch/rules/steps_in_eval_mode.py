@@ -11,6 +11,7 @@ ROW = 2  # steps in eval mode before it is said
 class StepsInEvalMode(Rule):
     id, trap = "steps-in-eval-mode", "01.1"
     reads = "the model's mode at each step, and whether its batches come from a different loader"
+    rests = ("root",)    # the first call in another mode is looked at
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -11,20 +11,22 @@ class TailThrownAway(Rule):
 
     def __init__(self, watch):
         super().__init__(watch)
-        self.passes = self.cycle = self.steps = self.times = 0
+        self.counted = self.cycle = self.steps = self.times = 0   # counted: passes until now
         self.line = None
 
-    def on_backward_done(self, tensors):
-        self.passes += 1
+    def passes(self) -> int:
+        """Backward passes since the last time that this was asked."""
+        new, self.counted = self.run.backwards - self.counted, self.run.backwards
+        return new
 
     def on_step(self, optimizer, closure):
-        if closure is not None or len(self.run.optimizers) > 1:
-            self.cycle = self.times = 0    # no plain accumulation
-        self.cycle, self.passes = max(self.cycle, self.passes), 0
+        if closure is not None or len(self.run.optimizers) > 1 or self.run.settled:
+            self.cycle = self.times = self.steps = 0   # no plain accumulation, or not all is seen
+        self.cycle = max(self.cycle, self.passes())
         self.steps += 1
 
     def on_zero(self, owner, *_):
-        lost, self.passes = self.passes, 0
+        lost = self.passes()
         if not lost or lost >= self.cycle or self.steps < STEPS:
             self.times *= not lost
             return

@@ -14,6 +14,7 @@ NUMBERS = 8   # of an output that make it known
 class ThresholdOnLogits(Rule):
     id, trap = "threshold-on-logits", "01.2"
     reads = "what is compared with 0.5, and whether the loss takes it for logits"
+    rests = ("root_done",)
 
     def __init__(self, watch):
         super().__init__(watch)

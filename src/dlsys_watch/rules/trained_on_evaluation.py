@@ -12,6 +12,8 @@ MOST = 200_000   # rows that are compared
 class TrainedOnEvaluation(Rule):
     id, trap, sound = "trained-on-evaluation", "06.5", False
     reads = "the rows of a dataset that a model is trained on, and the rows that evaluate it"
+    begins = ("batch",)
+    rests = ("root",)
 
     def __init__(self, watch):
         super().__init__(watch)

@@ -12,6 +12,7 @@ BATCHES = 3
 class TwoBos(Rule):
     id, trap = "two-bos", "10.7"
     reads = "the first two tokens of each text, if the model's configuration names the first"
+    rests = ("root",)
 
     def __init__(self, watch):
         super().__init__(watch)

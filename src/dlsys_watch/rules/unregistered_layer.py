@@ -9,6 +9,7 @@ from dlsys_watch.values import counted
 class UnregisteredLayer(Rule):
     id, trap = "unregistered-layer", "07.8"
     reads = "layers that run inside a model but are not registered in it or in any optimizer"
+    rests = ("step",)
 
     def __init__(self, watch):
         super().__init__(watch)

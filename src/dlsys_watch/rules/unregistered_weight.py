@@ -10,6 +10,7 @@ from dlsys_watch.rule import Rule
 class UnregisteredWeight(Rule):
     id, trap = "unregistered-weight", "07.8"
     reads = "plain tensors in a module that get gradients and are in no optimizer"
+    rests = ("step",)
 
     def __init__(self, watch):
         super().__init__(watch)

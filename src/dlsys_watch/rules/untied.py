@@ -6,6 +6,7 @@ from dlsys_watch.rule import Rule
 class Untied(Rule):
     id, trap = "untied", "08.12"
     reads = "which names of a model share one weight, before and after it is loaded or emptied"
+    begins = ("loading", "emptying")
 
     def __init__(self, watch):
         super().__init__(watch)
