@@ -1085,7 +1085,7 @@ claim("the infinite entry after clipping by value",
 # %% trap="03.3" role="exercise" points=4 difficulty=3 minutes=15
 def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
                  scale: float, max_norm: float) -> tuple[float, float]:
-    """Make one step on a scaled loss, with clipping.
+    """Take one step on a scaled loss, with clipping.
 
     Args:
         optimizer, max_norm: the optimizer, and the limit for the norm.

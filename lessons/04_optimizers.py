@@ -1299,7 +1299,7 @@ claim("difference between the two weights under "
 
 # %% trap="04.4" role="exercise" points=3 difficulty=2 minutes=15
 def decoupled_step(opt: torch.optim.Optimizer, weight_decay: float) -> None:
-    """Make one step of `opt` with decoupled weight decay.
+    """Take one step of `opt` with decoupled weight decay.
 
     First multiply each weight by 1 - lr * weight_decay, where lr is the
     rate of its own group. Then let opt take its usual step. A parameter
@@ -1790,7 +1790,7 @@ claim("plain zero_grad() sets the gradient to None", w.grad is None,
 # %% trap="04.7" role="exercise" points=3 difficulty=2 minutes=15
 def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
                   lr: float, momentum: float) -> None:
-    """Make one step of SGD with momentum on w, in place, as torch.optim.SGD
+    """Take one step of SGD with momentum on w, in place, as torch.optim.SGD
     does. Write the rule out, without torch.optim.
 
     Args:
@@ -1946,7 +1946,7 @@ claim("length of the first step with a second beta of 0.95, in "
 def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
               betas: tuple[float, float], eps: float,
               weight_decay: float) -> None:
-    """Make one step of AdamW on w, in place. With weight_decay 0.0, it
+    """Take one step of AdamW on w, in place. With weight_decay 0.0, it
     is Adam.
 
     Write the rule out, without torch.optim. The decay is decoupled, so
@@ -2101,7 +2101,7 @@ claim("fraction of a weight left at a rate of 0.001 with a decay of 1, "
 # %% trap="04.9" role="exercise" points=3 difficulty=2 minutes=15
 def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
               betas: tuple[float, float], weight_decay: float) -> None:
-    """Make one step of Lion on w, in place, after decoupled weight decay.
+    """Apply decoupled decay to w, then take one step of Lion, in place.
 
     Args:
         w, grad: (N,) float32. Do not change grad.
