@@ -303,7 +303,7 @@ print(f"{count:,} parameters: weights and biases")
 # %% role="concept"
 gap = max((net(x) - by_hand).abs().max() for net in (chain, MLP()))
 claim("largest gap between the three forward passes", gap, below=1e-5)
-claim("weights and biases of the network", count,
+claim("number of weights and biases in the network", count,
       expected=(64 * 32 + 32) + (32 * 16 + 16) + (16 * 10 + 10))
 
 # %% [markdown] role="concept"

@@ -1928,11 +1928,11 @@ print(f"reaches the input: {plain:.0e} plain, {xavier:.2f} plain with "
       f"Xavier, {skipped:.0f} with skips")
 
 # %% role="concept"
-claim("fraction of the gradient that reaches the input, with default "
-      "weights", plain, below=1e-5)
-claim("fraction of the gradient that reaches the input, with Xavier init",
-      xavier, above=1e-3)
-claim("fraction of the gradient that reaches the input, with default "
+claim("gradient norm at the input divided by norm at the output, with "
+      "default weights", plain, below=1e-5)
+claim("gradient norm at the input divided by norm at the output, with "
+      "Xavier init", xavier, above=1e-3)
+claim("gradient norm at the input divided by norm at the output, default "
       "weights and skips", skipped, above=1)
 
 # %% [markdown] role="concept"

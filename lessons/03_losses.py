@@ -308,7 +308,7 @@ print(f"SGD {sgd[0]:.2f}, twice at 1.0 {bold_twice[0]:.2f}   "
       f"Adam {adam[0]:.2f}, twice {adam_twice[0]:.2f}")
 
 # %% trap="03.1" role="repair"
-claim("accuracy without the fault, with SGD at a rate of 0.1", sgd[0],
+claim("accuracy with one softmax and SGD at a rate of 0.1", sgd[0],
       above=0.88)
 
 # %% [markdown] trap="03.1" role="more" topics="the two ends in numbers · Adam and a larger rate · the first gradient"
@@ -316,7 +316,7 @@ claim("accuracy without the fault, with SGD at a rate of 0.1", sgd[0],
 # fault:
 
 # %% trap="03.1" role="more"
-claim("accuracy with the fault, with SGD at a rate of 0.1 for 300 steps",
+claim("accuracy with two softmaxes and 300 steps of SGD at a rate of 0.1",
       score_twice, below=0.65)
 claim("loss of a confident mistake with two softmaxes",
       of_probabilities(wrong, first), expected=2.46, within=0.01)
@@ -324,9 +324,9 @@ claim("loss of a perfect answer with one softmax",
       F.cross_entropy(sure, first), below=1e-6)
 claim("loss of a confident mistake with one softmax",
       F.cross_entropy(wrong, first), expected=10, within=0.01)
-claim("accuracy with the fault, with Adam at a rate of 0.01", adam_twice[0],
-      above=0.75)
-claim("accuracy with the fault, with SGD at a rate of 1.0", bold_twice[0],
+claim("accuracy with two softmaxes and Adam at a rate of 0.01",
+      adam_twice[0], above=0.75)
+claim("accuracy with two softmaxes and SGD at a rate of 1.0", bold_twice[0],
       above=0.65)
 
 # %% [markdown] trap="03.1" role="more"
@@ -335,9 +335,9 @@ claim("accuracy with the fault, with SGD at a rate of 1.0", bold_twice[0],
 # zero.
 
 # %% trap="03.1" role="more"
-claim("loss with the fault, with Adam at a rate of 0.01 (the bound is the "
-      "floor)", adam_twice[1], above=math.log(math.e + 9) - 1)
-claim("loss without the fault, with Adam at a rate of 0.01", adam[1],
+claim("loss with two softmaxes and Adam at a rate of 0.01 (the bound is "
+      "the floor)", adam_twice[1], above=math.log(math.e + 9) - 1)
+claim("loss with one softmax and Adam at a rate of 0.01", adam[1],
       below=0.2)
 
 # %% trap="03.1" role="more"
@@ -349,8 +349,8 @@ for loss in (F.cross_entropy, of_probabilities):
 print({name: f"{size:.3f}" for name, size in slope.items()})
 
 # %% trap="03.1" role="more"
-claim("norm of the first gradient without the fault divided by norm with "
-      "the fault", slope["cross_entropy"] / slope["of_probabilities"],
+claim("norm of the first gradient with one softmax divided by norm with "
+      "two softmaxes", slope["cross_entropy"] / slope["of_probabilities"],
       above=8, below=13)
 
 # %% [markdown] trap="03.1" role="folklore"
@@ -614,7 +614,7 @@ claim("accuracy with cross-entropy", score["cross_entropy"], above=0.93)
 claim("accuracy with the class number as the target", right, below=0.5)
 claim("fraction of the digits on which the answer is off by one",
       off_by_one - right, above=0.2)
-claim("number of entries if you subtract shape (8,) from shape (8, 1)",
+claim("number of entries after subtracting shape (8,) from shape (8, 1)",
       (torch.zeros(8, 1) - torch.arange(8.0)).numel(), expected=64)
 claim("mean answer of the second network minus the mean label",
       column.mean() - y_train.float().mean(), expected=0, within=1)
@@ -826,12 +826,12 @@ last = {name: norms[-1] / norms[0] for name, norms in back.items()}
 print({name: f"{change:.0e}" for name, change in last.items()})
 
 # %% role="concept"
-claim("fraction of the gradient that reaches the input, with halved "
-      "weights", last["weights times 0.5"], below=1e-4)
-claim("fraction of the gradient that reaches the input, with He's weights",
-      last["weights times 1"], above=0.02, below=10)
-claim("growth of the gradient on its way back to the input, with doubled "
-      "weights", last["weights times 2"], above=1e4)
+claim("gradient norm at the input divided by norm at the output, with "
+      "halved weights", last["weights times 0.5"], below=1e-4)
+claim("gradient norm at the input divided by norm at the output, with "
+      "He's weights", last["weights times 1"], above=0.02, below=10)
+claim("gradient norm at the input divided by norm at the output, with "
+      "doubled weights", last["weights times 2"], above=1e4)
 
 # %% role="concept"
 plot_lines(range(21), back, logy=True,
@@ -1317,7 +1317,7 @@ claim("mean square after one layer with default weights and no biases",
 claim("mean square after ten layers of nn.Linear with default weights and "
       "biases", as_it_comes, above=1e-4, below=3e-3)
 claim("mean square after five doublings of the width, with fan_out (in "
-      "theory 1/32)", widening[-1], above=0.01, below=0.08)
+      "theory: 1/32)", widening[-1], above=0.01, below=0.08)
 
 # %% [markdown] trap="03.4" role="more"
 # He's rule keeps the mean square on average over many draws of the weights. A single net

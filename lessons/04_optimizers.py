@@ -760,8 +760,8 @@ cosine = end_of(lambda k: 0.05 * (1 + math.cos(math.pi * k / 1000)))
 print(f"constant {constant:.4f}, cosine to zero {cosine:.4f}")
 
 # %% role="concept"
-claim("mean square of the weights at a constant rate (in theory 0.1 / 1.9)",
-      constant, expected=0.1 / 1.9, within=0.01)
+claim("mean square of the weights at a constant rate (in theory: 0.1 / "
+      "1.9)", constant, expected=0.1 / 1.9, within=0.01)
 claim("ratio of the mean squares of the weights, constant rate to falling "
       "rate", constant / cosine, above=10)
 
@@ -861,8 +861,9 @@ show(figure, "Five small plots of the rate over 100 steps. The constant "
 claim("largest difference between the peaks of the five schedules",
       max(map(max, family.values())) - min(map(max, family.values())),
       below=0.01)
-claim("step at which one-cycle reaches its peak, of 100 steps",
-      family["one-cycle"].index(max(family["one-cycle"])), expected=29)
+claim("step at which one-cycle peaks, counted from 0, in a run of 100 "
+      "steps", family["one-cycle"].index(max(family["one-cycle"])),
+      expected=29)
 
 # %% [markdown] role="concept"
 # *Warm-up and cosine* is the usual choice for transformers. With *warm-up, level, fall*
@@ -905,7 +906,7 @@ claim("first momentum under one-cycle, although the optimizer was given "
 # The rate rises for nearly a third of the run and ends almost at zero:
 
 # %% role="concept"
-claim("step at which one-cycle reaches its peak (30 % of 500 steps)",
+claim("step at which one-cycle peaks, counted from 0 (30 % of 500 steps)",
       rates.index(max(rates)), expected=149)
 claim("last rate under one-cycle (the first rate divided by 10,000)",
       rates[-1], expected=4e-7, within=1e-9)
@@ -1104,7 +1105,7 @@ steps = rates_of(lambda opt: sched.StepLR(opt, 30, 0.1), 1000)
 claim("rate at batch 100 with StepLR(30), if it is meant for epochs but "
       "called per batch", steps[100], expected=1e-4, within=1e-9)
 flat = rates_of(lambda opt: sched.CosineAnnealingLR(opt, 1000), 1000, 100)
-claim("last rate with a cosine of T_max=1000 that is called per epoch "
+claim("last rate of a cosine with T_max=1000 that is called per epoch "
       "(first rate: 0.1)", flat[-1], expected=0.09998, within=1e-5)
 
 # %% trap="04.3" role="more"
@@ -1117,8 +1118,8 @@ except ValueError as error:
 # %% trap="04.3" role="more"
 claim("does OneCycleLR raise an error if it is called too often", refused,
       expected=True)
-claim("batch at which one-cycle reaches its peak (30 % of 1,000 batches)",
-      fed.index(max(fed)), expected=299)
+claim("batch at which one-cycle peaks, counted from 0 (30 % of 1,000 "
+      "batches)", fed.index(max(fed)), expected=299)
 
 # %% [markdown] trap="04.3" role="folklore"
 # **Told:** Call `CosineAnnealingLR` once per epoch and `OneCycleLR` once per batch; a
@@ -2087,8 +2088,8 @@ print(f"left of a weight: {before:.3f}; tenth of the rate: {smaller:.3f}")
 claim("ratio of the logarithms of the fractions left, a rate of 0.01 to a "
       "rate of 0.001", math.log(before) / math.log(smaller), expected=10,
       within=0.01)
-claim("fraction of a weight left, rate 0.001 and decay 1 (expected: rate "
-      "0.01 and decay 0.1)", shrunk(1e-3, 1.0, 1000), expected=before,
+claim("fraction of a weight left at rate 0.001 and decay 1 (expected: at "
+      "rate 0.01, decay 0.1)", shrunk(1e-3, 1.0, 1000), expected=before,
       within=1e-9)
 
 # %% [markdown] trap="04.9" role="folklore"
@@ -2483,8 +2484,8 @@ stack[:64] *= 10                            # the query's gradient
 joint, each = step_of(muon, stack, 1), step_of(muon, stack, 3)
 
 # %% trap="04.10" role="more"
-claim("half of four ranks' step: distance from the right step divided by "
-      "the right norm", (apart / 2 - whole).norm() / whole.norm(),
+claim("distance of half of four ranks' step from the right step, divided "
+      "by the right step's norm", (apart / 2 - whole).norm() / whole.norm(),
       above=0.4)
 claim("norm of the loud matrix's part divided by the step's norm, with "
       "one stack", joint[:64].norm() / joint.norm(), above=0.85)
@@ -2781,7 +2782,8 @@ claim("ratio of the loop's operations, 100 tensors to 10 tensors",
       orders["loop", 100] / orders["loop", 10], above=8)
 claim("ratio of the operations for 100 tensors, foreach to loop",
       orders["foreach", 100] / orders["loop", 100], below=0.33)
-claim("operations of fused for 100 tensors", orders["fused", 100], below=10)
+claim("operations of the fused step for 100 tensors", orders["fused", 100],
+      below=10)
 
 # %% role="gpu"
 per_weight = {}
