@@ -36,8 +36,8 @@ begin(SEED, THREADS, DEVICE)
 #
 # You have small images of handwritten zeros and ones, and you want a rule that tells them
 # apart. You could write such a rule by hand: a one has ink in the middle, and a zero does
-# not. But the next pair of digits needs another rule, which you would have to invent,
-# too. A *perceptron* finds such a rule from examples. It is the smallest model that
+# not. But the next pair of digits needs a different rule, which you would have to invent
+# as well. A *perceptron* finds such a rule from examples. It is the smallest model that
 # learns, and everything else in this course is built from it.
 #
 # Describe each image by two numbers: the average brightness of the eight middle pixels,
@@ -937,10 +937,10 @@ claim("units that count as off in a layer of NaN",
 # %% [markdown] trap="01.4" role="more"
 # Can training kill units? Train 64 ReLU units on the digits with SGD at a learning rate
 # of 2, nearly seven times the rate of this stage's first network. Then lower the rate to
-# 0.1 and keep training. Train a second network at a rate of 100 and with another loss,
-# the *squared error* `F.mse_loss`: the mean of the squared differences between outputs
-# and targets. To compare ten outputs with a label, `F.one_hot` writes the label as nine
-# zeros and a 1.
+# 0.1 and keep training. Train a second network at a rate of 100 and with a different
+# loss, the *squared error* `F.mse_loss`: the mean of the squared differences between
+# outputs and targets. To compare ten outputs with a label, `F.one_hot` writes the label
+# as nine zeros and a 1.
 
 # %% trap="01.4" role="more"
 def digit_net():

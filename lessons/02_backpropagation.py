@@ -2125,7 +2125,7 @@ net, x = stack_on("meta", 4096, 8192)
 forward, both = passes(net, x)
 work = flops(forward)
 ratio = (flops(both) - work) / work
-print(f"forward {work / 1e12:.2f} TFLOP in {cost(forward).orders} launches, "
+print(f"forward {work / 1e12:.2f} TFLOP, {cost(forward).orders} launches; "
       f"backward {ratio:.2f} times the FLOPs")
 
 peak = {}
