@@ -1217,11 +1217,11 @@ claim("mean square after ten layers, with weights of standard deviation "
 # weights, and ReLU halves the result. Here this factor is $256 \cdot 0.01^2 / 2 =
 # 0.0128$, so after ten layers, next to nothing is left of the signal. The gradient of a
 # layer's weights is a product of the layer's input, which the earlier layers have shrunk,
-# and the gradient that comes back, which the later layers have shrunk. For any layer, the
-# earlier and the later layers are all layers but one, so all gradients are about equally
-# tiny, and you have to look at their absolute size. *He initialization* draws the weights
-# with a variance of $2 / n$, where $n$ is the layer's `fan_in`, and so makes the factor
-# per layer equal to one.
+# and the gradient that comes back, which the later layers have shrunk. Together, earlier
+# and later layers are all layers but one, so all gradients are about equally tiny, and
+# you have to look at their absolute size. *He initialization* draws the weights with a
+# variance of $2 / n$, where $n$ is the layer's `fan_in`, and so makes the factor per
+# layer equal to one.
 
 # %% trap="03.4" role="repair"
 def he(weight):
