@@ -36,8 +36,8 @@ begin(SEED, THREADS, DEVICE)
 #
 # You have small images of handwritten zeros and ones, and you want a rule that tells them
 # apart. You could write such a rule by hand: a one has ink in the middle, and a zero does
-# not. But the next pair of digits needs another rule, which you would have to invent,
-# too. A *perceptron* finds such a rule from examples. It is the smallest model that
+# not. But the next pair of digits needs a different rule, which you would have to invent
+# as well. A *perceptron* finds such a rule from examples. It is the smallest model that
 # learns, and everything else in this course is built from it.
 #
 # Describe each image by two numbers: the average brightness of the eight middle pixels,
@@ -197,7 +197,7 @@ for _ in range(100):
 print(f"mistakes in pass 100, with four points: {wrong}")
 
 # %% role="concept"
-claim("mistakes in the last pass", wrong, above=0)
+claim("mistakes on XOR in the last of 100 passes", wrong, above=0)
 
 # %% [markdown] role="concept"
 # No single line can solve XOR. Halfway between two points, $z$ is the mean of its values
@@ -303,7 +303,7 @@ print(f"{count:,} parameters: weights and biases")
 # %% role="concept"
 gap = max((net(x) - by_hand).abs().max() for net in (chain, MLP()))
 claim("largest gap between the three forward passes", gap, below=1e-5)
-claim("parameters, counted by hand", count,
+claim("number of weights and biases in the network", count,
       expected=(64 * 32 + 32) + (32 * 16 + 16) + (16 * 10 + 10))
 
 # %% [markdown] role="concept"
@@ -326,8 +326,8 @@ claim("parameters, counted by hand", count,
 # %% role="concept"
 A, B = nn.Linear(2, 32), nn.Linear(32, 1)
 merged = corners @ (B.weight @ A.weight).T + (B.weight @ A.bias + B.bias)
-claim("largest gap between the two layers and the merged layer",
-      (B(A(corners)) - merged).abs().max(), below=1e-5)
+claim("largest gap between the outputs of the two layers and of the "
+      "merged layer", (B(A(corners)) - merged).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
 # ## Training in three steps
@@ -353,8 +353,8 @@ loss = F.cross_entropy(net(x), y)
 print(f"loss of the untrained network: {loss.item():.2f}")
 
 # %% role="concept"
-claim("distance of this loss from ln 10, the loss of a uniform guess",
-      (loss - torch.tensor(10.0).log()).abs(), below=0.3)
+claim("gap between the untrained network's loss and ln 10, the loss of "
+      "guessing", (loss - torch.tensor(10.0).log()).abs(), below=0.3)
 
 # %% [markdown] role="concept"
 # **Step 2: which way is less wrong?** Nudge one weight up a little, and see how much the
@@ -380,8 +380,8 @@ with torch.no_grad():                            # do not record this
 print(f"slope from a nudge {slope:.4f}, from backward {bias.grad[3]:.4f}")
 
 # %% role="concept"
-claim("gap between the two slopes", (slope - bias.grad[3]).abs(),
-      below=0.01)
+claim("gap between the slope from a nudge and the slope from backward",
+      (slope - bias.grad[3]).abs(), below=0.01)
 
 # %% [markdown] role="concept"
 # **Step 3: take a small step that way.** From each weight, subtract its slope times a
@@ -436,7 +436,7 @@ theirs = fit(fresh(), x_train, y_train, steps=20, lr=0.3,
 
 # %% role="concept"
 claim("accuracy on the test digits", right, above=0.85)
-claim("largest gap between our losses and those of fit",
+claim("largest gap between the losses of our loop and the losses of fit",
       max(abs(p - q) for p, q in zip(ours, theirs)), expected=0)
 
 # %% [markdown] role="concept"
@@ -451,11 +451,11 @@ claim("largest gap between our losses and those of fit",
 #
 # Two details of the code come up again and again. A network with one output returns a
 # column of shape `(N, 1)`, so the targets must also form a column: `[:, None]` turns
-# `(N,)` into `(N, 1)`, and `[:, 0]` takes the column out again. When you only want a
-# network's outputs, you need no slopes, so you put the call inside `torch.no_grad()`. The
-# first trap is about the output of a model that answers a binary question. (A trap's
-# number is only its name. The lesson presents each trap once you know what the trap
-# needs, so 01.2 comes first and 01.1 fourth.)
+# `(N,)` into `(N, 1)`, and `[:, 0]` turns it back. When you only want a network's
+# outputs, you need no slopes, so you put the call inside `torch.no_grad()`. The first
+# trap is about the output of a model that answers a binary question. (A trap's number is
+# only its name. The lesson presents each trap once you know what the trap needs, so 01.2
+# comes first and 01.1 fourth.)
 
 # %% [markdown] trap="01.2" role="situation" core=true fault="a logit is cut at 0.5 as if it were a probability" symptom="classifier misses most positives although accuracy is high"
 # ## An alarm at one half
@@ -535,8 +535,8 @@ print(f"a logit of 0.5 is a probability of {needed:.3f}")
 print(f"eights found: {recall(alarm):.2f} -> {recall(repaired):.2f}")
 
 # %% trap="01.2" role="repair"
-claim("additional eights found, as a fraction of all eights",
-      recall(repaired) - recall(alarm), above=0.08)
+claim("additional eights that the repaired alarm finds, as a fraction of "
+      "all eights", recall(repaired) - recall(alarm), above=0.08)
 
 # %% [markdown] trap="01.2" role="more" topics="a threshold at logit 0 · the eights that are still missed · a sigmoid inside the model"
 # You can put the score through a sigmoid and compare the probability with 0.5, or compare
@@ -546,9 +546,9 @@ claim("additional eights found, as a fraction of all eights",
 
 # %% trap="01.2" role="more"
 claim("lowest score (no probability is negative)", score.min(), below=0)
-claim("a logit of 0.5 as a probability", needed,
+claim("probability that corresponds to a logit of 0.5", needed,
       expected=0.622, within=0.001)
-claim("images on which the two comparisons disagree",
+claim("images on which the two comparisons raise different alarms",
       (repaired != (score > 0)).sum(), expected=0)
 
 # %% [markdown] trap="01.2" role="more"
@@ -566,7 +566,7 @@ with torch.no_grad():
 print(f"eights found with a hidden layer: {more:.2f}")
 
 # %% trap="01.2" role="more"
-claim("eights found with a hidden layer", more, above=0.6)
+claim("fraction of the eights found with a hidden layer", more, above=0.6)
 claim("accuracy of an alarm that never rings", (~truth).float().mean(),
       above=0.88)
 
@@ -587,9 +587,10 @@ print(f"a sigmoid in the model: eights found {probabilities:.2f} with the "
       f"loss for probabilities, {logits:.2f} with the one for logits")
 
 # %% trap="01.2" role="more"
-claim("fraction of eights found, loss for probabilities",
-      probabilities, above=0.3)
-claim("fraction of eights found, loss for logits", logits, below=0.1)
+claim("fraction of the eights found with a final sigmoid and the loss for "
+      "probabilities", probabilities, above=0.3)
+claim("fraction of the eights found with a final sigmoid and the loss for "
+      "logits", logits, below=0.1)
 
 # %% [markdown] trap="01.2" role="folklore"
 # **Told:** Put a sigmoid at the end of the model, so that it outputs probabilities.
@@ -658,10 +659,10 @@ for activation in (nn.Identity, nn.Tanh, nn.ReLU):
 print({name: f"{score:.2f}" for name, score in scores.items()})
 
 # %% role="concept"
-claim("fraction of new points right without an activation",
-      scores["Identity"], below=0.75)
-claim("fraction right with tanh", scores["Tanh"], above=0.9)
-claim("fraction right with ReLU", scores["ReLU"], above=0.9)
+claim("accuracy on new points without an activation", scores["Identity"],
+      below=0.75)
+claim("accuracy on new points with tanh", scores["Tanh"], above=0.9)
+claim("accuracy on new points with ReLU", scores["ReLU"], above=0.9)
 
 # %% role="concept"
 plot_bars(scores, xlabel="fraction of new points right",
@@ -803,15 +804,16 @@ measured("01.4", 100 * (healthy(x_normal) <= 0).float().mean(0).max(),
          right=(64, 96))
 
 # %% trap="01.4" role="look"
-claim("healthy units that the detector flags, of 64",
-      alarms["healthy"], above=60)
+claim("healthy units that the detector flags, out of 64", alarms["healthy"],
+      above=60)
 
 # %% [markdown] trap="01.4" role="look"
 # In the healthy layer, no unit is dead, although some units are off for most rows. In the
 # sunk layer, every unit is dead:
 
 # %% trap="01.4" role="look"
-claim("sunk units off for every row, of 64", dead["sunk"], expected=64)
+claim("sunk units that are off for every row, out of 64", dead["sunk"],
+      expected=64)
 
 # %% [markdown] trap="01.4" role="why"
 # Weights are negative as often as positive, so on centred inputs a fresh ReLU unit is, on
@@ -851,15 +853,14 @@ print(f"accuracy: dead {score_dead:.2f}, leaky {score_leaky:.2f}")
 # inputs, such as leaky ReLU.
 
 # %% trap="01.4" role="repair"
-claim("largest change of a dead unit's weight, 200 steps of Adam",
+claim("largest change of a dead unit's weight in 200 steps of Adam",
       moves["dead"], expected=0)
 
 # %% [markdown] trap="01.4" role="repair"
 # With leaky ReLU, the weights move and the network learns the task:
 
 # %% trap="01.4" role="repair"
-claim("fraction right on this linear task, leaky ReLU", score_leaky,
-      above=0.9)
+claim("accuracy on the linear task with leaky ReLU", score_leaky, above=0.9)
 
 # %% [markdown] trap="01.4" role="repair"
 # A function is *saturated* where its slope is nearly zero, so that little of the gradient
@@ -879,12 +880,14 @@ activations
 
 # %% trap="01.4" role="more"
 share = (healthy(x_normal) < 0).float().mean()
-claim("healthy units off for every row", dead["healthy"], expected=0)
+claim("healthy units that are off for every row", dead["healthy"],
+      expected=0)
 claim("fraction of zeros among all outputs of the healthy layer", share,
       expected=0.5, within=0.06)
 claim("largest change of a weight with leaky ReLU", moves["leaky"],
       above=0.01)
-claim("fraction right with the dead layer", score_dead, below=0.6)
+claim("accuracy on the linear task with the dead layer", score_dead,
+      below=0.6)
 
 # %% [markdown] trap="01.4" role="more"
 # Far below zero, a leaky unit computes a straight line, so a layer of such units learns
@@ -905,9 +908,9 @@ for name, activation in (("leaky, sunk", nn.LeakyReLU(0.1)),
 print(*(f"{name}: {score:.2f}" for name, score in bends.items()), sep="\n")
 
 # %% trap="01.4" role="more"
-claim("fraction right on XOR, leaky and sunk", bends["leaky, sunk"],
-      below=0.8)
-claim("fraction right on XOR, fresh ReLU", bends["ReLU, fresh"],
+claim("accuracy on XOR with a leaky layer whose biases were all -5",
+      bends["leaky, sunk"], below=0.8)
+claim("accuracy on XOR with a fresh ReLU layer", bends["ReLU, fresh"],
       above=0.9)
 
 # %% [markdown] trap="01.4" role="more"
@@ -934,10 +937,10 @@ claim("units that count as off in a layer of NaN",
 # %% [markdown] trap="01.4" role="more"
 # Can training kill units? Train 64 ReLU units on the digits with SGD at a learning rate
 # of 2, nearly seven times the rate of this stage's first network. Then lower the rate to
-# 0.1 and keep training. Train a second network at a rate of 100 and with another loss,
-# the *squared error* `F.mse_loss`: the mean of the squared differences between outputs
-# and targets. To compare ten outputs with a label, `F.one_hot` writes the label as nine
-# zeros and a 1.
+# 0.1 and keep training. Train a second network at a rate of 100 and with a different
+# loss, the *squared error* `F.mse_loss`: the mean of the squared differences between
+# outputs and targets. To compare ten outputs with a label, `F.one_hot` writes the label
+# as nine zeros and a 1.
 
 # %% trap="01.4" role="more"
 def digit_net():
@@ -958,10 +961,11 @@ print(f"fraction off for every row: {start[1] / 64:.1f} fresh, "
       f"{burnt.sum() / 64:.1f} after rate 2")
 
 # %% trap="01.4" role="more"
-claim("fresh units off for every row, of 64", start[1], below=16)
-claim("units off for every row after 200 steps at rate 2", burnt.sum(),
-      above=40)
-claim("dead units that recover in 300 steps at rate 0.1", back.sum(),
+claim("fresh units that are off for every row, out of 64", start[1],
+      below=16)
+claim("units that are off for every row after 200 steps at a rate of 2",
+      burnt.sum(), above=40)
+claim("dead units that recover in 300 steps at a rate of 0.1", back.sum(),
       expected=0)
 
 # %% trap="01.4" role="more"
@@ -975,7 +979,7 @@ print(f"fraction flagged on digits: {start[0] / 64:.1f} fresh, "
       f"{zeros(good)[0] / 64:.1f} trained")
 
 # %% trap="01.4" role="more"
-claim("is the last loss finite, for squared error at rate 100",
+claim("is the last loss finite with squared error at a rate of 100",
       torch.tensor(losses[-1]).isfinite(), expected=False)
 
 # %% [markdown] trap="01.4" role="more"
@@ -984,9 +988,10 @@ claim("is the last loss finite, for squared error at rate 100",
 # rate gets the digits right, but it still sets off the alarm:
 
 # %% trap="01.4" role="more"
-claim("fresh units that the 20 % alarm flags on digits", start[0],
+claim("fresh units that the 20 % alarm flags on the digits", start[0],
       above=20)
-claim("trained units that the alarm flags", zeros(good)[0], above=10)
+claim("trained units that the 20 % alarm flags on the digits",
+      zeros(good)[0], above=10)
 claim("fraction of the digits that the trained network gets right",
       accuracy(good, x_test, y_test), above=0.93)
 
@@ -1078,10 +1083,10 @@ plot_lines(grid[::8].tolist(),
 # %% role="concept"
 random = [pieces((grid[:, None] - torch.rand(8)).relu() @ torch.randn(8))
           for _ in range(100)]
-claim("pieces of four layers of two units", pieces(folded["4 layers"]),
-      expected=16)
-claim("most pieces, among 100 random layers of eight units", max(random),
-      below=10)
+claim("straight pieces that four layers of two units make",
+      pieces(folded["4 layers"]), expected=16)
+claim("most pieces that any of 100 random layers of eight units makes",
+      max(random), below=10)
 
 # %% [markdown] role="concept"
 # ## What the universal approximation theorem says
@@ -1131,9 +1136,9 @@ plot_bars(found, xlabel="fraction of 50 random starts that solve XOR",
               "minority with two units to nearly 1 with sixteen.")
 
 # %% role="concept"
-claim("fraction of starts that solve XOR, two units", found["2 units"],
+claim("fraction of starts that solve XOR with two units", found["2 units"],
       below=0.6)
-claim("fraction of starts that solve XOR, sixteen units",
+claim("fraction of starts that solve XOR with sixteen units",
       found["16 units"], above=0.9)
 
 # %% [markdown] role="concept"
@@ -1162,7 +1167,7 @@ back, = torch.autograd.grad(h, a)
 print(f"by hand {product:.5f}, by autograd {back:.5f}")
 
 # %% role="concept"
-claim("gap between the gradients by hand and by autograd",
+claim("gap between the gradient by hand and the gradient from autograd",
       (back - product).abs(), below=1e-6)
 
 # %% [markdown] role="concept"
@@ -1230,16 +1235,15 @@ print(f"test digits right with eight layers of ReLU: {share:.2f}")
 measured("01.3", 1)
 
 # %% trap="01.3" role="look"
-claim("first gradient norm divided by the last, untrained sigmoids",
-      first / last,
-      below=0.25 ** 8)
+claim("untrained sigmoids: first layer's gradient norm divided by the "
+      "last layer's", first / last, below=0.25 ** 8)
 
 # %% [markdown] trap="01.3" role="look"
 # The slopes are only half of the story. And the ReLU stack, where the slope is 1, has
 # learned nothing:
 
 # %% trap="01.3" role="look"
-claim("fraction right with eight default ReLU layers, SGD at 0.03",
+claim("accuracy with eight default ReLU layers and SGD at a rate of 0.03",
       share, below=0.3)
 
 # %% [markdown] trap="01.3" role="why"
@@ -1270,8 +1274,8 @@ plot_lines(range(1, 10), norms, xlabel="layer, input to output", logy=True,
                "for ReLU with He and tanh with Xavier stay level.")
 
 # %% trap="01.3" role="why"
-claim("first gradient norm divided by the last, default ReLU",
-      ratios["ReLU, default"], below=0.1)
+claim("default ReLU: first layer's gradient norm divided by the last "
+      "layer's", ratios["ReLU, default"], below=0.1)
 
 # %% trap="01.3" role="repair"
 fit(stacks["ReLU + He"], x_train, y_train, steps=300, lr=3e-2,
@@ -1280,8 +1284,7 @@ share_he = accuracy(stacks["ReLU + He"], x_test, y_test)
 print(f"test digits right with eight layers of ReLU and He: {share_he:.2f}")
 
 # %% trap="01.3" role="repair"
-claim("fraction right with the same ReLU layers and He init", share_he,
-      above=0.5)
+claim("accuracy with the same ReLU layers and He init", share_he, above=0.5)
 
 # %% [markdown] trap="01.3" role="more" topics="what the quarter bounds · sigmoids at ten times the rate · tanh with Xavier"
 # With He and with Xavier init, the first gradient norm is of the same order of magnitude
@@ -1295,12 +1298,12 @@ loud = gradient_norms(stack(
     nn.Sigmoid, lambda w: nn.init.xavier_normal_(w, gain=4)))
 
 # %% trap="01.3" role="more"
-claim("first gradient norm divided by the last, ReLU with He",
-      ratios["ReLU + He"], above=0.2)
-claim("first gradient norm divided by the last, tanh with Xavier",
-      ratios["tanh + Xavier"], above=0.2)
-claim("first gradient norm divided by the last, large sigmoid weights",
-      loud[0] / loud[-1], above=0.25 ** 8)
+claim("ReLU with He init: first layer's gradient norm divided by the last "
+      "layer's", ratios["ReLU + He"], above=0.2)
+claim("tanh with Xavier init: first layer's gradient norm divided by the "
+      "last layer's", ratios["tanh + Xavier"], above=0.2)
+claim("sigmoids with large weights: first layer's gradient norm divided "
+      "by the last layer's", loud[0] / loud[-1], above=0.25 ** 8)
 
 # %% [markdown] trap="01.3" role="more"
 # Do the stacks of tanh and sigmoid layers learn? With Adam at a rate of 0.003, the tanh
@@ -1317,11 +1320,11 @@ score_sigmoid = share_read(stack(nn.Sigmoid), 3e-3)
 score_faster = share_read(stack(nn.Sigmoid), 3e-2)
 
 # %% trap="01.3" role="more"
-claim("fraction right with eight tanh layers, Xavier and Adam",
-      score_tanh, above=0.9)
-claim("fraction right with eight sigmoids and Adam (guessing: 0.1)",
+claim("accuracy with eight tanh layers, Xavier init and Adam", score_tanh,
+      above=0.9)
+claim("accuracy with eight sigmoid layers and Adam (guessing: 0.1)",
       score_sigmoid, below=0.3)
-claim("fraction right with eight sigmoids, ten times the rate",
+claim("accuracy with eight sigmoid layers and Adam at ten times the rate",
       score_faster, below=0.3)
 
 # %% [markdown] trap="01.3" role="folklore"
@@ -1448,13 +1451,15 @@ print(f"largest change of a stored mean: {drift:.3f}")
 measured("01.1", 1)
 
 # %% trap="01.1" role="look"
-claim("fraction of labels on which the passes differ", flips, above=0.02)
+claim("fraction of predicted labels that differ between the two passes",
+      flips, above=0.02)
 
 # %% [markdown] trap="01.1" role="look"
 # Without the dropout layer, both passes return the same outputs:
 
 # %% trap="01.1" role="look"
-claim("gap between two passes without the dropout layer", gap, expected=0)
+claim("largest gap between the outputs of two passes without the dropout "
+      "layer", gap, expected=0)
 
 # %% [markdown] trap="01.1" role="look"
 # But with or without the dropout layer, the classifier is no longer the one that you
@@ -1517,14 +1522,15 @@ print(f"largest change of a stored mean: {drift:.3f}")
 score = accuracy(net, x_test, y_test)
 
 # %% trap="01.1" role="repair"
-claim("largest gap between two calls in eval mode", gap, expected=0)
+claim("largest gap between the outputs of two calls in eval mode", gap,
+      expected=0)
 
 # %% [markdown] trap="01.1" role="more" topics="a plain net in train mode · BatchNorm on the same batch"
 # In eval mode, the stored statistics do not change, and the classifier gets the digits right:
 
 # %% trap="01.1" role="more"
 claim("largest change of a stored mean in eval mode", drift, expected=0)
-claim("fraction of the test digits right", score, expected=0.97,
+claim("accuracy on the test digits in eval mode", score, expected=0.97,
       within=0.02)
 
 # %% [markdown] trap="01.1" role="more"
@@ -1542,12 +1548,12 @@ print({name: f"{gap:.1f}" for name, gap in gaps.items()},
       f"in a smaller batch: {moved:.1f}")
 
 # %% trap="01.1" role="more"
-claim("gap between two calls, plain MLP in train mode", gaps["plain"],
-      expected=0)
-claim("gap between two calls, BatchNorm on the same batch",
+claim("largest gap between two calls of a plain MLP in train mode",
+      gaps["plain"], expected=0)
+claim("largest gap between two calls with BatchNorm on the same batch",
       gaps["BatchNorm"], expected=0)
-claim("gap for ten images when their batch is smaller, BatchNorm", moved,
-      above=0.05)
+claim("largest change of ten images' outputs with BatchNorm in a smaller "
+      "batch", moved, above=0.05)
 
 # %% [markdown] trap="01.1" role="folklore"
 # **Told:** A model in train mode returns something different in every call. **Measured:**
@@ -1641,7 +1647,7 @@ print(f"operations for 1,000 elements: {loop.count:,}")
 measured("01.5", loop.count, right=(3000, 9000))
 
 # %% trap="01.5" role="look"
-claim("operations per element", loop.count / 1000, above=4)
+claim("operations per element in the loop", loop.count / 1000, above=4)
 
 # %% [markdown] trap="01.5" role="why"
 # Every operation costs a fixed amount of time before it touches a single value. Python
@@ -1687,10 +1693,9 @@ plot_lines(lengths, counts, logx=True, logy=True, xlabel="elements",
 # The results agree up to rounding, and a longer tensor needs no additional operation:
 
 # %% trap="01.5" role="more"
-claim("largest gap between the loop's result and the whole tensor's",
-      (fast - slow).abs().max(), expected=0,
-      within=1e-6)
-claim("additional operations for 100,000 elements",
+claim("largest gap between the loop's result and the result for the whole "
+      "tensor", (fast - slow).abs().max(), expected=0, within=1e-6)
+claim("additional operations for 100,000 elements instead of 1,000",
       longer.count - whole.count, expected=0)
 
 # %% trap="01.5" role="exercise" points=2 difficulty=2 minutes=10
@@ -1760,8 +1765,8 @@ print(*(f"{name}: {', '.join(kinds)}" for name, kinds in used.items()),
 claim("activations other than GELU in the vision transformer",
       len(set(used["vit_b_16"]) ^ {"GELU"}), expected=0)
 default = nn.TransformerEncoderLayer(8, 2).activation
-claim("activation of PyTorch's encoder layer at -1 (GELU: -0.159)",
-      default(torch.tensor(-1.0)), expected=0)
+claim("output at -1 of the activation in PyTorch's encoder layer (GELU: "
+      "-0.159)", default(torch.tensor(-1.0)), expected=0)
 claim("largest gap between GELU and its approximation by tanh",
       (F.gelu(z) - F.gelu(z, approximate="tanh")).abs().max(), below=1e-3)
 
@@ -1780,13 +1785,13 @@ deep, wide = parameters(10, 256, 256, 256, 1), parameters(10, 100_000, 1)
 print(f"three layers of 256: {deep:,}   one layer of 100,000: {wide:,}")
 
 # %% role="concept"
-claim("the wide network's parameters divided by the deep network's",
-      wide / deep, expected=9, within=0.2)
+claim("number of parameters of the wide network divided by the deep "
+      "network's", wide / deep, expected=9, within=0.2)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each choice says why it is right or wrong.
+# Think first, then pick a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. What can a network of five `nn.Linear` layers without activations represent?**
@@ -1828,9 +1833,9 @@ claim("the wide network's parameters divided by the deep network's",
 # ## On a GPU: compute, memory or launches?
 #
 # A forward pass can be slow for three reasons: the arithmetic takes a long time
-# (compute), the data take a long time to arrive (memory), or the GPU waits for its next
-# order (launches). Each cause has its own cure, and the wrong cure does nothing. You can
-# skip this section until you use a GPU.
+# (compute), the data take a long time to arrive (memory), or the GPU waits until the CPU
+# launches the next operation (launches). Each cause has its own cure, and the wrong cure
+# does nothing. You can skip this section until you use a GPU.
 #
 # **Before you run anything:** GELU on an 8192 x 8192 tensor needs about 1/1600 of the
 # arithmetic of the Linear layer before it. Would you guess that GELU takes 1/1600 of the
@@ -1878,11 +1883,11 @@ net = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
 asked = operations(lambda: net(torch.randn(8, 64)))
 
 # %% role="gpu"
-claim("intensity of a square Linear of 8192, n / 3",
+claim("arithmetic intensity of a square Linear of size n = 8192 (n / 3)",
       counted["linear", 8192, 8192], expected=8192 / 3, within=1e-6)
-claim("intensity of a Linear with one row, FLOP/byte",
+claim("arithmetic intensity of a Linear for one row, in FLOP/byte",
       counted["linear", 1, 8192], expected=1, within=0.001)
-claim("operations in Linear, GELU and Linear: one each",
+claim("operations in Linear, GELU and Linear, one each",
       asked["aten::addmm"][0] + asked["aten::gelu"][0], expected=3)
 
 # %% [markdown] role="gpu"

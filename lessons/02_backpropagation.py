@@ -78,7 +78,7 @@ loss = (leaves[0] * x + leaves[1] - y) ** 2
 loss.backward()
 
 # %% role="concept"
-claim("loss", loss, expected=12.25)
+claim("loss at w = 3 and b = 0.5", loss, expected=12.25)
 claim("dL/dw from autograd (expected: dL/dw by hand)",
       leaves[0].grad, expected=d_w)
 claim("dL/db from autograd (expected: dL/db by hand)",
@@ -143,8 +143,8 @@ a = torch.tensor(3.0, requires_grad=True)
 print(a.grad)
 
 # %% role="concept"
-claim("gradient at a = 3: 3 + 3 from the square, 5 from 5 * a",
-      a.grad, expected=11)
+claim("gradient of a * a + 5 * a at a = 3 (3 + 3 from the square, 5 from "
+      "5 * a)", a.grad, expected=11)
 
 # %% [markdown] role="concept"
 # *Skip connections* rely on this sum of gradients. A *residual block* is a small part of
@@ -218,8 +218,8 @@ gap = max((ours - theirs).abs().max() for ours, theirs in zip(
     (d_weight, d_x, d_bias), by_autograd))
 
 # %% role="concept"
-claim("largest gap between our three gradients and autograd's", gap,
-      below=1e-5)
+claim("largest gap between our three gradients and autograd's gradients",
+      gap, below=1e-5)
 
 # %% [markdown] role="concept"
 # You need not learn the formulas by heart. A gradient has the shape of its tensor, and
@@ -265,7 +265,8 @@ print(f"vector: {4 * numbers / 1e3:.0f} kB   "
       f"Jacobian: {4 * numbers ** 2 / 1e9:.2f} GB")
 
 # %% role="concept"
-claim("largest gap between backward and v @ J", gap, below=1e-5)
+claim("largest gap between autograd's vector-Jacobian product and v @ J",
+      gap, below=1e-5)
 claim("bytes in the Jacobian of one layer",
       4 * numbers ** 2, above=1e9)
 
@@ -325,10 +326,10 @@ kept = {rows: saved_bytes(lambda: net(torch.randn(rows, 256)),
 print({rows: f"{bytes:,}" for rows, bytes in kept.items()})
 
 # %% role="concept"
-claim("bytes for 64 rows: the input and two ReLU results", kept[64],
+claim("bytes kept for 64 rows (the input and two ReLU results)", kept[64],
       expected=3 * 64 * 256 * 4)
-claim("bytes for twice as many rows, fp32, no norm layers", kept[128],
-      expected=2 * kept[64])
+claim("bytes kept for twice as many rows, in float32 without norm layers",
+      kept[128], expected=2 * kept[64])
 
 # %% [markdown] role="concept"
 # You can use a graph only once. `backward()` frees the tensors that the graph kept, so a
@@ -374,7 +375,7 @@ for _ in range(60):
     losses.append(loss.item())           # item(): only the number
 
 # %% role="concept"
-claim("last loss of the loop, divided by its first",
+claim("last loss of the loop divided by its first loss",
       losses[-1] / losses[0], below=0.01)
 
 # %% role="concept"
@@ -464,8 +465,8 @@ plot_lines(range(800), {name: [max(loss, 1e-6) for loss in losses]
                "ten.")
 
 # %% trap="02.1" role="look"
-claim("highest loss in batches of 8, divided by the first loss",
-      max(pushed) / pushed[0], above=100)
+claim("highest loss divided by the first loss, in batches of 8 without "
+      "zero_grad", max(pushed) / pushed[0], above=100)
 
 # %% [markdown] trap="02.1" role="look"
 # On all rows, the loss neither settles nor diverges. In batches of 8, it grows by several
@@ -481,8 +482,8 @@ for _ in range(4):                        # equal batches, no step
 print("norms:", [f"{norm / norms[0]:.0f}x" for norm in norms])
 
 # %% trap="02.1" role="look"
-claim("gradient norm after four calls, divided by the norm after one",
-      norms[3] / norms[0], expected=4, within=1e-4)
+claim("gradient norm after four calls of backward divided by the norm "
+      "after one call", norms[3] / norms[0], expected=4, within=1e-4)
 
 # %% [markdown] trap="02.1" role="why"
 # `backward` *adds* to `.grad`. If nothing clears or rescales `.grad`, each step uses the
@@ -525,12 +526,12 @@ arguments = inspect.signature(torch.optim.Optimizer.zero_grad).parameters
 print(arguments["set_to_none"])
 
 # %% trap="02.1" role="more"
-claim("largest gap to the losses with momentum 1 in 40 steps",
-      gap, below=1e-3)
-claim("all rows: highest of the last 100 losses / first loss",
-      max(piled[-100:]) / piled[0], above=0.2)
-claim("all rows: highest loss / first loss",
-      max(piled) / piled[0], below=2)
+claim("largest gap between the losses without zero_grad and with a "
+      "momentum of 1", gap, below=1e-3)
+claim("highest of the last 100 losses divided by the first, on all rows "
+      "without zero_grad", max(piled[-100:]) / piled[0], above=0.2)
+claim("highest loss divided by the first loss, on all rows without "
+      "zero_grad", max(piled) / piled[0], below=2)
 claim("is set_to_none on by default",
       arguments["set_to_none"].default, expected=True)
 
@@ -557,10 +558,10 @@ none, zeros = after_idle_step(True), after_idle_step(False)
 print(f"an idle step of Adam: {none:.3f} with None, {zeros:.3f} with zeros")
 
 # %% trap="02.1" role="more"
-claim("weight after the idle step with None: Adam leaves it alone", none,
-      expected=0.9, within=1e-3)
-claim("weight after the idle step with zeros: Adam moves it on", zeros,
-      expected=0.833, within=1e-3)
+claim("weight after an idle step of Adam with a gradient of None "
+      "(unchanged)", none, expected=0.9, within=1e-3)
+claim("weight after an idle step of Adam with a gradient of zeros (moved)",
+      zeros, expected=0.833, within=1e-3)
 
 # %% [markdown] trap="02.1" role="more"
 # With `zero_grad` back in place, the loss in batches of 8 rows also falls to zero:
@@ -584,7 +585,7 @@ claim("loss after 800 steps in batches of 8 with zero_grad", calm[-1],
 # %% trap="02.1" role="exercise" points=3 difficulty=2 minutes=10
 def train_step(model: nn.Module, opt: torch.optim.Optimizer,
                x: torch.Tensor, y: torch.Tensor) -> float:
-    """Make one optimizer step on the mean squared error over all rows.
+    """Take one optimizer step on the mean squared error over all rows.
 
     Args:
         model: some of its parameters may be frozen, some unused.
@@ -659,9 +660,8 @@ print(f"gradient with ones / gradient of the mean: {ratio:.1f}")
 measured("02.2", 1)
 
 # %% trap="02.2" role="look"
-claim("gradient norm with ones, divided by the norm for the mean loss",
-      ratio, expected=64,
-      within=0.01)
+claim("gradient norm with the vector of ones divided by gradient norm of "
+      "the mean loss", ratio, expected=64, within=0.01)
 
 # %% [markdown] trap="02.2" role="look"
 # Does the larger scale do any harm? Train with both gradients, at a learning rate that
@@ -695,7 +695,8 @@ plot_bars({"the mean": calm, "ones": wild},
               "near two with the mean and above twenty with ones.")
 
 # %% trap="02.2" role="look"
-claim("worst loss with ones at the same learning rate", wild, above=20)
+claim("highest loss in 20 steps with the vector of ones, at the same "
+      "learning rate", wild, above=20)
 
 # %% [markdown] trap="02.2" role="why"
 # Each row has its own loss, and each loss has a gradient. `backward(v)` multiplies
@@ -720,18 +721,17 @@ as_vector = gradient(losses_by_row(), counts / counts.sum())
 as_scalar = gradient((counts * losses_by_row()).sum() / counts.sum())
 
 # %% trap="02.2" role="repair"
-claim("largest gap between the vector and the weighted mean",
-      (as_vector - as_scalar).abs().max(), below=1e-6)
+claim("largest gap between the gradients from the vector and from the "
+      "weighted mean", (as_vector - as_scalar).abs().max(), below=1e-6)
 
 # %% [markdown] trap="02.2" role="more" topics="a rate of 0.5 that acts like 32 · torch's class weights"
 # Check the height of the bar for the mean, and the learning rate at which the mean loss
 # leads to the same steps as the vector of ones:
 
 # %% trap="02.2" role="more"
-claim("worst loss with the mean", calm, below=2.6)
-claim("rate at which the mean loss takes the same steps as the ones",
-      0.5 * ratio, expected=32,
-      within=0.01)
+claim("highest loss in 20 steps with the mean", calm, below=2.6)
+claim("learning rate at which the mean loss leads to the same steps as "
+      "the vector of ones", 0.5 * ratio, expected=32, within=0.01)
 
 # %% [markdown] trap="02.2" role="more"
 # PyTorch's own class weights produce the same gradient:
@@ -740,8 +740,8 @@ claim("rate at which the mean loss takes the same steps as the ones",
 classes = torch.ones(10)
 classes[8] = 5.0
 built_in = F.cross_entropy(reader(x_train[:64]), y_train[:64], classes)
-claim("largest gap to PyTorch's gradient with class weights",
-      (as_scalar - gradient(built_in)).abs().max(), below=1e-6)
+claim("largest gap between our gradient and PyTorch's gradient with class "
+      "weights", (as_scalar - gradient(built_in)).abs().max(), below=1e-6)
 
 # %% [markdown] trap="02.2" role="folklore"
 # **Told:** Reduce the losses with `(weights * losses).sum()`, or pass a vector of ones,
@@ -832,7 +832,7 @@ print("judge:", judge.weight.grad is not None,
       "  generator:", generator.weight.grad is not None)
 
 # %% role="concept"
-claim("does the generator have a gradient",
+claim("does the generator get a gradient",
       generator.weight.grad is not None, expected=False)
 
 # %% role="concept"
@@ -908,8 +908,8 @@ print(f"got    {x.grad.tolist()}")
 print(f"truth  {[round(t, 3) for t in truth.tolist()]}")
 
 # %% trap="02.3" role="look"
-claim("largest gradient after the edit of y.data",
-      x.grad.abs().max(), expected=0)
+claim("largest gradient of x after the edit of y.data", x.grad.abs().max(),
+      expected=0)
 
 # %% trap="02.3" role="look"
 plot_columns({f"{side}, x = {v:g}": g for v, t, got in zip(
@@ -969,11 +969,11 @@ doubled.sum().backward()
 print(x.grad)
 
 # %% trap="02.3" role="more"
-claim("gradient after the same edit of 2x", x.grad[0], expected=2)
+claim("gradient of x after the same edit of 2 * x", x.grad[0], expected=2)
 claim("true slope of the sigmoid at 1",
       truth[0], expected=0.197, within=1e-3)
-claim("largest value of y itself after the edit for the plot",
-      edited.abs().max(), expected=0)
+claim("largest value of y after the edit of y.data", edited.abs().max(),
+      expected=0)
 
 # %% [markdown] trap="02.3" role="more"
 # If you edit the detached tensor with PyTorch, autograd counts the edit. If you edit it
@@ -996,8 +996,9 @@ y.sum().backward()
 print(f"detach: noticed {noticed}   numpy: {x.grad.tolist()}")
 
 # %% trap="02.3" role="more"
-claim("is an edit of the detached tensor noticed", noticed, expected=True)
-claim("largest gradient after an edit with NumPy, no error",
+claim("does backward notice an edit of the detached tensor", noticed,
+      expected=True)
+claim("largest gradient of x after an edit with NumPy (no error)",
       x.grad.abs().max(), expected=0)
 
 # %% trap="02.3" role="exercise" points=2 difficulty=2 minutes=8
@@ -1077,8 +1078,8 @@ print(f"error: {by_four:.0%}; labelled rows in each part: "
 measured("02.4", 2)
 
 # %% trap="02.4" role="look"
-claim("error when divided by 4, as a fraction of the norm", by_four,
-      above=1 / 4)
+claim("relative error of the gradient when each loss is divided by 4, "
+      "with padding", by_four, above=1 / 4)
 
 # %% [markdown] trap="02.4" role="why"
 # Each part's loss is the mean over its *labelled* rows. The first part has only two
@@ -1105,12 +1106,13 @@ by_labels = error(gradient_of(x, y) * int((y >= 0).sum()) / labelled
 print(f"error: {by_four:.0%} divided by 4, {by_labels:.0%} by share")
 
 # %% trap="02.4" role="repair"
-claim("error when weighted by the share of the labelled rows",
-      by_labels, below=1e-5)
+claim("relative error when each loss is weighted by its share of the "
+      "labelled rows", by_labels, below=1e-5)
 
 # %% [markdown] trap="02.4" role="more" topics="a smaller last part · BatchNorm · Adam hides a factor"
 # Without padding, you can weight each part by its share of the rows. With 28 rows, the
-# last part has only 4 rows, and if you divide by 4, each of these rows counts twice:
+# last part has only 4 rows, and if you divide each loss by the number of parts, each row
+# of the last part counts twice:
 
 # %% trap="02.4" role="more"
 wanted = inputs @ torch.randn(16, 1)
@@ -1138,14 +1140,14 @@ normed = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(),
 with_norm = off(normed, 32, lambda n: n / 32)
 
 # %% trap="02.4" role="more"
-claim("relative error when divided by 4, equal parts",
-      off(model, 32, lambda n: 1 / 4), below=1e-5)
-claim("relative error when divided by 4, a smaller last part",
-      off(model, 28, lambda n: 1 / 4), above=0.05)
-claim("relative error when weighted by the share of the rows",
+claim("relative error when each loss is divided by 4, with equal parts "
+      "without padding", off(model, 32, lambda n: 1 / 4), below=1e-5)
+claim("relative error when each loss is divided by 4, with a smaller last "
+      "part", off(model, 28, lambda n: 1 / 4), above=0.05)
+claim("relative error when each loss is weighted by its share of the rows",
       off(model, 28, lambda n: n / 28), below=1e-5)
-claim("relative error with BatchNorm, weighted by share", with_norm,
-      above=0.15)
+claim("relative error with BatchNorm when each loss is weighted by its "
+      "share of the rows", with_norm, above=0.15)
 
 # %% [markdown] trap="02.4" role="more"
 # In train mode, BatchNorm computes its statistics over 8 rows instead of 32, and no
@@ -1176,12 +1178,12 @@ once = accumulate(model, 32, undivided, size=32).norm()
 ratio = (accumulate(model, 32, undivided).norm() / once).item()
 
 # %% trap="02.4" role="more"
-claim("norm of the undivided gradient / the whole batch's norm", ratio,
-      expected=4, within=1e-3)
-claim("largest gap between Adam's weights in the two runs",
-      (adam_big - adam_small).abs().max(), below=1e-4)
-claim("final loss of SGD, whole batch", sgd_big, below=2)
-claim("final loss of SGD, four undivided parts", sgd_small, above=1000)
+claim("norm of the undivided gradient divided by norm of the whole "
+      "batch's gradient", ratio, expected=4, within=1e-3)
+claim("largest gap between Adam's weights with the whole batch and with "
+      "undivided parts", (adam_big - adam_small).abs().max(), below=1e-4)
+claim("final loss of SGD with the whole batch", sgd_big, below=2)
+claim("final loss of SGD with four undivided parts", sgd_small, above=1000)
 
 # %% [markdown] trap="02.4" role="more"
 # You can check gradient accumulation with a test of a whole training loop. `same` runs
@@ -1229,7 +1231,7 @@ claim("final loss of SGD, four undivided parts", sgd_small, above=1000)
 # %% trap="02.4" role="exercise" points=4 difficulty=3 minutes=15
 def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
                batches: list) -> float:
-    """Make one optimizer step on the mean cross-entropy over all rows.
+    """Take one optimizer step on the mean cross-entropy over all rows.
 
     Args:
         model, opt: the model and its optimizer.
@@ -1354,7 +1356,7 @@ plot_columns({f"batch {n}": kept / 1000 for n, kept in enumerate(held, 1)},
                  "is higher than the one before by the same amount.")
 
 # %% trap="02.5" role="look"
-claim("bytes that batches 2 to 4 add, divided by what batch 2 adds",
+claim("bytes that batches 2 to 4 add divided by bytes that batch 2 adds",
       (held[3] - held[0]) / each, expected=3)
 
 # %% [markdown] trap="02.5" role="look"
@@ -1369,7 +1371,7 @@ claim("bytes held after the sum is deleted", held_bytes(), expected=0)
 # With `.item()`, no graph outlives its batch:
 
 # %% trap="02.5" role="look"
-claim("most bytes held after a batch, with item()", max(left), expected=0)
+claim("most bytes held after any batch, with item()", max(left), expected=0)
 
 # %% [markdown] trap="02.5" role="why"
 # `total` is a tensor with a graph, and its graph contains the graph of every batch.
@@ -1391,7 +1393,7 @@ for switch in (torch.no_grad, torch.inference_mode):
 print({name: f"{bytes / 1000:.0f} kB" for name, bytes in spent.items()})
 
 # %% trap="02.5" role="repair"
-claim("bytes kept by no_grad", spent["no_grad"], expected=0)
+claim("bytes kept for backward under no_grad", spent["no_grad"], expected=0)
 
 # %% [markdown] trap="02.5" role="more" topics="item() and inference_mode · the mean of batch means"
 # `inference_mode()` builds no graph either. In addition, no later graph can save a tensor
@@ -1411,15 +1413,16 @@ except RuntimeError as error:
 nn.Linear(64, 2)(features.clone()).sum().backward()    # no error
 
 # %% trap="02.5" role="more"
-claim("bytes for each batch, mostly the results of 20 ReLUs", each,
+claim("bytes that each batch adds (mostly the results of 20 ReLUs)", each,
       expected=20 * 124 * 64 * 4, within=10_000)
 claim("does the sum of the losses have a graph", had_graph, expected=True)
 claim("bytes in the graph that item() frees",
       spent["eval() and item()"], expected=each, within=10_000)
-claim("bytes kept by inference_mode", spent["inference_mode"], expected=0)
+claim("bytes kept for backward under inference_mode",
+      spent["inference_mode"], expected=0)
 
 # %% trap="02.5" role="more"
-claim("gradient of a shift added to 8 rows made in inference_mode",
+claim("gradient of a shift that is added to 8 rows from inference_mode",
       shift.grad[0], expected=8)
 
 # %% [markdown] trap="02.5" role="more"
@@ -1441,8 +1444,8 @@ print("rows in each batch:", sizes)
 
 # %% trap="02.5" role="more"
 claim("error of the mean of the batch means", gap, above=0.003)
-claim("error of the mean weighted by rows", abs(by_rows - mean),
-      below=1e-5)
+claim("error of the mean loss if each batch mean is weighted by its "
+      "number of rows", abs(by_rows - mean), below=1e-5)
 
 # %% trap="02.5" role="exercise" points=3 difficulty=3 minutes=12
 def evaluate(model: nn.Module, batches: list) -> tuple:
@@ -1567,7 +1570,7 @@ print(f"dL/dw: engine {grads[w]:.4f}   differences {true_w:.4f}")
 measured("02.6", 0)
 
 # %% trap="02.6" role="look"
-claim("error of dL/dw", abs(grads[w] - true_w), above=0.5)
+claim("error of the engine's dL/dw", abs(grads[w] - true_w), above=0.5)
 
 # %% [markdown] trap="02.6" role="why"
 # `a` is used twice. The engine reached `a` through its first use, the direct one, and at
@@ -1618,8 +1621,8 @@ for node, leaf in zip((w, x, b), leaves):
     print(f"engine {grads[node]:.4f}   torch {leaf.grad:.4f}")
 
 # %% trap="02.6" role="repair"
-claim("dL/dw (expected: the value from finite differences)", grads[w],
-      expected=true_w, within=1e-6)
+claim("repaired engine's dL/dw (expected: the value from finite "
+      "differences)", grads[w], expected=true_w, within=1e-6)
 
 # %% [markdown] trap="02.6" role="repair"
 # In the explorer, step backwards through the same graph. Then switch the order, and
@@ -1638,9 +1641,9 @@ scalar_graph
 gap = max(abs(grads[n] - leaf.grad.item())
           for n, leaf in zip((w, x, b), leaves))
 hurried = hasty(out)
-claim("dL/db from the hasty engine", hurried[b], expected=true_b,
-      within=1e-6)
-claim("x times the hasty engine's dL/da (expected: true dL/dw)",
+claim("hasty engine's dL/db (expected: the true dL/db)", hurried[b],
+      expected=true_b, within=1e-6)
+claim("x times the hasty engine's dL/da (expected: the true dL/dw)",
       hurried[a] * x.data, expected=true_w, within=1e-6)
 claim("largest gap between the patient engine and PyTorch", gap,
       below=1e-12)
@@ -1688,7 +1691,7 @@ print(*(f"{rungs:2} rungs: {count:5,} paths"
 
 # %% trap="02.6" role="more"
 claim("paths through 10 rungs", found[10], expected=1024)
-claim("nodes to visit in 10 rungs, each node once",
+claim("nodes to visit in 10 rungs if each node is visited once",
       len(after_parents(ladder(10), [], set())), expected=11)
 
 # %% trap="02.6" role="exercise" points=5 difficulty=4 minutes=25
@@ -1788,10 +1791,11 @@ through, = torch.autograd.grad(rounded.sum(), x)
 blocked, = torch.autograd.grad(x.round().sum(), x)
 
 # %% role="concept"
-claim("1.7 rounded", rounded[1], expected=2)
-claim("slope that round alone passes", blocked.abs().sum(), expected=0)
-claim("sum of both slopes, with the bracket detached",
-      through.sum(),
+claim("result of rounding 1.7 with the bracket detached", rounded[1],
+      expected=2)
+claim("sum of both slopes with round alone", blocked.abs().sum(),
+      expected=0)
+claim("sum of both slopes with the bracket detached", through.sum(),
       expected=2)
 
 # %% [markdown] role="concept"
@@ -1821,8 +1825,8 @@ slope, = torch.autograd.grad(taken, q)
 # %% role="concept"
 claim("does the target require gradients", target.requires_grad,
       expected=False)
-claim("values that the loss corrects, out of 128", (slope != 0).sum(),
-      expected=32)
+claim("action values that the loss corrects, out of 128",
+      (slope != 0).sum(), expected=32)
 
 # %% [markdown] role="concept"
 # The cell above also shows what `retain_graph` is for: two losses over one graph, each
@@ -1845,17 +1849,18 @@ print(f"gradient of the summed slope: {second.tolist()}")
 print(f"diagonal of the Hessian:      {hessian.diagonal().tolist()}")
 
 # %% role="concept"
-claim("does the slope have a graph with retain_graph",
+claim("does the slope have a graph of its own with retain_graph",
       plain_slope.requires_grad, expected=False)
-claim("largest gap between the sum's gradient and the Hessian's row sums",
-      (second - hessian.sum(1)).abs().max(), expected=0)
+claim("largest gap between the gradient of the summed slopes and the "
+      "Hessian's row sums", (second - hessian.sum(1)).abs().max(),
+      expected=0)
 
 # %% [markdown] role="concept"
 # Here the row sums are three times as large as the diagonal:
 
 # %% role="concept"
 claim("first row sum of the Hessian", second[0], expected=6)
-claim("first entry on its diagonal", hessian[0, 0], expected=2)
+claim("first entry on the Hessian's diagonal", hessian[0, 0], expected=2)
 
 # %% [markdown] role="concept"
 # For long sequences, `retain_graph` does not help. Truncated backpropagation through
@@ -1890,9 +1895,10 @@ cut, retained = chunk_sizes(cut=True), chunk_sizes(cut=False)
 print(f"graph nodes of each chunk: {cut} detached, {retained} retained")
 
 # %% role="concept"
-claim("graph nodes of the fourth chunk, detached", cut[-1], expected=cut[0])
-claim("graph nodes of the fourth chunk / the first chunk, retained",
-      retained[-1] / retained[0], above=3)
+claim("graph nodes of the fourth chunk with detach (expected: as in the "
+      "first chunk)", cut[-1], expected=cut[0])
+claim("graph nodes of the fourth chunk divided by the first chunk's, with "
+      "retain_graph", retained[-1] / retained[0], above=3)
 
 # %% [markdown] role="concept"
 # ### Thirty layers, with and without skips
@@ -1922,12 +1928,12 @@ print(f"reaches the input: {plain:.0e} plain, {xavier:.2f} plain with "
       f"Xavier, {skipped:.0f} with skips")
 
 # %% role="concept"
-claim("fraction of the gradient at the input, default weights",
-      plain, below=1e-5)
-claim("fraction of the gradient at the input, Xavier init",
-      xavier, above=1e-3)
-claim("fraction of the gradient at the input, default weights and skips",
-      skipped, above=1)
+claim("gradient norm at the input divided by norm at the output, with "
+      "default weights", plain, below=1e-5)
+claim("gradient norm at the input divided by norm at the output, with "
+      "Xavier init", xavier, above=1e-3)
+claim("gradient norm at the input divided by norm at the output, default "
+      "weights and skips", skipped, above=1)
 
 # %% [markdown] role="concept"
 # With the default weights, 30 plain layers lose the gradient, and with Xavier init, they
@@ -1941,7 +1947,7 @@ slope, = torch.autograd.grad((x + (-1.0 * x)).sum(), x)
 print(slope)
 
 # %% role="concept"
-claim("gradient that arrives if the branch is minus x",
+claim("largest gradient that arrives if the branch computes minus x",
       slope.abs().max(), expected=0)
 
 # %% [markdown] role="concept"
@@ -1997,8 +2003,8 @@ mean = {name: value.mean(axis=0) for name, value in each.items()}
 # %% role="concept"
 claim("largest gap between the gradients of JAX and PyTorch",
       largest_gap(slopes, in_torch), below=1e-4)
-claim("gap between the mean over examples and the batch gradient",
-      largest_gap(mean, slopes), below=1e-4)
+claim("largest gap between the mean of the examples' gradients and the "
+      "batch gradient", largest_gap(mean, slopes), below=1e-4)
 
 # %% [markdown] role="concept"
 # `jit` runs your Python code once for every shape, dtype and structure of the inputs. In
@@ -2017,15 +2023,17 @@ compiled(as_jax, x_jax[:7].astype(jnp.bfloat16), y_jax[:7])
 print(f"Python ran for shapes {traces}")
 
 # %% role="concept"
-claim("traces in three equal calls", once, expected=1)
-claim("traces after a new shape and a new dtype", len(traces), expected=3)
+claim("runs of the Python code in three equal calls of the compiled "
+      "function", once, expected=1)
+claim("runs of the Python code after a new shape and a new dtype",
+      len(traces), expected=3)
 claim("largest gap between the compiled and the plain gradients",
       largest_gap(fast, slopes), below=1e-4)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each choice says why it is right or wrong.
+# Think first, then pick a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. You train on the full batch, and the loss swings with a period of about twenty steps and never settles. What do you check first?**
@@ -2082,10 +2090,10 @@ claim("largest gap between the compiled and the plain gradients",
 # happens to the memory of the forward pass, with a graph and without one?
 #
 # With *meta* tensors, which have a shape but no data, you can count FLOPs (floating-point
-# operations), bytes and the orders sent to the GPU on any machine. A linear layer needs
-# one matrix product in the forward pass and two in the backward pass, one for its weight
-# and one for its input. The first layer does not need the product for its input, because
-# the data need no gradient.
+# operations), bytes and kernel launches on any machine. A linear layer needs one matrix
+# product in the forward pass and two in the backward pass, one for its weight and one for
+# its input. The first layer does not need the product for its input, because the data
+# need no gradient.
 #
 # To find out how long a step takes, you need a GPU or a prediction. From a datasheet, you
 # can compute the minimum time that the FLOPs and the bytes need. A small stack mostly
@@ -2117,7 +2125,7 @@ net, x = stack_on("meta", 4096, 8192)
 forward, both = passes(net, x)
 work = flops(forward)
 ratio = (flops(both) - work) / work
-print(f"forward {work / 1e12:.2f} TFLOP in {cost(forward).orders} orders, "
+print(f"forward {work / 1e12:.2f} TFLOP, {cost(forward).orders} launches; "
       f"backward {ratio:.2f} times the FLOPs")
 
 peak = {}
@@ -2129,12 +2137,14 @@ for rows in (4096, 8192):
               f"{peak[rows, graph]:.1f} MB at the peak of a forward pass")
 
 # %% role="gpu"
-claim("FLOPs backward / forward: 2, but 1 for the first of 6 layers",
-      ratio, expected=2 - 1 / 6, within=1e-9)
-claim("MB at the peak: a 16-bit result for each of 6 layers",
-      peak[8192, True], expected=6 * 8192 * 4096 * 2 / 1e6, within=0.1)
-claim("peak without / with a graph: two results instead of six",
-      peak[8192, False] / peak[8192, True], expected=1 / 3, within=0.001)
+claim("FLOPs of backward divided by FLOPs of forward (2, but 1 for the "
+      "first of 6 layers)", ratio, expected=2 - 1 / 6, within=1e-9)
+claim("MB at the peak of a forward pass (a 16-bit result for each of 6 "
+      "layers)", peak[8192, True], expected=6 * 8192 * 4096 * 2 / 1e6,
+      within=0.1)
+claim("peak without a graph divided by peak with a graph (two results "
+      "instead of six)", peak[8192, False] / peak[8192, True],
+      expected=1 / 3, within=0.001)
 
 # %% role="gpu"
 # All four: weights, gradients and the two means of AdamW.
@@ -2220,9 +2230,9 @@ answers
 #
 # **On the H100 of the record**, the large stack behaves as the counts predict. It needs
 # the predicted amount of memory, and its backward pass takes about as long as two forward
-# passes. In the two small stacks, the orders to the GPU determine the time. The wider of
-# the two needs 256 times as many FLOPs as the other, but its forward pass takes only an
-# eighth more time. In both, the backward pass takes longer than four forward passes.
+# passes. In the two small stacks, launching the kernels takes most of the time. The wider
+# of the two needs 256 times as many FLOPs as the other, but its forward pass takes only
+# an eighth more time. In both, the backward pass takes longer than four forward passes.
 #
 # From the bytes that the update moves, we predicted the update's time as a fraction of
 # the backward pass. The measured fraction is nearly three times as large, and the trace

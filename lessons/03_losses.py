@@ -112,9 +112,9 @@ built_in = F.binary_cross_entropy_with_logits(z, y, reduction="none")
 print("two steps:", two_steps.tolist(), "\none step: ", one_step.tolist())
 
 # %% role="concept"
-claim("does the third row overflow in two steps", two_steps[2].isinf(),
-      expected=True)
-claim("largest gap between the one-step version and PyTorch",
+claim("does the loss of the third row overflow in two steps",
+      two_steps[2].isinf(), expected=True)
+claim("largest gap between the loss in one step and PyTorch's loss",
       (one_step - built_in).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
@@ -170,11 +170,11 @@ print(f"200 higher: {on_paper(far, y):.4f}, {F.cross_entropy(far, y):.4f}")
 # overflows. PyTorch subtracts the largest logit, so its loss stays the same.
 
 # %% role="concept"
-claim("largest gap between the gradient by hand and autograd's",
+claim("largest gap between the gradient by hand and autograd's gradient",
       (slope - by_hand).abs().max(), expected=0, within=1e-6)
-claim("does the formula overflow with logits 200 higher",
+claim("does the formula overflow if the logits are 200 higher",
       on_paper(far, y).isinf(), expected=True)
-claim("change of PyTorch's loss with logits 200 higher",
+claim("change of PyTorch's loss if the logits are 200 higher",
       F.cross_entropy(far, y) - on_paper(z, y), expected=0, within=1e-3)
 
 # %% [markdown] role="concept"
@@ -182,7 +182,7 @@ claim("change of PyTorch's loss with logits 200 higher",
 
 # %% role="concept"
 guess_all = torch.zeros(6, 10)                  # ten equal logits
-claim("loss of an even guess among 10 classes, ln 10",
+claim("loss of a uniform guess among 10 classes (ln 10)",
       F.cross_entropy(guess_all, y), expected=2.303, within=1e-3)
 
 # %% [markdown] role="concept"
@@ -246,8 +246,8 @@ for name, z in {"sure and right": sure, "sure, wrong": wrong}.items():
 measured("03.1", 3)
 
 # %% trap="03.1" role="look"
-claim("gradient norm on logits, divided by the norm on probabilities",
-      once / twice, above=5000)
+claim("gradient norm with the loss on logits divided by norm with the "
+      "loss on probabilities", once / twice, above=5000)
 
 # %% [markdown] trap="03.1" role="look"
 # On this row, the model is confident and wrong, and yet the second softmax leaves almost
@@ -308,23 +308,26 @@ print(f"SGD {sgd[0]:.2f}, twice at 1.0 {bold_twice[0]:.2f}   "
       f"Adam {adam[0]:.2f}, twice {adam_twice[0]:.2f}")
 
 # %% trap="03.1" role="repair"
-claim("accuracy with SGD at 0.1, on logits", sgd[0], above=0.88)
+claim("accuracy with one softmax and SGD at a rate of 0.1", sgd[0],
+      above=0.88)
 
 # %% [markdown] trap="03.1" role="more" topics="the two ends in numbers · Adam and a larger rate · the first gradient"
-# These claims check the losses at both ends of the curve and the accuracies with the
+# These claims check the losses at both ends of the curve, and the accuracies with the
 # fault:
 
 # %% trap="03.1" role="more"
-claim("accuracy with SGD at 0.1 and the fault, 300 steps", score_twice,
-      below=0.65)
+claim("accuracy with two softmaxes and 300 steps of SGD at a rate of 0.1",
+      score_twice, below=0.65)
 claim("loss of a confident mistake with two softmaxes",
       of_probabilities(wrong, first), expected=2.46, within=0.01)
 claim("loss of a perfect answer with one softmax",
       F.cross_entropy(sure, first), below=1e-6)
-claim("loss of the confident mistake with one softmax",
+claim("loss of a confident mistake with one softmax",
       F.cross_entropy(wrong, first), expected=10, within=0.01)
-claim("accuracy with Adam at 0.01 and the fault", adam_twice[0], above=0.75)
-claim("accuracy with SGD at 1.0 and the fault", bold_twice[0], above=0.65)
+claim("accuracy with two softmaxes and Adam at a rate of 0.01",
+      adam_twice[0], above=0.75)
+claim("accuracy with two softmaxes and SGD at a rate of 1.0", bold_twice[0],
+      above=0.65)
 
 # %% [markdown] trap="03.1" role="more"
 # The model trained with Adam gets most digits right in spite of the fault. But its loss
@@ -332,9 +335,10 @@ claim("accuracy with SGD at 1.0 and the fault", bold_twice[0], above=0.65)
 # zero.
 
 # %% trap="03.1" role="more"
-claim("loss with Adam and the fault, never below the floor", adam_twice[1],
-      above=math.log(math.e + 9) - 1)
-claim("loss with Adam on logits", adam[1], below=0.2)
+claim("loss with two softmaxes and Adam at a rate of 0.01 (the bound is "
+      "the floor)", adam_twice[1], above=math.log(math.e + 9) - 1)
+claim("loss with one softmax and Adam at a rate of 0.01", adam[1],
+      below=0.2)
 
 # %% trap="03.1" role="more"
 model, slope = mlp(), {}
@@ -345,15 +349,17 @@ for loss in (F.cross_entropy, of_probabilities):
 print({name: f"{size:.3f}" for name, size in slope.items()})
 
 # %% trap="03.1" role="more"
-claim("norm of the first gradient on logits / with the fault",
-      slope["cross_entropy"] / slope["of_probabilities"], above=8, below=13)
+claim("norm of the first gradient with one softmax divided by norm with "
+      "two softmaxes", slope["cross_entropy"] / slope["of_probabilities"],
+      above=8, below=13)
 
 # %% [markdown] trap="03.1" role="folklore"
 # **Told:** Softmax before the loss is a matter of style, and the model trains anyway.
-# **Measured:** With Adam at a learning rate of 0.01 and with SGD at 1.0, the model does
-# train. With SGD at 0.1, the accuracy with the fault is below 0.65 after 300 steps, while
-# training on logits reaches more than 0.88. In all three runs, the loss is wrong: 2.46
-# instead of 10 for a confident mistake, and 1.4612 instead of 0 for a perfect answer.
+# **Measured:** With Adam at a learning rate of 0.01 and with SGD at a rate of 1.0, the
+# model does train. With SGD at a rate of 0.1, the accuracy with the fault is below 0.65
+# after 300 steps, while training on logits reaches more than 0.88. In all three runs, the
+# loss is wrong: 2.46 instead of 10 for a confident mistake, and 1.4612 instead of 0 for a
+# perfect answer.
 
 # %% trap="03.1" role="exercise" points=4 difficulty=3 minutes=15
 def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
@@ -442,7 +448,7 @@ pairs = {
 print({name: f"{nats:.3f}" for name, (nats, _) in pairs.items()})
 
 # %% role="concept"
-claim("largest of the four gaps between likelihood and loss",
+claim("largest of the four gaps between negative log-likelihood and loss",
       max((likelihood - loss).abs() for likelihood, loss in pairs.values()),
       expected=0, within=1e-5)
 
@@ -456,10 +462,9 @@ claim("largest of the four gaps between likelihood and loss",
 #
 # *Huber's loss* is a compromise, quadratic near zero and linear further out. It is
 # $\frac12 e^2$ for errors up to $\delta$ and $\delta(|e| - \frac12\delta)$ beyond that,
-# so that the two pieces agree in value and slope at $|e| = \delta$. Why not simply use
-# $e^2$ for small errors and $|e|$ for large errors? These two curves meet at $|e| = 1$,
-# but there, the slope of $e^2$ is 2 and the slope of $|e|$ is 1, so the joined curve has
-# a kink.
+# so that the two pieces agree in value and slope at $|e| = \delta$. Why not use $e^2$ for
+# small errors and $|e|$ for large errors? These two curves meet at $|e| = 1$, but there,
+# the slope of $e^2$ is 2 and the slope of $|e|$ is 1, so the joined curve has a kink.
 
 # %% role="concept"
 readings = torch.tensor([1.0, 2.0, 3.0, 100.0])
@@ -476,10 +481,10 @@ answers = {f.__name__: best_constant(f)
 print({name: round(value, 2) for name, value in answers.items()})
 
 # %% role="concept"
-claim("squared error asks for the mean", answers["mse_loss"],
+claim("best constant for squared error (the mean)", answers["mse_loss"],
       expected=26.5, within=0.02)
-claim("absolute error asks for a median, 2 to 3", answers["l1_loss"],
-      above=1.9, below=3.1)
+claim("best constant for absolute error (a median, from 2 to 3)",
+      answers["l1_loss"], above=1.9, below=3.1)
 
 # %% role="concept"
 plot_columns({"squared error": answers["mse_loss"],
@@ -497,8 +502,9 @@ inside, outside = F.huber_loss(e, zero, reduction="none").tolist()
 print(f"Huber at 0.5: {inside}, at 4: {outside}")
 
 # %% role="concept"
-claim("Huber's loss at 0.5, half the square", inside, expected=0.125)
-claim("Huber's loss at 4: 4 - 1/2", outside, expected=3.5)
+claim("Huber's loss for an error of 0.5 (half the square)", inside,
+      expected=0.125)
+claim("Huber's loss for an error of 4 (4 - 1/2)", outside, expected=3.5)
 
 # %% [markdown] role="concept"
 # According to the table above, squared error on *class labels* assumes that the labels
@@ -562,8 +568,8 @@ plot_columns({k if k < 5 else "5 or more": (distance == k).float().mean()
 # nearly the same answer for every digit, and that answer is close to the mean label:
 
 # %% trap="03.2" role="look"
-claim("spread of the second network's answers / the first network's",
-      column.std() / number.std(), below=0.3)
+claim("standard deviation of the second network's answers divided by the "
+      "first network's", column.std() / number.std(), below=0.3)
 
 # %% [markdown] trap="03.2" role="why"
 # There are two faults. First, numbers put the classes in an order in which 4 is between 3
@@ -606,12 +612,13 @@ claim("accuracy with cross-entropy", score["cross_entropy"], above=0.93)
 
 # %% trap="03.2" role="more"
 claim("accuracy with the class number as the target", right, below=0.5)
-claim("fraction of the digits off by one", off_by_one - right, above=0.2)
-claim("entries of (8, 1) minus (8,)",
+claim("fraction of the digits on which the answer is off by one",
+      off_by_one - right, above=0.2)
+claim("number of entries after subtracting shape (8,) from shape (8, 1)",
       (torch.zeros(8, 1) - torch.arange(8.0)).numel(), expected=64)
 claim("mean answer of the second network minus the mean label",
       column.mean() - y_train.float().mean(), expected=0, within=1)
-claim("accuracy with one-hot squared error", score["one_hot_mse"],
+claim("accuracy with squared error on one-hot labels", score["one_hot_mse"],
       above=0.93)
 
 # %% [markdown] trap="03.2" role="more"
@@ -626,11 +633,12 @@ print(f"squared error after a softmax {after_softmax:.4f}, on the outputs "
       f"{on_outputs:.2f}, cross-entropy {once:.2f}")
 
 # %% trap="03.2" role="more"
-claim("gradient norm, squared error after a softmax", after_softmax,
-      below=0.001)
-claim("gradient norm, squared error on the outputs", on_outputs,
-      expected=2.01, within=0.01)
-claim("gradient norm, cross-entropy", once, expected=1.41, within=0.01)
+claim("gradient norm on a confident mistake, with squared error after a "
+      "softmax", after_softmax, below=0.001)
+claim("gradient norm on a confident mistake, with squared error on the "
+      "outputs", on_outputs, expected=2.01, within=0.01)
+claim("gradient norm on a confident mistake, with cross-entropy", once,
+      expected=1.41, within=0.01)
 
 # %% [markdown] trap="03.2" role="folklore"
 # **Told:** Squared error is wrong for classes, because its gradient vanishes on confident
@@ -692,7 +700,8 @@ more_than = (stars[:, None] > torch.arange(1, 5)).float()    # (3, 4)
 print(more_than)
 
 # %% role="concept"
-claim("questions with a yes for five stars", more_than[2].sum(), expected=4)
+claim("number of questions whose answer is yes for five stars",
+      more_than[2].sum(), expected=4)
 
 # %% [markdown] role="concept"
 # ## When one class is rare
@@ -722,8 +731,8 @@ repeated = bce(torch.cat([logits[:3].repeat(9), logits[3:]]),
                reduction="sum")
 
 # %% role="concept"
-claim("gap between weight 9 and showing each positive 9 times",
-      weighted - repeated, expected=0, within=1e-3)
+claim("gap between the losses with a weight of 9 and with each positive "
+      "shown 9 times", weighted - repeated, expected=0, within=1e-3)
 claim("weight that balances 3 positives and 29 negatives",
       (labels == 0).sum() / (labels == 1).sum(), expected=9.67,
       within=0.01)
@@ -740,8 +749,8 @@ even = torch.zeros(1)                           # p = 1/2 for either side
 ratio = focal(even, even + 1, 0.25) / focal(even, even, 0.25)
 
 # %% role="concept"
-claim("loss of a positive / loss of a negative, alpha 0.25", ratio,
-      expected=1 / 3, within=1e-5)
+claim("loss of a positive divided by loss of a negative, with an alpha of "
+      "0.25", ratio, expected=1 / 3, within=1e-5)
 
 # %% [markdown] role="concept"
 # Class weights and focal loss have a price, because the model's probabilities no longer
@@ -781,7 +790,8 @@ slope = torch.autograd.grad(easy, anchor)[0].abs().max()
 
 # %% role="concept"
 claim("triplet loss with random negatives", easy, expected=0)
-claim("largest gradient with random negatives", slope, expected=0)
+claim("largest gradient of the triplet loss with random negatives", slope,
+      expected=0)
 
 # %% [markdown] role="concept"
 # ## Vanishing and exploding gradients
@@ -816,12 +826,12 @@ last = {name: norms[-1] / norms[0] for name, norms in back.items()}
 print({name: f"{change:.0e}" for name, change in last.items()})
 
 # %% role="concept"
-claim("fraction of the gradient that reaches the input, weights halved",
-      last["weights times 0.5"], below=1e-4)
-claim("fraction of the gradient that reaches the input, He's weights",
-      last["weights times 1"], above=0.02, below=10)
-claim("growth of the gradient up to the input, weights doubled",
-      last["weights times 2"], above=1e4)
+claim("gradient norm at the input divided by norm at the output, with "
+      "halved weights", last["weights times 0.5"], below=1e-4)
+claim("gradient norm at the input divided by norm at the output, with "
+      "He's weights", last["weights times 1"], above=0.02, below=10)
+claim("gradient norm at the input divided by norm at the output, with "
+      "doubled weights", last["weights times 2"], above=1e4)
 
 # %% role="concept"
 plot_lines(range(21), back, logy=True,
@@ -842,7 +852,7 @@ for factor in [0.8] * 16 + [10.0] * 4:
 h.sum().backward()
 
 # %% role="concept"
-claim("growth of the gradient, 16 factors of 0.8 and 4 of 10",
+claim("growth of the gradient with 16 factors of 0.8 and 4 factors of 10",
       signal.grad.max(), above=100)
 
 # %% [markdown] role="concept"
@@ -863,8 +873,8 @@ factor = (norms[-1] / norms[0]) ** (1 / 7)
 print("norms, input to output:", *(f"{n:.0e}" for n in norms))
 
 # %% role="concept"
-claim("factor by which the gradient falls per default sigmoid layer",
-      factor, above=5, below=20)
+claim("factor by which the gradient shrinks per sigmoid layer with "
+      "default weights", factor, above=5, below=20)
 
 # %% [markdown] role="concept"
 # On the way forward, the signal shrinks or grows in the same way. Weights that are twice
@@ -882,8 +892,8 @@ x = torch.randn(32, 64)
 grown = through(2, x).norm() / through(1, x).norm()
 
 # %% role="concept"
-claim("growth of the output of ten layers, weights twice as large",
-      grown, expected=1024, within=0.01)
+claim("norm of ten layers' output with doubled weights divided by norm "
+      "without doubling", grown, expected=1024, within=0.01)
 
 # %% [markdown] role="concept"
 # A *skip connection* computes $x + F(x)$, so its slope is $1 + F'(x)$. The 1 gives the
@@ -930,16 +940,16 @@ nn.utils.clip_grad_norm_([weak], max_norm=1.0)
 print(f"Xavier: variance {wide.var():.4f}; clipped to {weak.grad}")
 
 # %% role="concept"
-claim("variance of Xavier's weights, 300 inputs and 100 outputs",
+claim("variance of Xavier's weights for 300 inputs and 100 outputs",
       wide.var(), expected=2 / (300 + 100), within=3e-4)
-claim("the entry 6 of a gradient of norm 10, clipped to 1", weak.grad[0],
-      expected=0.6, within=1e-4)
+claim("value of the entry 6 after a gradient of norm 10 is clipped to a "
+      "norm of 1", weak.grad[0], expected=0.6, within=1e-4)
 
 # %% [markdown] trap="03.3" role="situation" core=true fault="gradients are clipped after the step" symptom="gradient clipping has no effect, loss explodes to 1e11 although clip_grad_norm_ is called"
 # ## A batch a hundred times too large
 #
 # You clip the gradients to a norm of 1, and the norm in your log is 1.0 at every step, as
-# it should be. The model is a linear layer with 32 inputs, trained by SGD at a learning
+# it should be. The model is a linear layer with 32 inputs, trained with SGD at a learning
 # rate of 0.1. Then a batch arrives whose inputs are 100 times too large, and the log
 # still says 1.0. "So that step was no larger than any other," says an incident report.
 
@@ -988,9 +998,8 @@ unclipped = weights()
 measured("03.3", 1)
 
 # %% trap="03.3" role="look"
-claim("distance that the weights moved, clipped after the step",
-      (moved_to - start).norm(),
-      above=100)
+claim("distance that the weights move if you clip after the step",
+      (moved_to - start).norm(), above=100)
 
 # %% [markdown] trap="03.3" role="why"
 # A step uses the gradient that is in `.grad` at that moment. Your code clips after the
@@ -1025,8 +1034,8 @@ real = nn.utils.get_total_norm(grads).item()
 returned = clip(model.parameters(), max_norm=1.0).item()
 
 # %% trap="03.3" role="repair"
-claim("distance moved, clipped before the step: rate times limit",
-      (early - start).norm(), expected=0.1, within=1e-4)
+claim("distance that the weights move if you clip before the step (rate "
+      "times limit)", (early - start).norm(), expected=0.1, within=1e-4)
 
 # %% trap="03.3" role="repair"
 plot_bars({"no clipping": (unclipped - start).norm().item(),
@@ -1045,12 +1054,13 @@ plot_bars({"no clipping": (unclipped - start).norm().item(),
 # the clipped gradients of several steps add up.
 
 # %% trap="03.3" role="more"
-claim("norm of the gradient, clipped too late", norm_now, expected=1,
-      within=1e-3)
-claim("loss after the step, clipped too late", loss_after, above=1e9)
-claim("are the weights bit for bit the same without clipping",
+claim("norm of the gradient in the log if you clip after the step",
+      norm_now, expected=1, within=1e-3)
+claim("loss on the batch after a step, if you clip after the step",
+      loss_after, above=1e9)
+claim("are the weights bit for bit the same as without any clipping",
       torch.equal(moved_to, unclipped), expected=True)
-claim("return value of clip_grad_norm_ / norm before clipping",
+claim("return value of clip_grad_norm_ divided by the norm before clipping",
       returned / real, expected=1, within=1e-5)
 
 # %% [markdown] trap="03.3" role="more"
@@ -1073,7 +1083,7 @@ claim("is the infinite entry NaN after clipping by the norm",
       weight.grad[1].isnan(), expected=True)
 claim("largest of the other entries after clipping by the norm",
       weight.grad[[0, 2]].abs().max(), expected=0)
-claim("the infinite entry after clipping by value",
+claim("value of the infinite entry after clipping by value",
       by_entry.grad[1], expected=1)
 
 # %% [markdown] trap="03.3" role="folklore"
@@ -1085,7 +1095,7 @@ claim("the infinite entry after clipping by value",
 # %% trap="03.3" role="exercise" points=4 difficulty=3 minutes=15
 def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
                  scale: float, max_norm: float) -> tuple[float, float]:
-    """Make one step on a scaled loss, with clipping.
+    """Take one step on a scaled loss, with clipping.
 
     Args:
         optimizer, max_norm: the optimizer, and the limit for the norm.
@@ -1199,19 +1209,19 @@ factor = (moments["std 0.01"][-1] / moments["std 0.01"][0]) ** (1 / 9)
 print(f"accuracy {score_small:.2f}, factor per layer {factor:.4f}")
 
 # %% trap="03.4" role="look"
-claim("mean square after ten layers, standard deviation 0.01",
-      moments["std 0.01"][-1], below=1e-18)
+claim("mean square after ten layers, with weights of standard deviation "
+      "0.01", moments["std 0.01"][-1], below=1e-18)
 
 # %% [markdown] trap="03.4" role="why"
 # A layer multiplies the mean square of its inputs by `fan_in` times the variance of its
 # weights, and ReLU halves the result. Here this factor is $256 \cdot 0.01^2 / 2 =
 # 0.0128$, so after ten layers, next to nothing is left of the signal. The gradient of a
 # layer's weights is a product of the layer's input, which the earlier layers have shrunk,
-# and the gradient that comes back, which the later layers have shrunk. Together, these are
-# all layers but one, so all gradients are about equally tiny, and you have to look at their
-# absolute size. *He initialization*
-# draws the weights with a variance of $2 / n$, where $n$ is the layer's `fan_in`, and so
-# makes the factor per layer equal to one.
+# and the gradient that comes back, which the later layers have shrunk. Together, earlier
+# and later layers are all layers but one, so all gradients are about equally tiny, and
+# you have to look at their absolute size. *He initialization* draws the weights with a
+# variance of $2 / n$, where $n$ is the layer's `fan_in`, and so makes the factor per
+# layer equal to one.
 
 # %% trap="03.4" role="repair"
 def he(weight):
@@ -1260,10 +1270,11 @@ gradient_depth
 
 # %% trap="03.4" role="more"
 claim("accuracy of ten layers with small weights", score_small, below=0.35)
-claim("factor of the mean square per layer: 256 * 0.01^2 / 2, 0.0128",
-      factor, expected=0.0128, within=0.0015)
-claim("largest of the gradient norms", max(norms), below=1e-8)
-claim("mean square after ten layers, He", moments["He"][-1],
+claim("factor by which each layer multiplies the mean square (256 * "
+      "0.01^2 / 2)", factor, expected=0.0128, within=0.0015)
+claim("largest gradient norm of any layer, with small weights and biases "
+      "of zero", max(norms), below=1e-8)
+claim("mean square after ten layers, with He's weights", moments["He"][-1],
       above=0.3, below=3.5)
 
 # %% trap="03.4" role="more"
@@ -1279,9 +1290,10 @@ norms = weight_gradients(small_with_biases())
 print(f"with biases: first {norms[0]:.0e}, last {norms[-1]:.0e}")
 
 # %% trap="03.4" role="more"
-claim("norm of the last gradient, default biases", norms[-1], above=1e-3)
-claim("first norm / last norm, default biases", norms[0] / norms[-1],
-      below=1e-6)
+claim("last layer's gradient norm, with default biases", norms[-1],
+      above=1e-3)
+claim("first layer's gradient norm divided by the last layer's, with "
+      "default biases", norms[0] / norms[-1], below=1e-6)
 
 # %% [markdown] trap="03.4" role="more"
 # Two other common rules do not always preserve the signal's size. PyTorch's default
@@ -1300,12 +1312,12 @@ widening = second_moments(he_out, (32, 64, 128, 256, 512, 1024))
 print(f"nn.Linear {as_it_comes:.0e}, fan_out {widening[-1]:.3f}")
 
 # %% trap="03.4" role="more"
-claim("mean square after one layer, default weights, no biases",
+claim("mean square after one layer with default weights and no biases",
       moments["PyTorch default"][0], expected=1 / 6, within=0.02)
-claim("mean square after ten layers of nn.Linear as it comes", as_it_comes,
-      above=1e-4, below=3e-3)
-claim("mean square after five doublings of the width, fan_out: 1/32",
-      widening[-1], above=0.01, below=0.08)
+claim("mean square after ten layers of nn.Linear with default weights and "
+      "biases", as_it_comes, above=1e-4, below=3e-3)
+claim("mean square after five doublings of the width, with fan_out (in "
+      "theory: 1/32)", widening[-1], above=0.01, below=0.08)
 
 # %% [markdown] trap="03.4" role="more"
 # He's rule keeps the mean square on average over many draws of the weights. A single net
@@ -1320,8 +1332,8 @@ narrow = torch.tensor([second_moments(he, [16] + 50 * [16])[-1]
 print(f"He, 50 layers of 16: median of 20 nets {narrow:.0e}")
 
 # %% trap="03.4" role="more"
-claim("mean square, He, 50 layers of 16 units, median of 20 nets", narrow,
-      below=0.1)
+claim("mean square after 50 layers of 16 units with He's weights, median "
+      "of 20 nets", narrow, below=0.1)
 
 # %% trap="03.4" role="more"
 layer = nn.Linear(512, 512)
@@ -1333,12 +1345,12 @@ print(f"He, after ReLU: mean square {h.square().mean():.2f}, "
       f"variance {h.var():.2f}")
 
 # %% trap="03.4" role="more"
-claim("He's variance / variance of a fresh nn.Linear", (2 / 512) / std ** 2,
-      expected=6, within=0.1)
-claim("mean square after ReLU, He", h.square().mean(),
+claim("variance of He's weights divided by variance of a fresh "
+      "nn.Linear's weights", (2 / 512) / std ** 2, expected=6, within=0.1)
+claim("mean square after a ReLU, with He's weights", h.square().mean(),
       expected=1, within=0.05)
-claim("variance after ReLU, He: 1 - 1 / pi", h.var(), expected=0.682,
-      within=0.04)
+claim("variance after a ReLU, with He's weights (1 - 1 / pi)", h.var(),
+      expected=0.682, within=0.04)
 
 # %% [markdown] trap="03.4" role="folklore"
 # **Told:** He's rule is PyTorch's default, it keeps the *variance* near 1, and you should
@@ -1438,7 +1450,8 @@ ranked = {name: average_precision_score(y_test == 8, z)
 print({name: f"{share:.2f}" for name, share in recall.items()})
 
 # %% role="concept"
-claim("recall of the plain loss at one half", recall["plain"], below=0.2)
+claim("recall with the plain loss and a threshold of one half",
+      recall["plain"], below=0.2)
 claim("recall with pos_weight", recall["pos_weight"], above=0.7)
 
 # %% [markdown] role="concept"
@@ -1447,8 +1460,10 @@ claim("recall with pos_weight", recall["pos_weight"], above=0.7)
 # of the eights with an alpha of 0.75, but few with the much-copied 0.25.
 
 # %% role="concept"
-claim("recall with alpha 0.25", recall["focal 0.25"], below=0.3)
-claim("recall with alpha 0.75", recall["focal 0.75"], above=0.4)
+claim("recall with focal loss and an alpha of 0.25", recall["focal 0.25"],
+      below=0.3)
+claim("recall with focal loss and an alpha of 0.75", recall["focal 0.75"],
+      above=0.4)
 
 # %% [markdown] role="concept"
 # If you keep the plain loss and move the threshold, the model also finds most of the
@@ -1460,12 +1475,12 @@ print(f"cut at the base rate: recall {moved[0]:.2f}, "
 print("average precision", {k: f"{v:.2f}" for k, v in ranked.items()})
 
 # %% role="concept"
-claim("recall of the plain model, threshold at the base rate", moved[0],
-      above=0.8)
-claim("precision at the base rate (the rest are false alarms)", moved[1],
-      below=0.5)
-claim("average precision that the weight adds in these 400 steps",
-      ranked["pos_weight"] - ranked["plain"], above=0.03)
+claim("recall of the plain model with a threshold at the base rate",
+      moved[0], above=0.8)
+claim("precision of the plain model with a threshold at the base rate",
+      moved[1], below=0.5)
+claim("average precision with pos_weight minus average precision with the "
+      "plain loss", ranked["pos_weight"] - ranked["plain"], above=0.03)
 
 # %% role="concept"
 back = (trained_logits["pos_weight"] - weight.log()).sigmoid()
@@ -1474,12 +1489,12 @@ print(f"mean probability / base rate: plain {said['plain']:.2f}, "
       f"weighted {said['pos_weight']:.1f}, ln w subtracted {fixed:.2f}")
 
 # %% role="concept"
-claim("mean probability / base rate, plain loss, 400 steps",
+claim("mean probability divided by the base rate, with the plain loss",
       said["plain"], expected=1, within=0.25)
-claim("mean probability / base rate, weighted loss", said["pos_weight"],
-      above=3)
-claim("mean probability / base rate, ln w subtracted", fixed,
-      above=0.2, below=0.85)
+claim("mean probability divided by the base rate, with pos_weight",
+      said["pos_weight"], above=3)
+claim("mean probability divided by the base rate, after subtracting ln w "
+      "from the logits", fixed, above=0.2, below=0.85)
 
 # %% [markdown] role="concept"
 # In this run, the weighted model also ranked the digits better than the plain model
@@ -1489,11 +1504,11 @@ claim("mean probability / base rate, ln w subtracted", fixed,
 # weight of `w` multiplies the odds that the loss asks for by `w`, so for a model that
 # gives these odds, you subtract $\ln w$ from the logit. After these 400 steps, the
 # correction overshoots, and the corrected probabilities are on average well below the
-# base rate. Even at the minimum of its loss, a model too simple to give these odds
-# stays off. So compare the mean of the corrected probabilities with the base rate
-# before you trust them. If you need a decision, you can move the threshold of the plain
-# model for free. If you need a probability, do not weight the loss (unless the weights
-# undo a sampling that changed the base rate).
+# base rate. Even at the minimum of its loss, a model that is too simple to give these
+# odds remains wrong. So compare the mean of the corrected probabilities with the base
+# rate before you trust them. If you need a decision, you can move the threshold of the
+# plain model for free. If you need a probability, do not weight the loss (unless the
+# weights undo a sampling that changed the base rate).
 
 # %% [markdown] role="concept"
 # ### Calibration: what probability does a loss ask for?
@@ -1519,10 +1534,10 @@ asked = {"cross-entropy": asks_for(if_one, if_zero),
          "absolute error": asks_for(1 - p, p)}
 
 # %% role="concept"
-claim("cross-entropy asks for the truth", asked["cross-entropy"],
-      expected=share, within=1e-3)
-claim("squared error asks for the truth", asked["squared error"],
-      expected=share, within=1e-3)
+claim("probability that cross-entropy asks for, where 0.2 is true",
+      asked["cross-entropy"], expected=share, within=1e-3)
+claim("probability that squared error asks for, where 0.2 is true",
+      asked["squared error"], expected=share, within=1e-3)
 
 # %% [markdown] role="concept"
 # The other three losses ask for something else. A weight of four makes odds of 1 to 4
@@ -1530,10 +1545,12 @@ claim("squared error asks for the truth", asked["squared error"],
 # asks for a probability of zero.
 
 # %% role="concept"
-claim("a weight of 4 makes odds of 1:4 even", asked["pos_weight 4"],
-      expected=0.5, within=1e-3)
-claim("focal loss asks for too much", asked["focal, gamma 2"], above=0.35)
-claim("absolute error asks for zero", asked["absolute error"], below=0.01)
+claim("probability that a weight of 4 asks for, where 0.2 is true",
+      asked["pos_weight 4"], expected=0.5, within=1e-3)
+claim("probability that focal loss asks for, where 0.2 is true",
+      asked["focal, gamma 2"], above=0.35)
+claim("probability that absolute error asks for, where 0.2 is true",
+      asked["absolute error"], below=0.01)
 
 # %% role="concept"
 plot_bars(asked, xlabel="probability asked for where 0.2 is true",
@@ -1546,8 +1563,8 @@ plot_bars(asked, xlabel="probability asked for where 0.2 is true",
 # A proper loss asks for the truth *on the training rows*. If you train on few rows for a
 # long time, the model can become confident where it is wrong. Here are 500 digits, buried
 # in so much noise that no model can be sure. The *calibration gap* is the difference
-# between the model's confidence and its accuracy, averaged over ten groups of equal size.
-# (It is also called the expected calibration error, ECE.)
+# between the model's confidence and its accuracy, averaged over ten equal groups of rows,
+# sorted by confidence. (It is also called the expected calibration error, ECE.)
 
 # %% role="concept"
 def noisy(x):
@@ -1595,7 +1612,7 @@ print("gaps", {name: f"{gap:.2f}" for name, gap in gaps.items()})
 # %% role="concept"
 claim("calibration gap after 60 steps", gaps[60], below=0.15)
 claim("calibration gap after 1000 steps", gaps[1000], above=0.25)
-claim("test loss after 1000 steps / test loss after 60",
+claim("test loss after 1000 steps divided by test loss after 60 steps",
       costs[1000] / costs[60], above=1.5)
 
 # %% [markdown] role="concept"
@@ -1603,9 +1620,10 @@ claim("test loss after 1000 steps / test loss after 60",
 # most of the gap:
 
 # %% role="concept"
-claim("calibration gap with one temperature from held-out rows",
-      gaps["scaled"], below=0.15)
-claim("do all answers stay the same", same, expected=True)
+claim("calibration gap after 1000 steps, with a temperature chosen on "
+      "held-out rows", gaps["scaled"], below=0.15)
+claim("do all answers stay the same with the temperature", same,
+      expected=True)
 
 # %% role="concept"
 ax = new_axes("After 1000 steps: sure, but right half the time",
@@ -1636,10 +1654,10 @@ perfect = F.cross_entropy(torch.eye(8) / 0.1, torch.arange(8))
 print(f"InfoNCE {info_nce:.3f}, of perfect pairs {perfect:.5f}")
 
 # %% role="concept"
-claim("InfoNCE minus cross-entropy with the diagonal as label",
-      info_nce - F.cross_entropy(similarity, torch.arange(8)),
-      expected=0, within=1e-4)
-claim("InfoNCE of 8 perfect pairs at temperature 0.1", perfect,
+claim("InfoNCE minus cross-entropy with the diagonal as the labels",
+      info_nce - F.cross_entropy(similarity, torch.arange(8)), expected=0,
+      within=1e-4)
+claim("InfoNCE of 8 perfect pairs at a temperature of 0.1", perfect,
       expected=0.00032, within=1e-5)
 
 # %% [markdown] role="concept"
@@ -1686,28 +1704,29 @@ mined_net, mined_busy = train_embedding(hardest=True)
 print(f"busy triplets: random {random_busy:.2f}, hardest {mined_busy:.2f}")
 
 # %% role="concept"
-claim("fraction of random triplets that are busy at the end", random_busy,
-      below=0.12)
-claim("fraction busy with hardest negatives / with random negatives",
-      mined_busy / random_busy, above=2)
+claim("fraction of triplets that are busy at the end, with random "
+      "negatives", random_busy, below=0.12)
+claim("busy triplets with the hardest negatives divided by busy triplets "
+      "with random negatives", mined_busy / random_busy, above=2)
 
 # %% [markdown] role="concept"
-# In these 150 steps, choosing the hardest negatives keeps more triplets busy. (After a run
-# ten times as long, hardly any triplet is busy either way.) On these digits, mining gains
-# little, because both embeddings classify almost all of the digits correctly:
+# In these 150 steps, choosing the hardest negatives keeps more triplets busy. (After a
+# run ten times as long, hardly any triplet is busy either way.) On these digits, the
+# hardest negatives gain little, because both embeddings classify almost all of the digits
+# correctly:
 
 # %% role="concept"
 by_random, by_mined = map(nearest_right, (random_net, mined_net))
 print(f"nearest digit right: {by_random:.3f} and {by_mined:.3f}")
 
 # %% role="concept"
-claim("lower of the two accuracies, by the nearest neighbour",
-      min(by_random, by_mined), above=0.94)
+claim("lower accuracy of the two embeddings, with the nearest neighbour's "
+      "label", min(by_random, by_mined), above=0.94)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each choice says why it is right or wrong.
+# Think first, then pick a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. Your classifier has 1,000 classes, and its loss settles at 5.91. What do you check first?**
@@ -1721,7 +1740,7 @@ claim("lower of the two accuracies, by the nearest neighbour",
 #
 # - [ ] Take the sigmoid, as always :: The loss asked for odds 20 times too high, so the probabilities are too high.
 # - [ ] Divide each probability by 20 :: The weight multiplied the odds, not the probabilities. For small probabilities, that is nearly the same, but for large probabilities, it is badly wrong.
-# - [x] Subtract ln 20 from each logit, then take the sigmoid :: The weight multiplies the odds by 20, so it adds ln 20 to the logit. Then compare the mean with the base rate, because a model too simple to fit the odds stays off even at the minimum.
+# - [x] Subtract ln 20 from each logit, then take the sigmoid :: The weight multiplies the odds by 20, so it adds ln 20 to the logit. Then compare the mean with the base rate, because a model that is too simple to fit the odds remains wrong even at the minimum.
 
 # %% [markdown] role="quiz"
 # **3. You use focal loss with alpha = 0.25 on a task with 1 % positives. How much does one positive count, compared with an equally hard negative?**
@@ -1828,20 +1847,20 @@ plot_bars({"hidden states": 8192 * 4096 * 2 / 1e9,
 logits = 2048 * 128_256 * 4
 claim("tensors of the logits' size that F.cross_entropy writes",
       loss["cross_entropy"].written / logits, expected=3, within=0.01)
-claim("peak memory by hand / peak memory of F.cross_entropy",
-      loss["by_hand"].peak / loss["cross_entropy"].peak, expected=2,
-      within=0.01)
-claim("peak memory of 1 chunk / of 16 chunks", chunk[1] / chunk[16],
-      above=3)
+claim("peak memory of the loss by hand divided by peak memory of "
+      "F.cross_entropy", loss["by_hand"].peak / loss["cross_entropy"].peak,
+      expected=2, within=0.01)
+claim("peak memory with 1 chunk divided by peak memory with 16 chunks",
+      chunk[1] / chunk[16], above=3)
 
 # %% role="gpu"
 h, weight = torch.randn(64, 32), torch.randn(1000, 32, requires_grad=True)
 z, y = h @ weight.T, torch.randint(1000, (64,))
 whole, parts = (torch.autograd.grad(chunked(h, weight, y, n), weight)[0]
                 for n in (1, 8))
-claim("loss by hand minus F.cross_entropy",
+claim("loss by hand minus loss of F.cross_entropy",
       by_hand(z, y) - F.cross_entropy(z, y), expected=0, within=1e-4)
-claim("largest gap between the gradients of 1 chunk and of 8",
+claim("largest gap between the gradients with 1 chunk and with 8 chunks",
       (parts - whole).abs().max(), expected=0, within=1e-5)
 
 # %% role="gpu"

@@ -87,7 +87,7 @@ show(ax.figure, "Two paths of 30 steps that start on the left; the lowest "
                 "path reaches the lowest point.")
 
 # %% role="concept"
-claim("ratio of the losses after 30 steps, momentum 0.5 to plain SGD",
+claim("ratio of the losses after 30 steps, a momentum of 0.5 to plain SGD",
       valley_loss(ways["momentum 0.5"]) / valley_loss(ways["SGD"]),
       below=0.01)
 
@@ -109,9 +109,9 @@ alternating = remembered([1.0, -1.0] * 50)
 print(f"same sign: {same:.2f}   alternating: {alternating:.2f}")
 
 # %% role="concept"
-claim("running sum with momentum 0.9 and a gradient of 1 each time", same,
-      expected=10, within=0.01)
-claim("size of the running sum when the signs alternate",
+claim("running sum with a momentum of 0.9 and a gradient of 1 at every "
+      "step", same, expected=10, within=0.01)
+claim("size of the running sum when the gradient's sign alternates",
       abs(alternating), below=0.6)
 
 # %% [markdown] role="concept"
@@ -155,11 +155,10 @@ by_noise = {noise: adam_step_on(noise) for noise in (0, 1, 10)}
 print({f"noise {n}": f"{step:.2f} rates" for n, step in by_noise.items()})
 
 # %% role="concept"
-claim("Adam's mean step in rates, noise as large as the gradient",
-      by_noise[1],
-      expected=0.71, within=0.06)
-claim("Adam's mean step in rates, noise ten times as large", by_noise[10],
-      expected=0.1, within=0.03)
+claim("Adam's mean step in learning rates, with noise as large as the "
+      "gradient", by_noise[1], expected=0.71, within=0.06)
+claim("Adam's mean step in learning rates, with noise ten times as large",
+      by_noise[10], expected=0.1, within=0.03)
 
 # %% [markdown] role="concept"
 # Where the gradient is steady, Adam moves a weight by the full rate at each step, however
@@ -214,9 +213,8 @@ plot_lines(gradient.abs(), {"SGD": sgd_move, "Adam": adam_move},
 # %% role="concept"
 claim("ratio of SGD's longest step to its shortest",
       sgd_move.max() / sgd_move.min(), expected=1e6, within=100)
-claim("largest distance of Adam's first step from one rate, for gradients "
-      "from 1e-4 to 100",
-      (adam_move / 0.01 - 1).abs().max(), below=1e-3)
+claim("largest gap between Adam's first step and one rate, for gradients "
+      "from 1e-4 to 100", (adam_move / 0.01 - 1).abs().max(), below=1e-3)
 
 # %% role="concept"
 tiny = nn.Parameter(torch.zeros(1))
@@ -226,10 +224,10 @@ opt.step()
 print(f"a gradient of 1e-8 moves its weight by {tiny.item():.4f}")
 
 # %% role="concept"
-claim("Adam's first step in rates, for a gradient as small as eps",
+claim("Adam's first step in learning rates, for a gradient as small as eps",
       tiny.abs() / 0.01, expected=0.5, within=0.01)
 raw = (state["exp_avg"] / gradient - 0.1).abs().max()
-claim("largest difference between exp_avg / g and 0.1", raw,
+claim("largest gap between exp_avg divided by the gradient and 0.1", raw,
       below=1e-6)
 
 # %% [markdown] role="concept"
@@ -290,11 +288,10 @@ for decay, (size, fitted, loss) in by_decay.items():
           f"accuracy {fitted:.2f}, test loss {loss:.2f}")
 
 # %% role="concept"
-claim("ratio of the weight norms, decay 1 to no decay",
+claim("ratio of the weight norms, a decay of 1 to no decay",
       by_decay[1][0] / by_decay[0][0], below=0.9)
-claim("ratio of the test losses, decay 1 to no "
-      "decay", by_decay[1][2] / by_decay[0][2],
-      below=1)
+claim("ratio of the test losses, a decay of 1 to no decay",
+      by_decay[1][2] / by_decay[0][2], below=1)
 
 # %% [markdown] role="concept"
 # In these runs, the more decay, the smaller the weights and the lower the test loss. A
@@ -365,7 +362,8 @@ gains = [name for name in decayed if name.startswith("norm")]
 measured("04.1", 3)
 
 # %% trap="04.1" role="look"
-claim("norm gains among the decayed tensors", len(gains), expected=2)
+claim("gains of norm layers that the list of names decays", len(gains),
+      expected=2)
 
 # %% [markdown] trap="04.1" role="why"
 # `LayerNorm` is the name of a *class*. Parameters are named after *attributes*: `norm1`
@@ -401,8 +399,8 @@ print(f"decayed {len(matrices)}, exempt {len(vectors)}")
 # exceptions:
 
 # %% trap="04.1" role="repair"
-claim("tensors of the encoder layer that are "
-      "decayed", len(matrices), expected=4)
+claim("tensors of the encoder layer that are decayed when axes are counted",
+      len(matrices), expected=4)
 
 # %% trap="04.1" role="repair"
 draw_boxes({
@@ -431,12 +429,13 @@ exempt_ids = {id(p) for p in by_shape(resnet)[1]}
 missed = [n for n, m in norms.items() if id(m.weight) not in exempt_ids]
 
 # %% trap="04.1" role="more"
-claim("tensors that the list of names decays", len(decayed), expected=6)
-claim("tensors of the encoder layer that are "
-      "exempt", len(vectors), expected=8)
+claim("tensors of the encoder layer that the list of names decays",
+      len(decayed), expected=6)
+claim("tensors of the encoder layer that are exempt when axes are counted",
+      len(vectors), expected=8)
 claim("norm layers in ResNet-18", len(norms), expected=20)
-claim("norm layers found by looking for 'norm' in the name", len(caught),
-      expected=0)
+claim("norm layers in ResNet-18 that have 'norm' in their name",
+      len(caught), expected=0)
 claim("gains of ResNet-18 that are decayed when axes are "
       "counted", len(missed), expected=0)
 
@@ -460,12 +459,10 @@ short, long = shrunk(2e-5, 0.01, 3000), shrunk(1e-2, 0.1, 1000)
 print(f"fine-tuning: {short:.5f}   a long run: {long:.3f}")
 
 # %% trap="04.1" role="more"
-claim("fraction of a gain lost in 3,000 steps at a rate of 0.00002 with "
-      "decay 0.01", 1 - short,
-      expected=0.0006, within=1e-5)
-claim("fraction of a gain left after 1,000 steps at a rate of 0.01 with "
-      "decay 0.1", long,
-      expected=0.368, within=0.001)
+claim("fraction of a gain lost in 3,000 steps at a rate of 0.00002 with a "
+      "decay of 0.01", 1 - short, expected=0.0006, within=1e-5)
+claim("fraction of a gain left after 1,000 steps at a rate of 0.01 with a "
+      "decay of 0.1", long, expected=0.368, within=0.001)
 
 # %% [markdown] trap="04.1" role="folklore"
 # **Told:** Decaying the norm layers makes fine-tuning notably worse. **Measured:** A gain
@@ -613,7 +610,8 @@ own = {"Adam at 0.01": score(adam, 0.01),
 print({name: f"{right:.2f}" for name, right in own.items()})
 
 # %% trap="04.2" role="repair"
-claim("accuracy of Adam at 0.01", own["Adam at 0.01"], above=0.92)
+claim("accuracy with Adam at a rate of 0.01", own["Adam at 0.01"],
+      above=0.92)
 
 # %% trap="04.2" role="repair"
 plot_bars(borrowed | own, xlabel="test accuracy",
@@ -626,16 +624,19 @@ plot_bars(borrowed | own, xlabel="test accuracy",
 # section *Muon, a rule for matrices*, under *Further*, measures.
 
 # %% trap="04.2" role="more"
-claim("accuracy of SGD at 0.001", borrowed["SGD at 0.001"], below=0.75)
-claim("accuracy of Adam at 0.3", borrowed["Adam at 0.3"], below=0.9)
-claim("accuracy of SGD at 0.3", own["SGD at 0.3"], above=0.88)
+claim("accuracy with SGD and momentum at a rate of 0.001",
+      borrowed["SGD at 0.001"], below=0.75)
+claim("accuracy with Adam at a rate of 0.3", borrowed["Adam at 0.3"],
+      below=0.9)
+claim("accuracy with SGD and momentum at a rate of 0.3", own["SGD at 0.3"],
+      above=0.88)
 
 # %% [markdown] trap="04.2" role="folklore"
 # **Told:** Adam crawls at a rate of 0.01, and SGD may diverge at 0.001. **Measured:** For
 # this classifier, the reverse is true. Adam at 0.01 is one of the good runs, SGD at 0.001
-# crawls, and Adam at 0.3 breaks. Another page says that Adam at 0.01 "diverges at once".
-# With a large pre-trained model, it may indeed diverge. A good rate is good only for one
-# optimizer and one model.
+# crawls, and Adam at 0.3 breaks. Another web page says that Adam at 0.01 "diverges at
+# once". With a large pre-trained model, it may indeed diverge. A good rate is good only
+# for one optimizer and one model.
 
 # %% trap="04.2" role="exercise" points=3 difficulty=3 minutes=15
 def step_size(opt: torch.optim.Optimizer) -> float:
@@ -713,16 +714,18 @@ print(f"SGD + momentum {sgd_loss:.3f}, Adam {adam_loss:.2f}, "
       f"AdamW {adamw_loss:.2f}; Adam moved at most {adam_moved:.2f}")
 
 # %% role="concept"
-claim("loss of SGD with momentum after 1,000 steps", sgd_loss, below=0.02)
-claim("loss of Adam at 0.001 after 1,000 steps", adam_loss, above=1)
+claim("training loss with SGD and momentum after 1,000 steps", sgd_loss,
+      below=0.02)
+claim("training loss with Adam at a rate of 0.001 after 1,000 steps",
+      adam_loss, above=1)
 
 # %% [markdown] role="concept"
 # Adam was held back because it cannot get far in 1,000 steps at this rate. And decay
 # makes the training loss higher, not lower:
 
 # %% role="concept"
-claim("farthest distance that Adam moved a weight", adam_moved,
-      below=1.05)
+claim("largest distance that Adam moved a weight in 1,000 steps",
+      adam_moved, below=1.05)
 claim("training loss of AdamW minus training loss of "
       "Adam", adamw_loss - adam_loss,
       above=0)
@@ -757,11 +760,10 @@ cosine = end_of(lambda k: 0.05 * (1 + math.cos(math.pi * k / 1000)))
 print(f"constant {constant:.4f}, cosine to zero {cosine:.4f}")
 
 # %% role="concept"
-claim("mean square at a constant rate; theory says 0.1 / 1.9",
-      constant, expected=0.1 / 1.9, within=0.01)
-claim("ratio of the mean squares, constant rate to falling "
-      "rate", constant / cosine,
-      above=10)
+claim("mean square of the weights at a constant rate (in theory: 0.1 / "
+      "1.9)", constant, expected=0.1 / 1.9, within=0.01)
+claim("ratio of the mean squares of the weights, constant rate to falling "
+      "rate", constant / cosine, above=10)
 
 # %% [markdown] role="concept"
 # So why not use a low rate from the start? A low rate is slow, and there is a second
@@ -782,11 +784,11 @@ for name, curvature in (("flat", 1), ("sharp", 50)):
           f"rate 0.01: {distance_after(curvature, 0.01):.1e}")
 
 # %% role="concept"
-claim("distance after 20 steps, sharp minimum, rate 0.1",
+claim("distance from a sharp minimum after 20 steps at a rate of 0.1",
       distance_after(50, 0.1), above=1)
-claim("distance after 20 steps, sharp minimum, rate 0.01",
+claim("distance from a sharp minimum after 20 steps at a rate of 0.01",
       distance_after(50, 0.01), below=0.01)
-claim("distance after 20 steps, flat minimum, rate 0.1",
+claim("distance from a flat minimum after 20 steps at a rate of 0.1",
       distance_after(1, 0.1), below=0.01)
 
 # %% [markdown] role="concept"
@@ -859,8 +861,9 @@ show(figure, "Five small plots of the rate over 100 steps. The constant "
 claim("largest difference between the peaks of the five schedules",
       max(map(max, family.values())) - min(map(max, family.values())),
       below=0.01)
-claim("step at which one-cycle peaks", family["one-cycle"].index(
-      max(family["one-cycle"])), expected=29)
+claim("step at which one-cycle peaks, counted from 0, in a run of 100 "
+      "steps", family["one-cycle"].index(max(family["one-cycle"])),
+      expected=29)
 
 # %% [markdown] role="concept"
 # *Warm-up and cosine* is the usual choice for transformers. With *warm-up, level, fall*
@@ -894,21 +897,19 @@ for _ in range(499):
 rates, momenta = zip(*found)
 
 # %% role="concept"
-claim("first rate under one-cycle, where the optimizer was given "
-      "0.1", rates[0],
-      expected=0.004, within=1e-9)
-claim("first momentum under one-cycle, where the optimizer was given "
-      "0.9", momenta[0],
-      expected=0.95, within=1e-9)
+claim("first rate under one-cycle, although the optimizer was given 0.1",
+      rates[0], expected=0.004, within=1e-9)
+claim("first momentum under one-cycle, although the optimizer was given "
+      "0.9", momenta[0], expected=0.95, within=1e-9)
 
 # %% [markdown] role="concept"
 # The rate rises for nearly a third of the run and ends almost at zero:
 
 # %% role="concept"
-claim("step of the peak, at 30 % of 500 steps",
+claim("step at which one-cycle peaks, counted from 0 (30 % of 500 steps)",
       rates.index(max(rates)), expected=149)
-claim("last rate under one-cycle, 10,000 times below the first", rates[-1],
-      expected=4e-7, within=1e-9)
+claim("last rate under one-cycle (the first rate divided by 10,000)",
+      rates[-1], expected=4e-7, within=1e-9)
 
 # %% [markdown] role="concept"
 # ## Warm-up: small steps until large ones are safe
@@ -1018,8 +1019,8 @@ print(f"batches at a rate of zero: {at_zero}; highest rate of the last "
 measured("04.3", at_zero, right=(50, 50))
 
 # %% trap="04.3" role="look"
-claim("batches at a rate of zero, of 1,000, when called per batch", at_zero,
-      expected=50)
+claim("batches out of 1,000 that run at a rate of zero if step() is "
+      "called per batch", at_zero, expected=50)
 
 # %% trap="04.3" role="look"
 plot_lines(range(1, 61), {"called per batch": used[:60],
@@ -1043,8 +1044,8 @@ starved = rates_of(cycle, 1000, every=100)      # once per epoch
 print(f"rates run from {min(starved):.5f} to {max(starved):.5f}")
 
 # %% trap="04.3" role="look"
-claim("highest rate of any batch, where 0.1 was planned",
-      max(starved), expected=0.0042, within=0.0001)
+claim("highest rate with one-cycle if step() is called per epoch "
+      "(planned: 0.1)", max(starved), expected=0.0042, within=0.0001)
 
 # %% [markdown] trap="04.3" role="why"
 # A scheduler knows neither batches nor epochs. It counts calls to `step()`, and its
@@ -1074,8 +1075,8 @@ fed = rates_of(cycle, 1000)                     # once per batch
 print(f"rates run up to {max(fed):.3f}")
 
 # %% trap="04.3" role="repair"
-claim("highest rate when called per "
-      "batch", max(fed), expected=0.1, within=1e-6)
+claim("highest rate with one-cycle if step() is called per batch", max(fed),
+      expected=0.1, within=1e-6)
 
 # %% trap="04.3" role="repair"
 plot_lines(range(1, 1001), {"per batch": fed, "per epoch": starved},
@@ -1101,13 +1102,11 @@ schedules
 
 # %% trap="04.3" role="more"
 steps = rates_of(lambda opt: sched.StepLR(opt, 30, 0.1), 1000)
-claim("rate at batch 100 with StepLR(30), meant for epochs, called per "
-      "batch",
-      steps[100], expected=1e-4, within=1e-9)
+claim("rate at batch 100 with StepLR(30), if it is meant for epochs but "
+      "called per batch", steps[100], expected=1e-4, within=1e-9)
 flat = rates_of(lambda opt: sched.CosineAnnealingLR(opt, 1000), 1000, 100)
-claim("last rate with T_max=1000 called per epoch, starting from "
-      "0.1", flat[-1],
-      expected=0.09998, within=1e-5)
+claim("last rate of a cosine with T_max=1000 that is called per epoch "
+      "(first rate: 0.1)", flat[-1], expected=0.09998, within=1e-5)
 
 # %% trap="04.3" role="more"
 try:
@@ -1117,10 +1116,10 @@ except ValueError as error:
     refused = "Tried to step" in str(error)
 
 # %% trap="04.3" role="more"
-claim("OneCycleLR raises an error when called too "
-      "often", refused, expected=True)
-claim("batch of the peak, at 30 % of 1,000 batches", fed.index(max(fed)),
-      expected=299)
+claim("does OneCycleLR raise an error if it is called too often", refused,
+      expected=True)
+claim("batch at which one-cycle peaks, counted from 0 (30 % of 1,000 "
+      "batches)", fed.index(max(fed)), expected=299)
 
 # %% [markdown] trap="04.3" role="folklore"
 # **Told:** Call `CosineAnnealingLR` once per epoch and `OneCycleLR` once per batch; a
@@ -1243,8 +1242,8 @@ draw_blocks({"Adam": ["g + λw", "m and v", "divide", "step"],
 
 # %% trap="04.4" role="repair"
 off = trained(torch.optim.AdamW, weight_decay=0)
-claim("largest difference between AdamW with decay 0 and Adam",
-      (off - plain).abs().max(), expected=0)
+claim("largest difference of a weight between Adam and AdamW with a decay "
+      "of 0", (off - plain).abs().max(), expected=0)
 
 # %% [markdown] trap="04.4" role="repair"
 # What happens with a decay of 0.1 in both optimizers? Two weights start at 1. One weight
@@ -1275,8 +1274,8 @@ plot_bars({"Adam, small gradients": small, "Adam, large gradients": large,
               "gradients. AdamW leaves the same fraction of both weights.")
 
 # %% trap="04.4" role="repair"
-claim("what Adam leaves of the weight with small "
-      "gradients", small, below=0.05)
+claim("fraction that Adam leaves of a weight with small gradients", small,
+      below=0.05)
 
 # %% [markdown] trap="04.4" role="more" topics="the two defaults · the bars in numbers"
 # These claims check the two defaults and the values of the other bars:
@@ -1286,11 +1285,10 @@ claim("default decay of AdamW",
       unasked.defaults["weight_decay"], expected=0.01)
 claim("default decay of Adam", torch.optim.Adam(
     [nn.Parameter(torch.ones(1))]).defaults["weight_decay"], expected=0)
-claim("what Adam leaves of the weight with large "
-      "gradients", large, above=0.9)
-claim("difference between the two weights under "
-      "AdamW", high - low, expected=0,
-      within=0.001)
+claim("fraction that Adam leaves of a weight with large gradients", large,
+      above=0.9)
+claim("difference between the two weights after 300 steps of AdamW",
+      high - low, expected=0, within=0.001)
 
 # %% [markdown] trap="04.4" role="folklore"
 # **Told:** If you forget `weight_decay`, AdamW is just Adam. **Measured:** Without the
@@ -1299,7 +1297,7 @@ claim("difference between the two weights under "
 
 # %% trap="04.4" role="exercise" points=3 difficulty=2 minutes=15
 def decoupled_step(opt: torch.optim.Optimizer, weight_decay: float) -> None:
-    """Make one step of `opt` with decoupled weight decay.
+    """Take one step of `opt` with decoupled weight decay.
 
     First multiply each weight by 1 - lr * weight_decay, where lr is the
     rate of its own group. Then let opt take its usual step. A parameter
@@ -1337,9 +1335,9 @@ def decoupled_step(opt: torch.optim.Optimizer, weight_decay: float) -> None:
 # %% [markdown] trap="04.5" role="situation" fault="a learning rate too high looks like a rate too low" symptom="loss does not go down: learning rate too high or too low?"
 # ## A rate of 0.0001 and a rate of 3
 #
-# Two people train your digit classifier for 200 steps by SGD with momentum, one at a rate
-# of 0.0001 and the other at a rate of 3. The first run ends at a loss of about 2.3, which
-# is the loss of a uniform guess.
+# Two people train your digit classifier for 200 steps with SGD and momentum, one at a
+# rate of 0.0001 and the other at a rate of 3. The first run ends at a loss of about 2.3,
+# which is the loss of a uniform guess.
 
 # %% trap="04.5" role="break"
 def run_at(lr, optimizer=momentum):
@@ -1390,9 +1388,8 @@ print(f"silent at 0.0001: {silent(low[2]):.2f}, "
       f"at 3: {silent(high[2]):.2f}")
 
 # %% trap="04.5" role="why"
-claim("fraction of hidden units that are silent at a rate of "
-      "3", silent(high[2]),
-      above=0.8)
+claim("fraction of hidden units that return 0 for every digit, at a rate "
+      "of 3", silent(high[2]), above=0.8)
 
 # %% [markdown] trap="04.5" role="why"
 # A *range test* tries a whole range of rates in one short run. Multiply the rate by a
@@ -1437,7 +1434,7 @@ print(f"trained at a tenth: {tenth:.2f}, at the lowest point: {at_edge:.2f}"
       f", at 4 times that: {beyond:.2f}")
 
 # %% trap="04.5" role="repair"
-claim("accuracy at a tenth of the rate of the lowest loss", tenth,
+claim("accuracy at a tenth of the rate with the lowest loss", tenth,
       above=0.92)
 
 # %% role="explore" explorer="lr_range_test"
@@ -1451,13 +1448,14 @@ lr_range_test
 
 # %% trap="04.5" role="more"
 claim("loss at a rate of 0.0001", low[0], expected=2.3, within=0.15)
-claim("accuracy of the better of the runs at 0.0001 and at 3",
+claim("higher accuracy of the two runs at rates of 0.0001 and 3",
       max(low[1], high[1]), below=0.35)
-claim("rate at the lowest loss", edge, above=0.1, below=2)
-claim("accuracy at the rate of the lowest loss minus accuracy at a tenth "
-      "of it",
-      at_edge - tenth, below=0.03)
-claim("accuracy at 4 times the rate of the lowest loss", beyond, below=0.9)
+claim("rate with the lowest loss in the range test", edge, above=0.1,
+      below=2)
+claim("accuracy at the rate with the lowest loss minus accuracy at a "
+      "tenth of that rate", at_edge - tenth, below=0.03)
+claim("accuracy at 4 times the rate with the lowest loss", beyond,
+      below=0.9)
 
 # %% [markdown] trap="04.5" role="more"
 # A tenth is a safety margin, and the margin that you need depends on the optimizer.
@@ -1473,10 +1471,10 @@ print(f"plain SGD: edge {plain_edge:.2f}, trained at a tenth {slow:.2f}, "
       f"at a third {third:.2f}")
 
 # %% trap="04.5" role="more"
-claim("accuracy of plain SGD at a tenth", slow, above=0.87)
-claim("accuracy of plain SGD at a third minus accuracy at a "
-      "tenth", third - slow,
-      above=-0.05)
+claim("accuracy of plain SGD at a tenth of the rate with the lowest loss",
+      slow, above=0.87)
+claim("accuracy of plain SGD at a third of the rate minus accuracy at a "
+      "tenth of the rate", third - slow, above=-0.05)
 
 # %% trap="04.5" role="exercise" points=4 difficulty=3 minutes=20
 def lr_find(model: nn.Module, loss_of, steps: int, low: float,
@@ -1564,7 +1562,8 @@ print(f"steps on the floor: {at_floor}   first step: {cut[0]}")
 measured("04.6", at_floor, right=(150, 220))
 
 # %% trap="04.6" role="look"
-claim("steps that run at the floor", at_floor, expected=184)
+claim("steps after the warm-up that run at the floor", at_floor,
+      expected=184)
 
 # %% [markdown] trap="04.6" role="look"
 # The comment is right. The first step has a rate of zero, so the first batch changes no
@@ -1604,21 +1603,20 @@ plot_lines(range(1000), {"max()": cut, "scaled": smooth}, xlabel="step",
 
 # %% trap="04.6" role="repair"
 arrives = cut.index(0.1, 100)
-claim("scaled schedule, as a fraction of the peak, where the cut schedule "
-      "reaches its floor",
-      smooth[arrives], expected=0.19, within=0.002)
+claim("scaled schedule's fraction of the peak at the step where max() "
+      "reaches the floor", smooth[arrives], expected=0.19, within=0.002)
 
 # %% [markdown] trap="04.6" role="more" topics="both ends"
 # The repaired schedule begins and ends where it should:
 
 # %% trap="04.6" role="more"
-claim("steps at which the scaled schedule does not change", sum(
-    a == b for a, b in zip(smooth[101:], smooth[102:])), expected=0)
-claim("scaled schedule, first step, as a fraction of the "
-      "peak", smooth[0], expected=0.01)
-claim("scaled schedule, last step, as a fraction of the "
-      "peak", smooth[-1], expected=0.1,
-      within=1e-9)
+claim("steps after the warm-up at which the scaled schedule does not "
+      "change", sum(a == b for a, b in zip(smooth[101:], smooth[102:])),
+      expected=0)
+claim("first rate of the scaled schedule as a fraction of the peak",
+      smooth[0], expected=0.01)
+claim("last rate of the scaled schedule as a fraction of the peak",
+      smooth[-1], expected=0.1, within=1e-9)
 
 # %% trap="04.6" role="exercise" points=3 difficulty=2 minutes=15
 def warmup_cosine(step: int, warm: int, total: int, peak: float,
@@ -1703,7 +1701,7 @@ print(f"the idle head moved by up to {drift:.3f} at a rate of 0.01")
 measured("04.7", drift / 0.01, right=(4.5, 12))
 
 # %% trap="04.7" role="look"
-claim("largest distance that a weight of the idle head moves, in "
+claim("largest distance that a weight of the idle head moves, in learning "
       "rates", drift / 0.01, above=2)
 
 # %% [markdown] trap="04.7" role="why"
@@ -1738,7 +1736,8 @@ with_none = idle_drift(set_to_none=True)
 print(f"the idle head moved by {with_none:.3f}")
 
 # %% trap="04.7" role="repair"
-claim("distance that the idle head moves with None", with_none, expected=0)
+claim("largest distance that a weight of the idle head moves with None",
+      with_none, expected=0)
 
 # %% [markdown] trap="04.7" role="more" topics="one weight in numbers · other optimizers · what plain zero_grad leaves"
 # These claims check the second step of the figure, and the same step with other
@@ -1760,12 +1759,12 @@ def coasts(optimizer):
                - second_step(None, optimizer))
 
 # %% trap="04.7" role="more"
-claim("weight after a gradient of None", second_step(None), expected=0.9,
-      within=1e-6)
-claim("weight after a gradient of zero", second_step(torch.zeros(1)),
-      expected=0.833, within=0.001)
-claim("step of SGD with momentum at a zero gradient", coasts(momentum),
-      expected=0.09, within=1e-6)
+claim("weight of 1 after two steps of Adam, the second with a gradient of "
+      "None", second_step(None), expected=0.9, within=1e-6)
+claim("weight of 1 after two steps of Adam, the second with a gradient of "
+      "zero", second_step(torch.zeros(1)), expected=0.833, within=0.001)
+claim("length of a step of SGD with momentum at a zero gradient",
+      coasts(momentum), expected=0.09, within=1e-6)
 claim("longest step of plain SGD, Adagrad and RMSprop at a zero gradient",
       max(map(coasts, (torch.optim.SGD, torch.optim.Adagrad,
                        torch.optim.RMSprop))), expected=0)
@@ -1777,7 +1776,7 @@ claim("longest step of plain SGD, Adagrad and RMSprop at a zero gradient",
 w = nn.Parameter(torch.ones(1))
 w.square().backward()
 torch.optim.SGD([w]).zero_grad()
-claim("plain zero_grad() sets the gradient to None", w.grad is None,
+claim("does plain zero_grad() set the gradient to None", w.grad is None,
       expected=True)
 
 # %% [markdown] trap="04.7" role="folklore"
@@ -1790,7 +1789,7 @@ claim("plain zero_grad() sets the gradient to None", w.grad is None,
 # %% trap="04.7" role="exercise" points=3 difficulty=2 minutes=15
 def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
                   lr: float, momentum: float) -> None:
-    """Make one step of SGD with momentum on w, in place, as torch.optim.SGD
+    """Take one step of SGD with momentum on w, in place, as torch.optim.SGD
     does. Write the rule out, without torch.optim.
 
     Args:
@@ -1861,14 +1860,15 @@ print(f"step 1: {bare[0]:.2f}   step 12: {bare[11]:.2f}   "
 measured("04.8", bare[11], right=(5, 8))
 
 # %% trap="04.8" role="look"
-claim("length of the 12th step, in "
-      "rates", bare[11], expected=6.57, within=0.01)
+claim("length of the 12th step without correction, in learning rates",
+      bare[11], expected=6.57, within=0.01)
 
 # %% [markdown] trap="04.8" role="look"
 # The twelfth step is the longest. A hundred steps in, the effect is still there:
 
 # %% trap="04.8" role="look"
-claim("length of step 100, in rates", bare[99], expected=3.24, within=0.01)
+claim("length of the 100th step without correction, in learning rates",
+      bare[99], expected=3.24, within=0.01)
 
 # %% [markdown] trap="04.8" role="why"
 # $m$ starts too small, but so does $v$, and the step divides by the root of $v$. With
@@ -1893,8 +1893,8 @@ print(f"step 1: {whole[0]:.2f}   step 12: {whole[11]:.2f}   "
       f"step 100: {whole[99]:.2f}   step 2,000: {whole[-1]:.3f}")
 
 # %% trap="04.8" role="repair"
-claim("largest distance of a corrected step from one rate",
-      max(abs(s - 1) for s in whole), below=1e-9)
+claim("largest gap between the length of a corrected step and one "
+      "learning rate", max(abs(s - 1) for s in whole), below=1e-9)
 
 # %% trap="04.8" role="repair"
 plot_lines(range(1, 2001), {"without": bare, "corrected": whole},
@@ -1911,17 +1911,17 @@ plot_lines(range(1, 2001), {"without": bare, "corrected": whole},
 
 # %% trap="04.8" role="more"
 t = 12
-claim("length of the first step, in rates", bare[0], expected=3.16,
-      within=0.01)
-claim("the longest step, counted from 1", bare.index(max(bare)) + 1,
-      expected=12)
-claim("mean length of the first 100 steps, in rates", sum(bare[:100]) / 100,
-      expected=4.66, within=0.01)
-claim("length of the 12th step (expected: by the formula)", bare[t - 1],
+claim("length of the first step without correction, in learning rates",
+      bare[0], expected=3.16, within=0.01)
+claim("number of the longest step without correction, counted from 1",
+      bare.index(max(bare)) + 1, expected=12)
+claim("mean length of the first 100 steps without correction, in learning "
+      "rates", sum(bare[:100]) / 100, expected=4.66, within=0.01)
+claim("length of the 12th step without correction (expected: the "
+      "formula's value)", bare[t - 1],
       expected=(1 - 0.9**t) / math.sqrt(1 - 0.999**t), within=1e-9)
-claim("length of step 2,000 in rates, minus "
-      "1", bare[-1] - 1, expected=0.075,
-      within=0.001)
+claim("length of the 2,000th step without correction, in learning rates, "
+      "minus 1", bare[-1] - 1, expected=0.075, within=0.001)
 
 # %% [markdown] trap="04.8" role="more"
 # The very first step is $(1-\beta_1)/\sqrt{1-\beta_2}$ rates long, so both betas
@@ -1930,9 +1930,8 @@ claim("length of step 2,000 in rates, minus "
 
 # %% trap="04.8" role="more"
 short = adam_moves(1, corrected=False, b2=0.95)
-claim("length of the first step with a second beta of 0.95, in "
-      "rates", short[0], expected=0.447,
-      within=0.001)
+claim("length of the first step with a second beta of 0.95, in learning "
+      "rates", short[0], expected=0.447, within=0.001)
 
 # %% [markdown] trap="04.8" role="folklore"
 # **Told:** Without the correction, the first steps are tiny, and after step 100, the
@@ -1946,7 +1945,7 @@ claim("length of the first step with a second beta of 0.95, in "
 def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
               betas: tuple[float, float], eps: float,
               weight_decay: float) -> None:
-    """Make one step of AdamW on w, in place. With weight_decay 0.0, it
+    """Take one step of AdamW on w, in place. With weight_decay 0.0, it
     is Adam.
 
     Write the rule out, without torch.optim. The decay is decoupled, so
@@ -2021,8 +2020,9 @@ print(f"steps that go the other way: {flipped(summary, paper):.3f}")
 measured("04.9", 100 * flipped(summary, paper), right=(20, 36))
 
 # %% trap="04.9" role="look"
-claim("fraction of moves in the opposite direction, on noise",
-      flipped(summary, paper), expected=0.279, within=0.01)
+claim("fraction of steps on noise in which the two rules move a weight in "
+      "opposite directions", flipped(summary, paper), expected=0.279,
+      within=0.01)
 
 # %% [markdown] trap="04.9" role="why"
 # The two betas have different jobs. $\beta_1$ sets how much the newest gradient counts in
@@ -2063,8 +2063,8 @@ share = math.acos(rho) / math.pi
 print(f"correlation {rho:.3f}, so {share:.3f} of the signs flip")
 
 # %% trap="04.9" role="repair"
-claim("fraction of opposite moves that theory "
-      "predicts", share, expected=0.279, within=0.001)
+claim("fraction of steps in opposite directions that theory predicts",
+      share, expected=0.279, within=0.001)
 
 # %% [markdown] trap="04.9" role="more" topics="where a signal hides the fault · a lower rate needs a higher decay"
 # If the gradient contains a signal as large as its noise, the two versions almost always
@@ -2074,8 +2074,8 @@ claim("fraction of opposite moves that theory "
 biased = noise + 1.0
 hidden = flipped(lion_signs(biased, 0.9, 0.9),
                  lion_signs(biased, 0.9, 0.99))
-claim("fraction of opposite moves when a signal is "
-      "added", hidden, below=0.02)
+claim("fraction of steps in opposite directions if a signal is added to "
+      "the noise", hidden, below=0.02)
 
 # %% [markdown] trap="04.9" role="more"
 # When you lower the rate for Lion, each step also decays the weights less:
@@ -2085,11 +2085,12 @@ before, smaller = shrunk(1e-2, 0.1, 1000), shrunk(1e-3, 0.1, 1000)
 print(f"left of a weight: {before:.3f}; tenth of the rate: {smaller:.3f}")
 
 # %% trap="04.9" role="more"
-claim("ratio of the logarithms of what is left, rate 0.01 to rate 0.001",
-      math.log(before) / math.log(smaller), expected=10, within=0.01)
-claim("fraction of a weight left at a rate of 0.001 with a decay of 1, "
-      "as at 0.01 with 0.1",
-      shrunk(1e-3, 1.0, 1000), expected=before, within=1e-9)
+claim("ratio of the logarithms of the fractions left, a rate of 0.01 to a "
+      "rate of 0.001", math.log(before) / math.log(smaller), expected=10,
+      within=0.01)
+claim("fraction of a weight left at rate 0.001 and decay 1 (expected: at "
+      "rate 0.01, decay 0.1)", shrunk(1e-3, 1.0, 1000), expected=before,
+      within=1e-9)
 
 # %% [markdown] trap="04.9" role="folklore"
 # **Told:** Lion needs a third to a tenth of Adam's rate. **Measured:** The lower rate is
@@ -2101,7 +2102,7 @@ claim("fraction of a weight left at a rate of 0.001 with a decay of 1, "
 # %% trap="04.9" role="exercise" points=3 difficulty=2 minutes=15
 def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
               betas: tuple[float, float], weight_decay: float) -> None:
-    """Make one step of Lion on w, in place, after decoupled weight decay.
+    """Apply decoupled decay to w, then take one step of Lion, in place.
 
     Args:
         w, grad: (N,) float32. Do not change grad.
@@ -2217,8 +2218,8 @@ draw_line({"bfloat16": [(1.4921875, "1.492"), (1.5, "1.5"),
 
 # %% trap="04.11" role="why"
 octave = (torch.arange(128, 256) / 128).bfloat16()      # all from 1 to 2
-claim("values that fall when multiplied by 0.999, of the 128 from 1 to 2",
-      (octave * 0.999 < octave).sum(), expected=0)
+claim("bfloat16 values out of the 128 from 1 to 2 that fall when "
+      "multiplied by 0.999", (octave * 0.999 < octave).sum(), expected=0)
 
 # %% [markdown] trap="04.11" role="repair"
 # Keep the weights, and with them the moments, in float32, and let autocast run only the
@@ -2257,7 +2258,7 @@ print(f"to the nearest: {nearest.mean():.1f}   drawn: {drawn.mean():.1f}   "
       f"exact: {100 * 0.999**1000:.1f}")
 
 # %% trap="04.11" role="repair"
-claim("mean after multiplying by 0.999 and rounding at random, 1,000 times",
+claim("mean after 1,000 multiplications by 0.999, each rounded at random",
       drawn.mean(), expected=100 * 0.999**1000, within=1)
 
 # %% [markdown] trap="04.11" role="more" topics="without a loud start · other betas · the fused step"
@@ -2278,11 +2279,10 @@ print(f"no loud start: {even:.2f} for {exact:.2f}   fused: {fused:.1f}   "
 # %% trap="04.11" role="more"
 claim("ratio of the second moments without a loud start, bfloat16 to "
       "float32", even / exact, above=1.5)
-claim("ratio of the second moments with fused and a loud start, bfloat16 "
-      "to float32", fused / full[-1].mean(), above=3)
-claim("mean second moment with beta 0.95 and a loud start, which should be "
-      "1", quick,
-      expected=1, within=0.1)
+claim("ratio of the second moments after a loud start, fused bfloat16 to "
+      "float32", fused / full[-1].mean(), above=3)
+claim("mean second moment with a second beta of 0.95 after a loud start "
+      "(it should be 1)", quick, expected=1, within=0.1)
 
 # %% [markdown] trap="04.11" role="folklore"
 # **Told:** Training works as well with bfloat16 moments as with float32 moments;
@@ -2391,8 +2391,8 @@ print(f"AdamW: largest difference {moved:.0e}   Muon: {times:.2f} times")
 measured("04.10", times, right=(1.3, 2.3))
 
 # %% trap="04.10" role="look"
-claim("norm of Muon's step on four ranks, where one rank's step has norm 1",
-      times, above=1.5)
+claim("norm of Muon's step on four ranks divided by norm of the step on "
+      "one rank", times, above=1.5)
 
 # %% trap="04.10" role="look"
 lengths = {str(n): (step_of(muon, pull, n).norm() / whole.norm()).item()
@@ -2408,8 +2408,8 @@ plot_columns(lengths, xlabel="ranks", ylabel="norm of the step",
 # right step's norm:
 
 # %% trap="04.10" role="look"
-claim("distance between the two steps, where one rank's step has norm 1",
-      (apart - whole).norm() / whole.norm(), above=0.9)
+claim("distance between the two steps divided by the norm of one rank's "
+      "step", (apart - whole).norm() / whole.norm(), above=0.9)
 
 # %% [markdown] trap="04.10" role="why"
 # AdamW works entry by entry, so it does not matter where a row is stored. Muon's rule
@@ -2446,8 +2446,8 @@ mended = (gathered(pull, 4) - whole).abs().max()
 print(f"largest difference from one rank: {mended:.0e}")
 
 # %% trap="04.10" role="repair"
-claim("largest difference from one rank's step after gathering", mended,
-      expected=0)
+claim("largest difference between four ranks' step after gathering and "
+      "one rank's step", mended, expected=0)
 
 # %% [markdown] trap="04.10" role="repair"
 # The momentum may stay on its rank. Only the matrix that Muon orthogonalizes has to be
@@ -2461,19 +2461,18 @@ claim("largest difference from one rank's step after gathering", mended,
 # Divided by the root of four, the four ranks' step has about the right norm but is still
 # far from the right step. A matrix of noise has no strong directions. It has 256
 # directions of similar size, and each of four ranks finds 64 directions of its own, so
-# the joint step is about as long as one rank's step. But the joint step still points in
-# another direction:
+# the joint step is about as long as one rank's step. But the joint step still points in a
+# different direction:
 
 # %% trap="04.10" role="more"
 noise = torch.randn(256, 256)
 one, four = step_of(muon, noise, 1), step_of(muon, noise, 4)
 
 # %% trap="04.10" role="more"
-claim("ratio of the norms on noise, four ranks' step to one rank's",
+claim("ratio of the norms on noise, four ranks' step to one rank's step",
       four.norm() / one.norm(), above=0.85, below=1.1)
-claim("distance between the two steps on noise, where one rank's step has "
-      "norm 1",
-      (four - one).norm() / one.norm(), above=0.5)
+claim("distance between the two steps on noise divided by the norm of one "
+      "rank's step", (four - one).norm() / one.norm(), above=0.5)
 
 # %% [markdown] trap="04.10" role="more"
 # And here is a stack of three matrices, in which one gradient is ten times as large as
@@ -2485,14 +2484,13 @@ stack[:64] *= 10                            # the query's gradient
 joint, each = step_of(muon, stack, 1), step_of(muon, stack, 3)
 
 # %% trap="04.10" role="more"
-claim("distance of half of the four ranks' step from the right step, which "
-      "has norm 1",
-      (apart / 2 - whole).norm() / whole.norm(), above=0.4)
-claim("norm of the loud matrix's part of the step, as a fraction of the "
-      "whole, in one stack",
-      joint[:64].norm() / joint.norm(), above=0.85)
-claim("norm of the loud matrix's part, as a fraction of the whole, with "
-      "the three matrices cut apart", each[:64].norm() / each.norm(),
+claim("distance of half of four ranks' step from the right step, divided "
+      "by the right step's norm", (apart / 2 - whole).norm() / whole.norm(),
+      above=0.4)
+claim("norm of the loud matrix's part divided by the step's norm, with "
+      "one stack", joint[:64].norm() / joint.norm(), above=0.85)
+claim("norm of the loud matrix's part divided by the step's norm, with "
+      "the stack cut apart", each[:64].norm() / each.norm(),
       expected=math.sqrt(1 / 3), within=0.03)
 
 # %% [markdown] trap="04.10" role="more"
@@ -2611,9 +2609,9 @@ print({"hidden (64, 64)": muon_takes(64, 64), "bias": muon_takes(64),
        "embedding (1000, 64)": muon_takes(1000, 64)})
 
 # %% role="concept"
-claim("Muon accepts a bias or a kernel",
+claim("does Muon accept a bias or a kernel",
       muon_takes(64) or muon_takes(8, 8, 3, 3), expected=False)
-claim("Muon accepts an embedding", muon_takes(1000, 64), expected=True)
+claim("does Muon accept an embedding", muon_takes(1000, 64), expected=True)
 
 # %% [markdown] role="concept"
 # Muon's default rate is 0.001, like AdamW's, but its step is different. An $n$ by $n$
@@ -2645,11 +2643,10 @@ plot_bars(rms, xlabel="root mean square of the first step, in rates",
               "about a twentieth with the original adjustment.")
 
 # %% role="concept"
-claim("root mean square of Muon's first step in rates, original, 256 by "
-      "256", rms["original"],
-      expected=0.056, within=0.006)
-claim("root mean square of Muon's first step in rates, match_rms_adamw",
-      rms["match_rms_adamw"], expected=0.18, within=0.02)
+claim("root mean square of Muon's first step with 'original', in learning "
+      "rates", rms["original"], expected=0.056, within=0.006)
+claim("root mean square of Muon's first step with 'match_rms_adamw', in "
+      "learning rates", rms["match_rms_adamw"], expected=0.18, within=0.02)
 
 # %% [markdown] role="concept"
 # So AdamW's rate is too low for Muon's default step. Here Muon trains the hidden
@@ -2679,10 +2676,10 @@ print(f"loss, AdamW {by_adamw:.2f}, Muon {by_muon:.2f}, "
       f"Muon at 0.02 {bolder:.2f}")
 
 # %% role="concept"
-claim("ratio of the losses at 0.001, Muon to AdamW",
+claim("ratio of the losses at a rate of 0.001, Muon to AdamW",
       by_muon / by_adamw, above=1.2)
-claim("ratio of Muon's losses, rate 0.02 to rate 0.001", bolder / by_muon,
-      below=0.8)
+claim("ratio of Muon's losses, a rate of 0.02 to a rate of 0.001",
+      bolder / by_muon, below=0.8)
 
 # %% [markdown] role="concept"
 # In these 60 steps, the default rate is far too low, and a rate twenty times as high is
@@ -2693,7 +2690,7 @@ claim("ratio of Muon's losses, rate 0.02 to rate 0.001", bolder / by_muon,
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each choice says why it is right or wrong.
+# Think first, then pick a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. You multiply the loss by 100 and change nothing else. With which optimizer does training stay the same?**
@@ -2721,7 +2718,7 @@ claim("ratio of Muon's losses, rate 0.02 to rate 0.001", bolder / by_muon,
 #
 # - [x] about 0.05 :: A tenth leaves a margin. A schedule may bring the rate down from there.
 # - [ ] 0.5, because the loss was lowest there :: The smaller rates had already brought the loss down. At 0.5 you are close to the edge.
-# - [ ] 5, because the loss was still falling :: Past the lowest point, the loss was rising, and it soon ran away.
+# - [ ] 5, because the loss was still falling :: Past the lowest point, the loss was rising, and soon it exploded.
 
 # %% [markdown] role="quiz"
 # **5. From now on, a layer gets a gradient of exactly zero, not None. What happens to the layer's weights with AdamW?**
@@ -2735,25 +2732,25 @@ claim("ratio of Muon's losses, rate 0.02 to rate 0.001", bolder / by_muon,
 #
 # - [ ] ten times too short, because m holds a tenth of the gradient :: v holds only a thousandth of the gradient's square, and the step divides by the root of v.
 # - [x] about three to seven times too long :: The first is 3.2 times too long, the twelfth 6.6 times.
-# - [ ] right from the eleventh on :: By then m has partly caught up, but v takes about 2,000 steps.
+# - [ ] right from the eleventh step on :: By then m has partly caught up, but v takes about 2,000 steps.
 
 # %% [markdown] role="gpu"
-# ## On a GPU: the step that waits for its own orders
+# ## On a GPU: the step that waits for its own kernel launches
 #
 # A step of Adam reads a few values per weight, does a dozen operations on them and writes
 # the results back. For a model of many small tensors, the arithmetic takes little time,
-# and issuing the *orders* (kernel launches) takes most of it. Torch can issue the orders
-# in three ways: in a loop over tensors, with `foreach` (one order for a list of tensors),
-# and with `fused` (one order for the whole step).
+# and launching the kernels takes most of it. Torch can launch them in three ways: in a
+# loop over tensors, with `foreach` (one launch for a list of tensors), and with `fused`
+# (one launch for the whole step).
 #
-# **Before you run anything:** A model has 100 tensors. How many operations does one
-# step of AdamW issue in each of the three ways? And which way needs the most extra
-# memory while it runs?
+# **Before you run anything:** A model has 100 tensors. How many operations does one step
+# of AdamW carry out in each of the three ways? And which way needs the most extra memory
+# while it runs?
 #
 # `cost` reports how many operations there are, how many bytes they write, and how much
-# extra memory exists at the peak. How long an order takes has to be measured on a GPU.
-# The counts predict that `foreach` saves orders but no bytes, and that `fused` saves
-# both.
+# extra memory exists at the peak. On a GPU, each operation is an order that has to be
+# launched, and how long a launch takes has to be measured. The counts predict that
+# `foreach` saves launches but no bytes, and that `fused` saves both.
 
 # %% role="gpu"
 def make_step(way, tensors, n, where):
@@ -2776,16 +2773,17 @@ for way in ("loop", "foreach", "fused"):
         orders[way, tensors] = asked.orders
     written[way] = asked.written / (100 * 12_800 * 4)
     on_top[way] = asked.peak / (100 * 12_800 * 4)
-    print(f"{way:8} {orders[way, 10]:4} orders for 10 tensors, "
+    print(f"{way:8} {orders[way, 10]:4} operations for 10 tensors, "
           f"{orders[way, 100]:4} for 100; writes {written[way]:.1f} copies "
           f"of the weights, holds {on_top[way]:.2f} on top")
 
 # %% role="gpu"
-claim("ratio of the loop's orders, 100 tensors to 10",
+claim("ratio of the loop's operations, 100 tensors to 10 tensors",
       orders["loop", 100] / orders["loop", 10], above=8)
-claim("ratio of the orders for 100 tensors, foreach to loop",
+claim("ratio of the operations for 100 tensors, foreach to loop",
       orders["foreach", 100] / orders["loop", 100], below=0.33)
-claim("orders of fused for 100 tensors", orders["fused", 100], below=10)
+claim("operations of the fused step for 100 tensors", orders["fused", 100],
+      below=10)
 
 # %% role="gpu"
 per_weight = {}
@@ -2805,7 +2803,7 @@ claim("extra copies of the weights that foreach holds", on_top["foreach"],
       expected=1, within=0.02)
 claim("extra copies of the weights that the loop "
       "holds", on_top["loop"], below=0.1)
-claim("bytes per weight in AdamW's state: two averages, and one counter",
+claim("bytes per weight in AdamW's state (two averages and one counter)",
       per_weight["AdamW"], expected=8, within=0.001)
 
 # %% role="gpu"
@@ -2857,9 +2855,9 @@ answers
 
 # %% [markdown] role="gpu"
 # **In the recorded run on an H100**, the loop over 400 tensors takes 26 ms, whether each
-# tensor holds 1,000 values or 250,000, so the orders take all the time. With `fused`, the
-# same step takes less than a twentieth of the loop's time. Compared with `foreach`, the
-# default on a GPU, `fused` takes about a third of the time for all three shapes. But
+# tensor holds 1,000 values or 250,000, so the launches take all the time. With `fused`,
+# the same step takes less than a twentieth of the loop's time. Compared with `foreach`,
+# the default on a GPU, `fused` takes about a third of the time for all three shapes. But
 # `fused` also has overhead: 400 tensors of 1,000 values take 1.0 ms, nearly as long as
 # 400 tensors of 250,000 values, which take 1.1 ms.
 #
@@ -2871,7 +2869,7 @@ answers
 # and 302 MB if they are in four.
 #
 # **Keep:** When an optimizer step is slow, count tensors, not weights. If your optimizer
-# offers it, use `fused=True`, which needs the fewest orders and the least extra memory.
+# offers it, use `fused=True`, which needs the fewest launches and the least extra memory.
 # `foreach` is torch's default on a GPU and holds temporary copies while it runs. On a
 # CPU, the default is the loop. The optimizer's state stays in memory for the whole run,
 # in addition to the weights (4 bytes each in fp32) and the gradients (4 more). Like SGD

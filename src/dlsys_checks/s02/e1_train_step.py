@@ -16,7 +16,7 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("02.1", "train_step", seen=("models", "calls"))
 
 ex.promise_table("""
-step      | Make one optimizer step | change of parameter; optimizer steps
+step      | Take one optimizer step | change of parameter; optimizer steps
 mean      | on the mean squared error over all rows. | loss before the update; change of parameter
 frozen    | Args: model: some of its parameters may be frozen, some unused. | case a frozen part; an
             unused part

@@ -20,7 +20,7 @@ UNEQUAL = ("a small last part", "gradients left over from before", "NaN left ove
            "logits in the hundreds", "many parts", "two models in turn", "parts of one row",
            "the example")
 
-ex.promise("step", "Make one optimizer step on the mean cross-entropy over all rows.",
+ex.promise("step", "Take one optimizer step on the mean cross-entropy over all rows.",
            says=("change of parameter",))
 ex.promise("sizes", "Args: model, opt: the model and its optimizer. batches: pairs of x (n, F) "
                     "float32 and y (n,) int64, where n can differ from pair to pair.",

@@ -18,7 +18,7 @@ ex = exercise("03.3", "clipped_step", kept=("unreached",),
               says="norm before clipping")
 
 ex.promise_table("""
-step       | Make one step on a scaled loss, with clipping. | after the step; steps of the
+step       | Take one step on a scaled loss, with clipping. | after the step; steps of the
              optimizer; after step
 norms      | Returns: The gradient's norms before and after clipping, two floats. | norm before
              clipping; norm after clipping; returned value

@@ -21,7 +21,7 @@ ex = exercise("04.4", "decoupled_step", kept=("untouched",),
               seen=("kind", "options", "groups", "rates", "decays", "untouched"), says="after step")
 
 ex.promise_table("""
-one step      | Make one step of `opt` | after step; steps of the optimizer
+one step      | Take one step of `opt` | after step; steps of the optimizer
 without decay | Args: opt: was made without decay, and its groups keep a decay of 0. | weight_decay
                 of the groups
 decoupled     | with decoupled weight decay. | after step

@@ -16,7 +16,7 @@ ex = exercise("04.7", "momentum_step", by_hand=("SGD",),
               says="weights after")
 
 ex.promise_table("""
-step        | Make one step of SGD with momentum | weights after
+step        | Take one step of SGD with momentum | weights after
 in place    | on w, in place, | case a column of a table
 torch       | as torch.optim.SGD does. | weights after
 by hand     | Write the rule out, without torch.optim. | optimizers of torch.optim

@@ -20,7 +20,7 @@ DECAYED = ("a few steps", "a gradient of zeros", "200 steps", "a rate that chang
            "two weights in turn", "a column of a table",
            "one value", "many values", "huge values", "gradients that fade", *NEAR_EPS)
 ex.promise_table("""
-step        | Make one step of AdamW | weights after
+step        | Take one step of AdamW | weights after
 in place    | on w, in place. | case a column of a table
 Adam        | With weight_decay 0.0, it is Adam. | case no decay; the example
 by hand     | Write the rule out, without torch.optim. | optimizers of torch.optim

@@ -17,9 +17,9 @@ PLAIN = ("a few steps", "60 steps", "gradients of zeros", "two weights in turn",
          "two weights, each with its settings", "a rate that changes", "other betas",
          "a column of a table", "an entry without a gradient", "one value", "many values",
          "tiny values", "huge values")
-ex.promise("step", "Make one step of Lion", says=("weights after",))
-ex.promise("in place", "on w, in place,", cases=("a column of a table",))
-ex.promise("decay", "after decoupled weight decay.", cases=(*PLAIN, "the example"),
+ex.promise("step", "then take one step of Lion,", says=("weights after",))
+ex.promise("in place", "in place.", cases=("a column of a table",))
+ex.promise("decay", "Apply decoupled decay to w,", cases=(*PLAIN, "the example"),
            says=("weights after",))
 ex.promise("numbers", "Args: w, grad: (N,) float32.",
            cases=("one value", "many values", "tiny values", "huge values"))
