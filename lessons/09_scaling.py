@@ -834,7 +834,7 @@ split_gb = {"DDP": on_each(False, False, False),
 
 # %% trap="09.9" role="repair"
 draw_boxes(split_gb, limit=80, limit_name="the card",
-           title="What is split eight ways fits: memory of each card",
+           title="Split over eight cards, the training state fits on each",
            alt="Four stacks, the memory of one of eight cards. DDP holds "
                "all 112 GB, above the card's 80. ZeRO-1 splits masters and "
                "moments: 38.5 GB. ZeRO-2 also splits gradients: 26.2 GB. "
@@ -1885,7 +1885,7 @@ draw_blocks({"ddp(x)": ["ddp.forward prepares the reducer", "model.forward",
                                "loss.backward()", "hooks return",
                                "no call", "the rank's own gradient"]},
             marks={"ddp.module(x)": {"nothing is prepared"}},
-            title="The wrapper's forward prepares the exchange of backward",
+            title="The wrapper's forward pass prepares backward's exchange",
             alt="Two columns of blocks. Through ddp(x), the wrapper "
             "prepares the reducer, hooks fill buckets in backward and "
             "all_reduce makes the mean. Through ddp.module(x), nothing is "
@@ -1965,10 +1965,10 @@ print(f"by DDP {gap(by_ddp, of_four):.0%} off, by sums "
       f"{gap(by_sums, of_four):.0e} off")
 
 # %% trap="09.11" role="more"
-claim("ranks with three rows and one: relative error of DDP's gradient",
-      gap(by_ddp, of_four), above=0.1)
-claim("ranks with three rows and one: relative error of the gradient from "
-      "sums over the ranks", gap(by_sums, of_four), below=1e-5)
+claim("three rows on one rank, one on the other: relative error of DDP's "
+      "gradient", gap(by_ddp, of_four), above=0.1)
+claim("three rows on one rank, one on the other: relative error with sums "
+      "over the ranks", gap(by_sums, of_four), below=1e-5)
 
 # %% [markdown] trap="09.11" role="more"
 # A rank without rows, or without a gradient for some parameter (`allow_unused=True`
@@ -2346,8 +2346,8 @@ print("gradient, relative gap to a single process: "
 measured("09.6", 2)
 
 # %% trap="09.6" role="look"
-claim("larger relative error of the two ranks' gradients, with no_sync "
-      "around backward", max(off), below=1e-4)
+claim("relative error of the worse rank's gradient, with no_sync around "
+      "backward", max(off), below=1e-4)
 
 # %% [markdown] trap="09.6" role="why"
 # The gradient is right up to rounding, so no test of the gradient's values finds the
@@ -2547,7 +2547,7 @@ claim("relative error of the gradient, with each of ten losses divided by "
 plot_columns({k: 1 / len(pieces) / count
               for k, count in enumerate(counts, 1)},
              reference=(1 / sum(counts), "one divisor for all"),
-             title="A tenth per piece: few labels share as much as many",
+             title="At a tenth per piece, one label weighs as much as 16",
              xlabel="piece", ylabel="weight of one label", form=".2f",
              alt="Ten columns, the weight of one label in each piece. In "
                  "the pieces with one label, this weight is 0.1, and in "
@@ -2818,7 +2818,7 @@ print("digits on each rank:", *map(len, dealt), "  together:", len(read))
 print("evaluated twice:", *twice)
 
 # %% trap="09.5" role="more"
-claim("digits that four ranks evaluate together, for a test set of 497",
+claim("digits that four ranks evaluate in all, for a test set of 497",
       len(read), expected=500)
 claim("digits evaluated twice", len(twice), expected=3)
 
@@ -3094,8 +3094,8 @@ plot_bars({f"{plan}, {n} call{'s' * (n > 1)}": plan_bytes[plan] / 1000
               "piece, 2 calls do.")
 
 # %% trap="09.4" role="repair"
-claim("bytes of all calls with each layer sharded, as a multiple of DDP's "
-      "all_reduce",
+claim("bytes of all calls with each layer sharded, divided by the bytes "
+      "of DDP's all_reduce",
       sum(map(sum, each.values())) / sum(table["DDP"]["all_reduce"]),
       expected=3)
 
@@ -3984,7 +3984,7 @@ disk.cleanup()
 # model FLOPs utilization, is its FLOPs per second as a fraction of the card's peak rate.
 #
 # **Before you run anything:** How many FLOPs does a training step of this GPT need per
-# token and weight? How fast is a matrix product in `bfloat16`, and how fast in `float8`,
+# token and per weight? How fast is a matrix product in `bfloat16`, and how fast in `float8`,
 # as a multiple of its speed in `float32`? How much time does a copy cost if it runs at
 # the same time as a product? And how often do three steps wait if each asks for its loss?
 
@@ -4046,7 +4046,7 @@ def timed(what, call):
 step_work, used = step_flops()
 each_weight = step_work / (8 * 1024) / used
 print(f"a step: {step_work / 1e12:.1f} TFLOP; {used / 1e6:.0f} million "
-      f"weights multiply, {each_weight:.1f} FLOPs each for a token")
+      f"weights in products, {each_weight:.1f} FLOPs per weight and token")
 claim("FLOPs of one step, per token and per weight in a matrix product",
       each_weight, above=6, below=7.5)
 

@@ -742,7 +742,7 @@ found = {name: loss_on(model, new_ids) for name, model in found.items()}
 
 # %% trap="10.2" role="repair"
 plot_bars(found, xlabel="loss on the new language",
-          title="Two ways to merge by hand and lose",
+          title="Two mistakes in merging by hand raise the loss",
           alt="Three bars of loss. The correctly merged model has the "
               "lowest loss. With the adapter still on, or without alpha / "
               "r, the loss is higher.")
