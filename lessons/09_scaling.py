@@ -846,8 +846,8 @@ claim("GB on each of eight GPUs for 7 billion weights, if everything is "
 
 # %% [markdown] trap="09.9" role="repair"
 # How many 80 GB cards do seventy billion weights need if everything is split, and how
-# many if each card keeps all weights? Guess, then set the explorer's controls; the line
-# below its panels gives the answer.
+# many if each card keeps all weights? Guess, then use the explorer; the line below its
+# panels gives the answer.
 
 # %% role="explore" explorer="train_bytes"
 from dlsys_helpers.explorers.train_bytes import train_bytes
@@ -1812,8 +1812,8 @@ draw_lanes({"backward": [(0, 2, "layer 4"), (2, 4, "layer 3"),
 # `DDP(model)` copies rank 0's weights to all ranks and promises to average the gradients
 # during `backward`. You want to call methods that the wrapper lacks. So you write `net =
 # ddp.module` at the top of the script and use `net` from then on. `net` is the model
-# inside the wrapper, so `loss.backward()` fills the `.grad` of the same parameters that
-# the optimizer got from `ddp.parameters()`.
+# inside the wrapper, so `loss.backward()` fills the `.grad` of the parameters that the
+# optimizer updates.
 #
 # Both ranks train a digit classifier for 100 steps, each on its own digits.
 

@@ -2285,8 +2285,8 @@ def free_dims(examples: list):
 # %% [markdown] trap="11.8" role="situation" fault="block scales along the tokens, not along the sum" symptom="emulated MXFP4 or MXFP8 is much better than the hardware: block scales along the wrong axis, outlier channels"
 # ## Two loud units in four bits
 #
-# A device will multiply in *MXFP4*. Numbers in this format have 4 bits, and each block of
-# 32 neighbours shares one scale, a power of two. Until the device arrives, you emulate it:
+# A device will multiply in *MXFP4*. MXFP4 numbers have 4 bits, and each block of 32
+# neighbours shares one scale, a power of two. Until the device arrives, you emulate it:
 # round to the format and multiply in float32.
 #
 # Two inputs of the classifier's second layer are *loud*: you made them 35 times as large
@@ -2560,9 +2560,9 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
 # In *NVFP4*, each block of 16 neighbours shares a scale that is finer than a power of
 # two: a float8 number in E4M3. Normally distributed numbers are rounded with a relative
 # error of about a tenth. You train a classifier with gradients in NVFP4. In the backward
-# pass, a layer uses its output gradient in two products, one for the gradient of its
-# inputs and one for the gradient of its weights. For each product, you round the output
-# gradient along the summed axis. Everything else stays in float32.
+# pass, a layer uses its output gradient in two products, for its inputs' and its weights'
+# gradients. For each product, you round the output gradient along the summed axis.
+# Everything else stays in float32.
 #
 # With 16 digits per step, the classifier learns. Then you use 256 digits per step, with
 # Adam as before. With float32 gradients, the same run ends at a loss of about 0.1.
