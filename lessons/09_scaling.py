@@ -556,8 +556,8 @@ claim("bfloat16 weight after 1,000 steps of 0.001, without a master",
 # With 7 bits for the fraction, there are 128 numbers from 1 to 2, and the next number
 # after 1 is about `1.008`. The sum `1.004` is a little nearer to `1.008` than to 1, so it
 # rounds up and the step is twice as long. The sum `1.003` rounds back to 1 every time. So
-# rounding can double a step or erase it. From 2 on, the gaps are twice as wide, and
-# there, a step of 0.004 is lost, too. The gradient was right and the optimizer did its
+# rounding can double a step or erase it. From 2 on, the gaps are twice as wide, so a
+# step of 0.004 is lost there, too. The gradient was right and the optimizer did its
 # job, but the weight's format cannot represent the result.
 
 # %% trap="09.8" role="why"
