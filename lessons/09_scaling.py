@@ -64,7 +64,8 @@ draw_line(ranges, log=True,
               "6e-5 to about 6e4, E4M3 from 0.02 to 448, E2M1 from 1 to 6.")
 
 # %% role="concept"
-claim("largest float16", torch.finfo(torch.float16).max, expected=65504)
+claim("largest number in float16",
+      torch.finfo(torch.float16).max, expected=65504)
 
 # %% [markdown] role="concept"
 # Below its smallest number with full precision (the left end of its bar), a format
@@ -98,7 +99,7 @@ print({name: str(t.dtype).removeprefix("torch.")
 
 # %% role="concept"
 claim("bytes per value of the logits", logits.itemsize, expected=2)
-claim("bytes per value of the weight's gradient",
+claim("bytes per value of a weight's gradient",
       net[0].weight.grad.itemsize, expected=4)
 
 # %% [markdown] role="concept"
@@ -139,10 +140,10 @@ draw_line({"gradients": [(low, high, "8 of 10")],
               "Multiplied by 65,536, the gradients are inside the range.")
 
 # %% role="concept"
-claim("share of gradients that float16 loses without a scale",
-      lost[1].item(), above=0.01)
-claim("share of gradients lost with a scale of 65,536",
-      lost[65536].item(), below=0.001)
+claim("fraction of gradients that become zero in float16, without a loss "
+      "scale", lost[1].item(), above=0.01)
+claim("fraction of gradients that become zero in float16, with a loss "
+      "scale of 65,536", lost[65536].item(), below=0.001)
 
 # %% [markdown] role="concept"
 # That is all a *loss scale* does: it lifts the gradients into the range of `float16` for
@@ -187,7 +188,7 @@ for short_name, full_name in cards.items():
           f"{peak.fp32_tflops:g} in float32")
 
 # %% role="concept"
-claim("16-bit rate divided by the float32 rate, lowest of four datasheets",
+claim("lowest ratio of 16-bit rate to float32 rate on four datasheets",
       min(times.values()), above=7)
 
 # %% [markdown] role="concept"
@@ -315,7 +316,8 @@ print(f"float16,  scaler, right order  loss {half:.2f}, "
       f"norm {half_norms[0]:.2f}")
 
 # %% trap="09.1" role="repair"
-claim("loss in float16, in the right order", half, below=0.9)
+claim("loss after 200 steps in float16, with the calls in the right order",
+      half, below=0.9)
 
 # %% [markdown] trap="09.1" role="repair"
 # The scaler finds a suitable scale by itself. After an overflow, it halves the scale and
@@ -345,13 +347,13 @@ skipped = (large > fits).sum().item()
 print(f"{skipped} steps skipped, {(large[:20] > fits).sum()} at the start")
 
 # %% trap="09.1" role="repair"
-claim("steps skipped at the start, scale 256 times too large",
+claim("steps skipped at the start, with a scale 256 times too large",
       (large[:20] > fits).sum(), expected=8)
 
 # %% trap="09.1" role="repair"
 plot_lines(range(len(large)), {"256 times too large": large.tolist(),
                                "4 times too small": small.tolist()},
-           title="The scale finds its size and tries beyond it",
+           title="The scale settles, and now and then tries a larger one",
            xlabel="step", ylabel="scale", logy=True,
            alt="Two lines. One starts high and is halved with each of its "
                "first eight steps, the other doubles every twenty steps. "
@@ -363,10 +365,11 @@ plot_lines(range(len(large)), {"256 times too large": large.tolist(),
 
 # %% trap="09.1" role="more"
 claim("loss after 200 steps without the scaler", without, below=0.9)
-claim("first norm before clipping, divided by the true norm",
+claim("first gradient norm before clipping, with the scaler, divided by "
+      "the true norm",
       (habit_norms[0] / norms[0]).item(), expected=65536, within=700)
-claim("loss in bfloat16 with the scaler, in the right order", in_order,
-      below=0.9)
+claim("loss after 200 steps in bfloat16, with the scaler and the calls in "
+      "the right order", in_order, below=0.9)
 
 # %% [markdown] trap="09.1" role="more"
 # With Adam, the scaler hardly hurts this small net. Adam divides each gradient by its
@@ -384,13 +387,12 @@ adam_without = run(adam, scaled(on=False))[0]
 print(f"Adam: with the scaler {adam_habit:.2f}, without {adam_without:.2f}")
 
 # %% trap="09.1" role="more"
-claim("loss with Adam and the scaler minus the loss without a "
-      "scaler", adam_habit
-      - adam_without, below=0.3)
+claim("loss with Adam and the scaler minus loss with Adam and no scaler",
+      adam_habit - adam_without, below=0.3)
 
 # %% [markdown] trap="09.1" role="more"
 # With 8 bits, one scale for the whole loss is not enough, because `E4M3` ends at 448, and
-# a value of a millionth of the largest becomes zero. One scale per tensor is often
+# a value that is a millionth of the largest becomes zero. One scale per tensor is often
 # enough, until an outlier uses up the range. So newer formats divide a tensor into
 # blocks, each with its own scale. In the [microscaling
 # formats](https://arxiv.org/abs/2310.10537), each block of 32 values shares one scale, a
@@ -417,10 +419,10 @@ print({f"a scale for {n}": f"{share:.1%} zeros"
        for n, share in zeros.items()})
 
 # %% trap="09.1" role="more"
-claim("fraction that one scale for 4,096 values in E4M3 rounds to zero",
-      zeros[4096], above=0.1)
-claim("fraction that one scale per 32 values in E4M3 rounds to "
-      "zero", zeros[32], below=0.01)
+claim("fraction of values that become zero in E4M3, with one scale for "
+      "all 4,096 values", zeros[4096], above=0.1)
+claim("fraction of values that become zero in E4M3, with one scale per 32 "
+      "values", zeros[32], below=0.01)
 
 # %% [markdown] trap="09.1" role="folklore"
 # **Told:** In `bfloat16`, `scale()` does nothing, because nothing can overflow.
@@ -434,10 +436,10 @@ two_scaled = scaled().scale(torch.tensor(2.0).bfloat16())
 print("3e38 times ten:", big.item(), "  scale(2):", two_scaled.item())
 
 # %% trap="09.1" role="folklore"
-claim("ten times 3e38 in bfloat16 is infinite", big.isinf().item(),
-      expected=True)
-claim("what scale() returns for a 2 in bfloat16", two_scaled.item(),
-      expected=131072)
+claim("is ten times 3e38 infinite in bfloat16",
+      big.isinf().item(), expected=True)
+claim("value that scale() returns for a 2 in bfloat16",
+      two_scaled.item(), expected=131072)
 
 # %% trap="09.1" role="exercise" points=3 difficulty=2 minutes=15
 def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
@@ -547,15 +549,15 @@ plot_lines(range(301), {"0.004 in 32 bits": full,
            "stays there; with steps of 0.003, it stays at 1.")
 
 # %% trap="09.8" role="look"
-claim("the weight after 1,000 steps of 0.001",
+claim("bfloat16 weight after 1,000 steps of 0.001, without a master",
       steps_of(0.001, torch.bfloat16, 1000)[-1], expected=1)
 
 # %% [markdown] trap="09.8" role="why"
 # With 7 bits for the fraction, there are 128 numbers from 1 to 2, and the next number
 # after 1 is about `1.008`. The sum `1.004` is a little nearer to `1.008` than to 1, so it
 # rounds up and the step is twice as long. The sum `1.003` rounds back to 1 every time. So
-# rounding can double a step or erase it. From 2 on, the gaps are twice as wide, and
-# there, a step of 0.004 is lost, too. The gradient was right and the optimizer did its
+# rounding can double a step or erase it. From 2 on, the gaps are twice as wide, so a
+# step of 0.004 is lost there, too. The gradient was right and the optimizer did its
 # job, but the weight's format cannot represent the result.
 
 # %% trap="09.8" role="why"
@@ -572,8 +574,8 @@ draw_line({"bfloat16": [(1 + k * gap_at_1, f"{1 + k * gap_at_1:.4f}")
 
 # %% [markdown] trap="09.8" role="repair"
 # An upward step is lost when it is smaller than half the gap to the next number. At a
-# weight of 1, half the gap is a 256th of the weight; just below 2, only half as much. So
-# keep a copy of the weight in `float32`, called the *master*. The optimizer updates the
+# weight of 1, half the gap is a 256th of the weight; just below 2, it is a 512th. So keep
+# a copy of the weight in `float32`, called the *master*. The optimizer updates the
 # master, and after each step, the weight is set to the rounded master. In the master,
 # steps that are too small on their own add up.
 
@@ -588,18 +590,18 @@ for _ in range(1000):
 print(f"master {master:.3f}, weight {weight.item()}")
 
 # %% trap="09.8" role="repair"
-claim("the weight after 1,000 steps on a master", weight.item(),
-      expected=2, within=0.01)
+claim("bfloat16 weight after 1,000 steps of 0.001, with a master",
+      weight.item(), expected=2, within=0.01)
 
 # %% trap="09.8" role="repair"
 plot_lines(range(1, 41), {"master": [m for m, _ in path[:40]],
                           "weight": [w for _, w in path[:40]],
                           "no master": [1.0] * 40},
-           title="The master climbs, and the weight follows in stairs",
+           title="The master climbs, and the weight follows in jumps",
            xlabel="step", ylabel="value",
            alt="Three lines over the first 40 steps. The master rises "
            "evenly from 1 to 1.04, the bfloat16 weight follows it in "
-           "stairs of 0.0078, and the weight without a master stays at 1.")
+           "jumps of 0.0078, and the weight without a master stays at 1.")
 
 # %% [markdown] trap="09.8" role="more" topics="a counter that stops · a whole training, with a master and without"
 # A `bfloat16` counter stops for the same reason: at 256, the gap between neighbouring
@@ -614,12 +616,12 @@ print("counter", counter.item())
 # %% trap="09.8" role="more"
 claim("value of a bfloat16 counter after 1,000 additions of 1",
       counter.item(), expected=256)
-claim("distance after 100 steps of 0.004 in bfloat16, divided by the "
-      "distance in 32 bits",
+claim("distance in bfloat16 divided by distance in float32, after 100 "
+      "steps of 0.004",
       (short[100] - 1) / (full[100] - 1), expected=1.953, within=0.001)
-claim("the weight after 300 steps of 0.004 in bfloat16", short[-1],
-      expected=2)
-claim("steps between 1 and 2 in bfloat16",
+claim("bfloat16 weight after 300 steps of 0.004, without a master",
+      short[-1], expected=2)
+claim("number of gaps between bfloat16 numbers from 1 to 2",
       1 / torch.finfo(torch.bfloat16).eps, expected=128)
 
 # %% [markdown] trap="09.8" role="more"
@@ -665,13 +667,16 @@ plot_bars({f"{recipe}{', master' * kept}": loss
               "hardly does.")
 
 # %% trap="09.8" role="more"
-claim("SGD at 0.02: loss without a master, divided by loss with a master",
+claim("SGD at a rate of 0.02: loss without a master, divided by loss with "
+      "a master",
       half_losses["SGD, 0.02", False] / half_losses["SGD, 0.02", True],
       above=1.08)
-claim("Adam at 1e-3: loss without a master, divided by loss with a master",
+claim("Adam at a rate of 0.001: loss without a master, divided by loss "
+      "with a master",
       half_losses["Adam, 1e-3", False] / half_losses["Adam, 1e-3", True],
       above=1.05)
-claim("SGD at 0.2: loss without a master, divided by loss with a master",
+claim("SGD at a rate of 0.2: loss without a master, divided by loss with "
+      "a master",
       half_losses["SGD, 0.2", False] / half_losses["SGD, 0.2", True],
       below=1.15)
 
@@ -829,19 +834,19 @@ split_gb = {"DDP": on_each(False, False, False),
 
 # %% trap="09.9" role="repair"
 draw_boxes(split_gb, limit=80, limit_name="the card",
-           title="What is split eight ways fits: memory of each card",
+           title="Split over eight cards, the training state fits on each",
            alt="Four stacks, the memory of one of eight cards. DDP holds "
                "all 112 GB, above the card's 80. ZeRO-1 splits masters and "
                "moments: 38.5 GB. ZeRO-2 also splits gradients: 26.2 GB. "
                "ZeRO-3 and FSDP split everything: 14 GB.")
 
 # %% trap="09.9" role="repair"
-claim("GB on each of eight GPUs, everything split",
-      sum(split_gb["ZeRO-3, FSDP"].values()), expected=14)
+claim("GB on each of eight GPUs for 7 billion weights, if everything is "
+      "split", sum(split_gb["ZeRO-3, FSDP"].values()), expected=14)
 
 # %% [markdown] trap="09.9" role="repair"
 # How many 80 GB cards do seventy billion weights need if everything is split, and how
-# many if each card keeps all weights? Guess, then set the explorer; the line below its
+# many if each card keeps all weights? Guess, then use the explorer; the line below its
 # panels gives the answer.
 
 # %% role="explore" explorer="train_bytes"
@@ -859,8 +864,8 @@ claim("bytes per weight under autocast", sum(layouts["autocast"].values()),
       expected=16)
 claim("bytes per weight with everything in bfloat16",
       sum(layouts["bfloat16"].values()), expected=8)
-claim("GB on each of eight GPUs, masters and moments split",
-      sum(split_gb["ZeRO-1"].values()), expected=38.5)
+claim("GB on each of eight GPUs for 7 billion weights, if masters and "
+      "moments are split", sum(split_gb["ZeRO-1"].values()), expected=38.5)
 
 # %% [markdown] trap="09.9" role="more"
 # Mixed precision can halve the *activations*, which autograd keeps for the backward pass:
@@ -983,8 +988,8 @@ draw_boxes(card_at, unit="MB",
                "activations.")
 
 # %% role="concept"
-claim("memory added since the first forward pass, as a multiple of the "
-      "weights",
+claim("memory added from the first forward pass to the second, as a "
+      "multiple of the weights",
       (sum(card_at["second forward"].values())
        - sum(card_at["after forward"].values())) / state, expected=2,
       within=1e-6)
@@ -1041,14 +1046,14 @@ def checkpointed(h):
 
 plain_bytes, few_bytes = kept_bytes(blocks), kept_bytes(checkpointed)
 one_map = 2048 * 256 * 4
-print(f"without {plain_bytes / one_map:.0f} maps, "
-      f"with {few_bytes / one_map:.0f}")
+print(f"without checkpoints {plain_bytes / one_map:.0f} tensors, "
+      f"with checkpoints {few_bytes / one_map:.0f}")
 
 # %% role="concept"
-claim("bytes kept without checkpointing", plain_bytes,
-      expected=16 * one_map)
-claim("bytes kept with a checkpoint for each block", few_bytes,
-      expected=8 * one_map)
+claim("bytes that autograd keeps without checkpointing",
+      plain_bytes, expected=16 * one_map)
+claim("bytes that autograd keeps with a checkpoint for each block",
+      few_bytes, expected=8 * one_map)
 
 # %% [markdown] role="concept"
 # Checkpointing does not change the gradients. The cost is a second forward pass, in which
@@ -1066,12 +1071,10 @@ print(f"largest difference {(first - second).abs().max():.0e}, "
       f"FLOPs {more / work:.2f} times")
 
 # %% role="concept"
-claim("largest difference between the "
-      "gradients", (first - second).abs().max(),
-      expected=0)
-claim("FLOPs of a step with checkpoints, divided by the FLOPs without",
-      more / work,
-      above=1.3, below=1.4)
+claim("largest difference between gradients with and without checkpointing",
+      (first - second).abs().max(), expected=0)
+claim("FLOPs of a step with checkpoints, divided by FLOPs of a step "
+      "without checkpoints", more / work, above=1.3, below=1.4)
 
 # %% [markdown] role="concept"
 # How much memory checkpointing saves depends on how many tensors a block keeps. A
@@ -1140,7 +1143,8 @@ print({name: f"{s:.2f}" for name, s in share.items()})
 measured("09.14", 1)
 
 # %% trap="09.14" role="look"
-claim("accuracy after loading", share["loaded"], above=0.63, below=0.88)
+claim("accuracy after loading, with plain attributes",
+      share["loaded"], above=0.63, below=0.88)
 
 # %% [markdown] trap="09.14" role="why"
 # A module knows its parameters, buffers and submodules, which it keeps in the
@@ -1220,11 +1224,12 @@ claim("with buffers: accuracy before saving minus accuracy after loading",
 # These claims put bounds on the runs above:
 
 # %% trap="09.14" role="more"
-claim("accuracy before saving", share["trained"], above=0.92)
-claim("the model with plain attributes runs on meta",
+claim("accuracy before saving, with plain attributes",
+      share["trained"], above=0.92)
+claim("does the model with plain attributes run on meta",
       heard["Scaled"] == "meta", expected=False)
-claim("the model with buffers runs on meta", heard["Buffered"] == "meta",
-      expected=True)
+claim("does the model with buffers run on meta",
+      heard["Buffered"] == "meta", expected=True)
 
 # %% [markdown] trap="09.14" role="more"
 # A buffer that you can compute again, such as a mask, need not be saved:
@@ -1242,9 +1247,9 @@ followed = {"the buffer": lister.listed[0].dtype == torch.bfloat16,
 print("moved inside the list:", followed)
 
 # %% trap="09.14" role="more"
-claim("a buffer in a list moves with the model", followed["the buffer"],
-      expected=False)
-claim("a parameter in a list moves with the model",
+claim("does a buffer in a list move with the model",
+      followed["the buffer"], expected=False)
+claim("does a parameter in a list move with the model",
       followed["the parameter"], expected=True)
 
 # %% trap="09.14" role="exercise" points=3 difficulty=3 minutes=15
@@ -1460,7 +1465,8 @@ print(found)
 measured("09.10", len(found), right=(5, 5))
 
 # %% trap="09.10" role="look"
-claim("times that one step asks for a value", len(found), expected=5)
+claim("number of times that one step asks for a value",
+      len(found), expected=5)
 
 # %% [markdown] trap="09.10" role="why"
 # Only `item()` is easy to find in the code. Each of the two `if` statements turns a
@@ -1514,8 +1520,8 @@ quiet = [name for name, _, _ in trace(fifty) if name in asks]
 print(f"50 steps ask {len(quiet)} times, before: {50 * len(found)}")
 
 # %% trap="09.10" role="repair"
-claim("times that fifty quiet steps ask for a single value", len(quiet),
-      expected=0)
+claim("number of times that fifty quiet steps ask for a single value",
+      len(quiet), expected=0)
 
 # %% [markdown] trap="09.10" role="more" topics="an event inside another · copies wait, too"
 # In a trace, an operation's event encloses the events of the operations that it calls.
@@ -1525,11 +1531,11 @@ claim("times that fifty quiet steps ask for a single value", len(quiet),
 last = [e for e in events if e[0] in asks][-1]
 around = [name for name, start, end in events if start <= last[1]
           and last[2] <= end and name.startswith("aten::")]
-print("events around the last one, itself among them:", around)
+print("events around the last one, including itself:", around)
 
 # %% trap="09.10" role="more"
-claim("times that fifty steps of this kind ask for a "
-      "value", 50 * len(found), expected=250)
+claim("number of times that fifty ordinary steps ask for a value",
+      50 * len(found), expected=250)
 
 # %% [markdown] trap="09.10" role="more"
 # `tolist()` fetches both values with one copy, and this copy is the only wait in these
@@ -1629,14 +1635,15 @@ graphs = {"one shape": compiled(smooth, rows[:1] * 5),
 print(graphs)
 
 # %% role="concept"
-claim("graphs for five calls of one shape", graphs["one shape"],
-      expected=1)
-claim("graphs for five sizes, each compiled separately",
+claim("graphs compiled for five calls with one shape",
+      graphs["one shape"], expected=1)
+claim("graphs compiled for five sizes, with dynamic=False",
       graphs["each size"], expected=5)
-claim("graphs for five sizes by default", graphs["five sizes"], expected=2)
+claim("graphs compiled for five sizes, by default",
+      graphs["five sizes"], expected=2)
 
 # %% role="concept"
-claim("graphs for one call with an if on a number",
+claim("graphs compiled for one call, with an if on a tensor's value",
       graphs["an if on a number"], expected=2)
 
 # %% [markdown] role="concept"
@@ -1758,7 +1765,7 @@ print(f"rank 0's own gradient is {gap(of_rank[0], of_all):.0%} off, "
       f"the mean of both {gap(added, of_all):.0%}")
 
 # %% role="concept"
-claim("relative error of one rank's gradient",
+claim("relative error of rank 0's own gradient",
       gap(of_rank[0], of_all), above=0.1)
 claim("relative error of the mean of both ranks' gradients",
       gap(added, of_all), below=1e-5)
@@ -1774,7 +1781,7 @@ draw_ranks({"after backward": [["g0"], ["g1"]],
 
 # %% [markdown] role="concept"
 # If each rank has the same number of rows, the mean of the ranks' means is the mean over
-# all rows. So one `all_reduce` and a division are enough. Every rank then makes the same
+# all rows. So one `all_reduce` and a division are enough. Every rank then takes the same
 # step from the same weights, so the models stay equal although no weight is ever sent.
 # `DistributedDataParallel`, *DDP* for short, averages the gradients during the backward
 # pass. The gradients of the last layers are ready first. So DDP packs gradients into
@@ -1805,8 +1812,8 @@ draw_lanes({"backward": [(0, 2, "layer 4"), (2, 4, "layer 3"),
 # `DDP(model)` copies rank 0's weights to all ranks and promises to average the gradients
 # during `backward`. You want to call methods that the wrapper lacks. So you write `net =
 # ddp.module` at the top of the script and use `net` from then on. `net` is the model
-# inside the wrapper, so `loss.backward()` fills the same `.grad`, and the optimizer has
-# `ddp.parameters()`.
+# inside the wrapper, so `loss.backward()` fills the `.grad` of the parameters that the
+# optimizer updates.
 #
 # Both ranks train a digit classifier for 100 steps, each on its own digits.
 
@@ -1859,8 +1866,8 @@ print("all_reduce on the tape:", past_calls)
 measured("09.11", 2)
 
 # %% trap="09.11" role="look"
-claim("gap between the weights of the two ranks", gap(*past), above=0.28,
-      below=0.72)
+claim("relative gap between the weights of the two ranks",
+      gap(*past), above=0.28, below=0.72)
 
 # %% [markdown] trap="09.11" role="why"
 # Both losses fall and both ranks classify well, but each rank has its own model.
@@ -1878,7 +1885,7 @@ draw_blocks({"ddp(x)": ["ddp.forward prepares the reducer", "model.forward",
                                "loss.backward()", "hooks return",
                                "no call", "the rank's own gradient"]},
             marks={"ddp.module(x)": {"nothing is prepared"}},
-            title="The wrapper's forward prepares the exchange of backward",
+            title="The wrapper's forward pass prepares backward's exchange",
             alt="Two columns of blocks. Through ddp(x), the wrapper "
             "prepares the reducer, hooks fill buckets in backward and "
             "all_reduce makes the mean. Through ddp.module(x), nothing is "
@@ -1899,8 +1906,8 @@ print("all_reduce on the tape:", calls("all_reduce"),
 print("last lines:", ranks.tapes[0][-1], ranks.tapes[1][-1])
 
 # %% trap="09.11" role="repair"
-claim("gap between the ranks, through the wrapper", gap(*through),
-      expected=0)
+claim("relative gap between the ranks' weights, with every step through "
+      "the wrapper", gap(*through), expected=0)
 
 # %% [markdown] trap="09.11" role="repair"
 # The last part of each line on the tape is the digest that `watch` requested: eight
@@ -1919,16 +1926,16 @@ tape
 # These claims put bounds on both runs:
 
 # %% trap="09.11" role="more"
-claim("all_reduce calls in the same 100 steps", calls("all_reduce"),
-      expected=100)
-claim("lines, including digests, in which the two tapes differ",
+claim("all_reduce calls in 100 steps through the wrapper",
+      calls("all_reduce"), expected=100)
+claim("lines, digests included, in which the two tapes differ",
       sum(a != b for a, b in zip(*ranks.tapes, strict=True)), expected=0)
 claim("test digits on which the ranks disagree", apart, above=10)
-claim("the larger of the two last losses", max(past_losses), below=1)
+claim("larger of the two ranks' last losses", max(past_losses), below=1)
 claim("accuracy of the worse rank on the test digits", min(right),
       above=0.85)
-claim("all_reduce calls in 100 steps past the wrapper", past_calls,
-      expected=0)
+claim("all_reduce calls in 100 steps that bypass the wrapper",
+      past_calls, expected=0)
 
 # %% [markdown] trap="09.11" role="more"
 # DDP divides the sum over the ranks by the number of ranks. The result is the mean over
@@ -1958,11 +1965,10 @@ print(f"by DDP {gap(by_ddp, of_four):.0%} off, by sums "
       f"{gap(by_sums, of_four):.0e} off")
 
 # %% trap="09.11" role="more"
-claim("three rows and one: error of DDP's gradient",
-      gap(by_ddp, of_four), above=0.1)
-claim("three rows and one: error with the sum of losses divided by the sum "
-      "of rows",
-      gap(by_sums, of_four), below=1e-5)
+claim("three rows on one rank, one on the other: relative error of DDP's "
+      "gradient", gap(by_ddp, of_four), above=0.1)
+claim("three rows on one rank, one on the other: relative error with sums "
+      "over the ranks", gap(by_sums, of_four), below=1e-5)
 
 # %% [markdown] trap="09.11" role="more"
 # A rank without rows, or without a gradient for some parameter (`allow_unused=True`
@@ -1995,10 +2001,10 @@ print(f"first step wrapped: gap {gap(*warm):.2f}, all_reduce calls:",
       calls("all_reduce"))
 
 # %% trap="09.11" role="folklore"
-claim("gap after one step through the wrapper and 99 past it", gap(*warm),
-      above=0.2)
-claim("all_reduce calls with one step through the wrapper",
-      calls("all_reduce"), expected=1)
+claim("relative gap between the ranks' weights, with only the first step "
+      "through the wrapper", gap(*warm), above=0.2)
+claim("all_reduce calls in 100 steps, with only the first step through "
+      "the wrapper", calls("all_reduce"), expected=1)
 
 # %% trap="09.11" role="exercise" points=4 difficulty=3 minutes=20
 def average_grads(losses_of, params: list, batch, all_sum) -> float:
@@ -2114,8 +2120,8 @@ print("bytes of the gradients:", sum(p.nbytes for p in parameters),
 measured("09.3", len(flagged) / 3, right=(2, 2))
 
 # %% trap="09.3" role="look"
-claim("all_reduce calls per step, with the flag", len(flagged) / 3,
-      expected=2)
+claim("all_reduce calls per step, with both heads and the flag",
+      len(flagged) / 3, expected=2)
 
 # %% [markdown] trap="09.3" role="why"
 # All gradients of this net fit into one bucket, which DDP sends in one call. With the
@@ -2149,7 +2155,7 @@ print("head a alone, flag:   ", searched)
 print("head a alone, no flag:", none_sent, stopped[0][:48], "...")
 
 # %% trap="09.3" role="repair"
-claim("all_reduce calls per step, both heads, without the flag",
+claim("all_reduce calls per step, with both heads and without the flag",
       len(unflagged) / 3, expected=1)
 
 # %% [markdown] trap="09.3" role="repair"
@@ -2166,7 +2172,7 @@ print("unused:", [name for (name, _), grad in
                   if grad is None])
 
 # %% trap="09.3" role="repair"
-claim("tensors that head a alone leaves unused",
+claim("parameter tensors that a step with head a alone leaves unused",
       sum(grad is None for grad in grads), expected=2)
 
 # %% [markdown] trap="09.3" role="more" topics="what the second call sends · all ranks leave out the same parameter · the ranks leave out different parameters: a hang"
@@ -2175,7 +2181,8 @@ claim("tensors that head a alone leaves unused",
 # %% trap="09.3" role="more"
 claim("bytes of the second call, per parameter tensor",
       flagged[1] / len(parameters), expected=4)
-claim("errors that name the flag, one head, without the flag",
+claim("ranks whose error names the flag, with one head and without the "
+      "flag",
       sum("find_unused_parameters=True" in text for text in stopped),
       expected=2)
 
@@ -2193,8 +2200,9 @@ second = [text.startswith("step 2") for texts, _ in ways for text in texts]
 print("stopped in step 2:", second)
 
 # %% trap="09.3" role="folklore"
-claim("ranks, in three ways, that stop in step 2", sum(second), expected=6)
-claim("all_reduce calls before the errors",
+claim("ranks that stop in step 2, in three runs of two ranks",
+      sum(second), expected=6)
+claim("all_reduce calls before the errors, in all three runs",
       sum(len(calls) for _, calls in ways), expected=0)
 
 # %% [markdown] trap="09.3" role="folklore"
@@ -2237,7 +2245,8 @@ draw_lanes({"rank 0": [(0, 2, "forward"), (2, 4, "backward"),
 # %% trap="09.3" role="folklore"
 claim("does one rank wait in an all_reduce and the other in a barrier",
       "all_reduce" in waiting and "barrier" in waiting, expected=True)
-claim("processes left behind", len(ranks.processes), expected=0)
+claim("processes still running after the timeout",
+      len(ranks.processes), expected=0)
 
 # %% trap="09.3" role="exercise" points=4 difficulty=3 minutes=20
 def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
@@ -2291,7 +2300,8 @@ def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
 # ## Four small batches, one update
 #
 # A batch does not fit in memory, so you add up the gradients of four small batches before
-# each update. Under DDP, the ranks exchange gradients in `backward`, and `ddp.no_sync()`
+# each update. Each of the two ranks has four batches of 8 digits, so one update uses 64
+# digits. Under DDP, the ranks exchange gradients in `backward`, and `ddp.no_sync()`
 # switches the exchange off. So you put `with ddp.no_sync():` around the first three calls
 # to `backward` and leave the fourth call as it is.
 
@@ -2317,8 +2327,8 @@ outside, sent = tape_of_four(in_pieces)
 
 # %% trap="09.6" role="guess"
 guess("09.6",
-      "How does each rank's gradient compare with the gradient of one "
-      "process that sees all 64 digits?",
+      "How does each rank's gradient compare with the gradient that a "
+      "single process computes from all 64 digits?",
       choices=["it is too small",
                "it differs from rank to rank",
                "it is equal, up to rounding"])
@@ -2336,8 +2346,8 @@ print("gradient, relative gap to a single process: "
 measured("09.6", 2)
 
 # %% trap="09.6" role="look"
-claim("largest error of a rank's gradient, no_sync around backward",
-      max(off), below=1e-4)
+claim("relative error of the worse rank's gradient, with no_sync around "
+      "backward", max(off), below=1e-4)
 
 # %% [markdown] trap="09.6" role="why"
 # The gradient is right up to rounding, so no test of the gradient's values finds the
@@ -2346,7 +2356,8 @@ claim("largest error of a rank's gradient, no_sync around backward",
 # it. So the forward pass belongs inside `no_sync`.
 
 # %% trap="09.6" role="why"
-claim("exchanges with no_sync around backward", len(sent), expected=4)
+claim("exchanges per update, with no_sync around backward",
+      len(sent), expected=4)
 
 # %% trap="09.6" role="repair"
 def in_pieces_quiet(x, y, seed):
@@ -2362,7 +2373,8 @@ inside, sent_once = tape_of_four(in_pieces_quiet)
 print("bytes of each all_reduce:", sent_once)
 
 # %% trap="09.6" role="repair"
-claim("exchanges with forward inside no_sync", len(sent_once), expected=1)
+claim("exchanges per update, with forward inside no_sync",
+      len(sent_once), expected=1)
 
 # %% trap="09.6" role="repair"
 lanes = {"around backward": [], "around both": []}
@@ -2385,14 +2397,14 @@ draw_lanes(lanes, unit="time, schematic: F forward, B backward",
 # These claims compare the repaired version with a single process:
 
 # %% trap="09.6" role="more"
-claim("relative gap to the gradient of a single process",
+claim("relative error of rank 0's gradient, with forward inside no_sync",
       gap(inside[0], one_gradient), below=1e-4)
 claim("bytes of the exchange, divided by the bytes of the parameters",
       sent_once[0] / (4 * one_gradient.numel()), expected=1)
 
 # %% [markdown] trap="09.6" role="more"
 # One case remains: an epoch of six batches, with four per update, ends with two batches
-# whose gradients were added up without an exchange. If you make a step with these two
+# whose gradients were added up without an exchange. If you take a step with these two
 # batches anyway, each rank uses only its own gradients:
 
 # %% trap="09.6" role="more"
@@ -2416,9 +2428,9 @@ for loud in (False, True):
     print("last batch exchanged:", loud, "  digests:", *ends[loud])
 
 # %% trap="09.6" role="more"
-claim("different models after a silent last batch", len(set(ends[False])),
-      expected=2)
-claim("different models after an exchange in the last batch",
+claim("number of different models after a last batch without an exchange",
+      len(set(ends[False])), expected=2)
+claim("number of different models after a last batch with an exchange",
       len(set(ends[True])), expected=1)
 
 # %% trap="09.6" role="exercise" points=4 difficulty=3 minutes=15
@@ -2522,8 +2534,8 @@ print(f"ten pieces, a tenth each: {miss(tenths, target):.0%} off")
 measured("09.2", 3)
 
 # %% trap="09.2" role="look"
-claim("ten pieces, a tenth each: relative error of the gradient",
-      miss(tenths, target), above=0.5)
+claim("relative error of the gradient, with each of ten losses divided by "
+      "ten", miss(tenths, target), above=0.5)
 
 # %% [markdown] trap="09.2" role="why"
 # If each piece gets a weight of one tenth, the first piece's single label counts as much
@@ -2535,7 +2547,7 @@ claim("ten pieces, a tenth each: relative error of the gradient",
 plot_columns({k: 1 / len(pieces) / count
               for k, count in enumerate(counts, 1)},
              reference=(1 / sum(counts), "one divisor for all"),
-             title="A tenth per piece: few labels share as much as many",
+             title="At a tenth per piece, one label weighs as much as 16",
              xlabel="piece", ylabel="weight of one label", form=".2f",
              alt="Ten columns, the weight of one label in each piece. In "
                  "the pieces with one label, this weight is 0.1, and in "
@@ -2556,9 +2568,8 @@ by_count = gradient_of(start, pieces, lambda y: mass(y) / mass(all_y))
 print(f"divided by the labels that count: {miss(by_count, target):.0e} off")
 
 # %% trap="09.2" role="repair"
-claim("divided by the labels that count: relative error",
-      miss(by_count, target),
-      below=1e-5)
+claim("relative error of the gradient, with one divisor, the number of "
+      "labels that count", miss(by_count, target), below=1e-5)
 
 # %% [markdown] trap="09.2" role="more" topics="class weights · the end of the epoch · a piece without labels · BatchNorm"
 # If you pass class weights and the labels are integers, `F.cross_entropy` divides the
@@ -2585,15 +2596,15 @@ offs = {"labels": miss(weighed(pieces, mass(all_y)), heavy),
 print({f"sums over {name}": f"{off:.0e} off" for name, off in offs.items()})
 
 # %% trap="09.2" role="more"
-claim("class weights, divided by the number of labels: relative error",
-      offs["labels"], above=0.05)
-claim("class weights, divided by the sum of weights: relative error",
-      offs["their weights"], below=1e-5)
+claim("class weights: relative error of the gradient, with the number of "
+      "labels as divisor", offs["labels"], above=0.05)
+claim("class weights: relative error of the gradient, with the sum of "
+      "weights as divisor", offs["their weights"], below=1e-5)
 
 # %% [markdown] trap="09.2" role="more"
 # The end of the epoch also needs care. If each step takes four pieces, two of the ten
 # pieces are left at the end. If you divide their losses by four, the gradient, and with
-# plain SGD the step, is half as large as it should be. If you make no step with the last
+# plain SGD the step, is half as large as it should be. If you take no step with the last
 # two pieces, they are lost, or their gradient stays and is added to the first step of the
 # next epoch.
 
@@ -2606,8 +2617,8 @@ print("norm of the last step, divided by a fair step's: "
       f"{short.norm() / fair.norm():.2f}")
 
 # %% trap="09.2" role="more"
-claim("two pieces left, divided by four: norm, as a fraction of the fair "
-      "norm",
+claim("gradient norm if two losses are divided by four, as a fraction of "
+      "the right norm",
       (short.norm() / fair.norm()).item(), expected=0.5, within=1e-4)
 
 # %% [markdown] trap="09.2" role="more"
@@ -2621,8 +2632,8 @@ none = F.cross_entropy(start(x_train[:16]), nothing, reduction="sum")
 print("over no label: mean", empty.item(), "  sum", none.item())
 
 # %% trap="09.2" role="more"
-claim("a mean over no label is a number", not empty.isnan().item(),
-      expected=False)
+claim("is the mean over no label a number",
+      not empty.isnan().item(), expected=False)
 
 # %% [markdown] trap="09.2" role="folklore"
 # **Told:** With the right divisor, accumulation *is* the big batch. **Measured:** That is
@@ -2643,9 +2654,9 @@ batch_miss, layer_miss = with_norm(nn.BatchNorm1d), with_norm(nn.LayerNorm)
 print(f"BatchNorm {batch_miss:.0%} off, LayerNorm {layer_miss:.0e} off")
 
 # %% trap="09.2" role="folklore"
-claim("BatchNorm: relative error with ten equal pieces",
+claim("BatchNorm: relative error of the gradient from ten equal pieces",
       batch_miss, above=0.08)
-claim("LayerNorm: relative error with ten equal pieces",
+claim("LayerNorm: relative error of the gradient from ten equal pieces",
       layer_miss, below=1e-5)
 
 # %% trap="09.2" role="exercise" points=3 difficulty=3 minutes=15
@@ -2741,7 +2752,8 @@ print("different orders in 10 epochs:", len(set(orders)))
 measured("09.5", len(set(orders)), right=(1, 1))
 
 # %% trap="09.5" role="look"
-claim("different orders in 10 epochs", len(set(orders)), expected=1)
+claim("different orders in 10 epochs without set_epoch",
+      len(set(orders)), expected=1)
 
 # %% [markdown] trap="09.5" role="why"
 # The digits are shuffled, but in the same way in every epoch. All ranks have to deal from
@@ -2806,8 +2818,8 @@ print("digits on each rank:", *map(len, dealt), "  together:", len(read))
 print("evaluated twice:", *twice)
 
 # %% trap="09.5" role="more"
-claim("digits that four ranks evaluate, out of "
-      "497", len(read), expected=500)
+claim("digits that four ranks evaluate in all, for a test set of 497",
+      len(read), expected=500)
 claim("digits evaluated twice", len(twice), expected=3)
 
 # %% [markdown] trap="09.5" role="more"
@@ -2912,7 +2924,7 @@ printed = launched("-m", "torch.distributed.run", "--standalone",
 print(*sorted(printed), sep="\n")
 
 # %% role="concept"
-claim("ranks of torchrun that hold the sum of both",
+claim("ranks started by torchrun that hold the sum",
       sum("[3.0, 3.0, 3.0]" in line for line in printed), expected=2)
 
 # %% [markdown] role="concept"
@@ -2980,7 +2992,8 @@ draw_ranks({"between": own, "while it works": [["A", "B"], ["A", "B"]],
 # Your net has six linear layers. You shard each layer separately with
 # `fully_shard(layer)`, and then you shard the net. You know what DDP sends: one
 # `all_reduce` of the gradients per step. A sharded net also has to fetch the weights,
-# because each rank holds only a part of them.
+# because each rank holds only a part of them. To compare the two, you count each call in
+# one step with the size of its whole tensor, and add up these sizes.
 
 # %% trap="09.4" role="break"
 def one_step(plan, layers=6):
@@ -3008,9 +3021,8 @@ def step_calls(plan):
 
 # %% trap="09.4" role="guess"
 guess("09.4",
-      "Add up the sizes of all collective calls in the sharded step, each "
-      "counted as the full tensor. How large is the sum, as a multiple of "
-      "the tensor in DDP's single `all_reduce`?",
+      "In one step, how many times as large is the sum of these sizes for "
+      "the sharded net as for DDP?",
       unit="times")
 
 # %% trap="09.4" role="look"
@@ -3019,8 +3031,8 @@ for kind, sizes in each.items():
     print(f"{kind:15} {len(sizes):3} calls   {sum(sizes):6} bytes")
 
 # %% trap="09.4" role="look"
-claim("all_gather calls of six layers", len(each["all_gather"]),
-      expected=12)
+claim("all_gather calls per step, with each of six layers sharded",
+      len(each["all_gather"]), expected=12)
 
 # %% [markdown] trap="09.4" role="why"
 # Each layer is gathered for the forward pass, released, and gathered again for the
@@ -3082,8 +3094,8 @@ plot_bars({f"{plan}, {n} call{'s' * (n > 1)}": plan_bytes[plan] / 1000
               "piece, 2 calls do.")
 
 # %% trap="09.4" role="repair"
-claim("bytes with each layer sharded, as a multiple of the bytes of DDP's "
-      "all_reduce",
+claim("bytes of all calls with each layer sharded, divided by the bytes "
+      "of DDP's all_reduce",
       sum(map(sum, each.values())) / sum(table["DDP"]["all_reduce"]),
       expected=3)
 
@@ -3091,11 +3103,11 @@ claim("bytes with each layer sharded, as a multiple of the bytes of DDP's "
 # These claims put bounds on the calls of the plans:
 
 # %% trap="09.4" role="more"
-claim("reduce_scatter calls of six layers", len(each["reduce_scatter"]),
-      expected=6)
-claim("all_gather calls, layers kept until backward",
+claim("reduce_scatter calls per step, with each of six layers sharded",
+      len(each["reduce_scatter"]), expected=6)
+claim("all_gather calls per step, with layers kept whole until backward",
       len(table["kept"]["all_gather"]), expected=6)
-claim("calls of the net as one piece",
+claim("collective calls per step, with the net sharded as one piece",
       sum(map(len, table["as one"].values())), expected=2)
 
 # %% [markdown] trap="09.4" role="more"
@@ -3114,7 +3126,8 @@ claim("calls of the net as one piece",
 
 # %% trap="09.4" role="folklore"
 model_bytes = 6 * sum(p.nbytes for p in nn.Linear(16, 16).parameters())
-claim("bytes gathered at once, as a multiple of the model's bytes",
+claim("bytes gathered in one call, with the net as one piece, divided by "
+      "the model's bytes",
       table["as one"]["all_gather"][0] / model_bytes, expected=1)
 
 # %% trap="09.4" role="exercise" points=3 difficulty=2 minutes=15
@@ -3216,11 +3229,11 @@ for param, reduce in (("float32", "float32"), ("bfloat16", "float32")):
           f"shards in {shard_dtype}")
 
 # %% role="concept"
-claim("bytes gathered in bfloat16, as a fraction of those in float32",
+claim("bytes gathered in bfloat16, as a fraction of bytes gathered in "
+      "float32",
       wire["bfloat16"]["all_gather"] / wire["float32"]["all_gather"],
       expected=0.5)
-claim("bytes of gradients in the bfloat16 run, as a multiple of the "
-      "float32 run",
+claim("bytes of gradients sent: bfloat16 run divided by float32 run",
       wire["bfloat16"]["reduce_scatter"]
       / wire["float32"]["reduce_scatter"], expected=1)
 
@@ -3237,7 +3250,7 @@ claim("bytes of gradients in the bfloat16 run, as a multiple of the "
 # place and returns it. You put the line where the comment says "distributed", right
 # before the loop.
 #
-# Before training, the test loss is about `2.3`. The script makes 60 steps with AdamW.
+# Before training, the test loss is about `2.3`. The script takes 60 steps with AdamW.
 
 # %% trap="09.13" role="break"
 def prepare(order, net, x):
@@ -3286,7 +3299,8 @@ print("tensors of the model that the optimizer holds:", late[2], "of 4")
 measured("09.13", 2)
 
 # %% trap="09.13" role="look"
-claim("change of the test loss in 60 steps", late[1] - late[0], expected=0)
+claim("change of the test loss in 60 steps, with the optimizer made "
+      "before sharding", late[1] - late[0], expected=0)
 
 # %% [markdown] trap="09.13" role="why"
 # `fully_shard` puts new parameters into the model, `DTensor`s that hold this rank's
@@ -3324,7 +3338,8 @@ for name, seen in {"shard, optimizer": early,
           f"{seen[2]} of 4 tensors")
 
 # %% trap="09.13" role="repair"
-claim("test loss, optimizer made right after sharding", early[1], below=1)
+claim("test loss after 60 steps, with the optimizer made right after "
+      "sharding", early[1], below=1)
 
 # %% [markdown] trap="09.13" role="more" topics="what an optimizer holds"
 # An optimizer keeps its parameters in `optimizer.param_groups`. Each group is a dict with
@@ -3332,12 +3347,12 @@ claim("test loss, optimizer made right after sharding", early[1], below=1)
 # identity:
 
 # %% trap="09.13" role="more"
-claim("tensors of the model that the optimizer holds", late[2], expected=0)
-claim("tensors that an optimizer made right after sharding holds", early[2],
-      expected=4)
-claim("change of the test loss with a forward pass before the optimizer is "
-      "made",
-      between[1] - between[0], expected=0)
+claim("tensors of the model that an optimizer made before sharding holds",
+      late[2], expected=0)
+claim("tensors of the model that an optimizer made right after sharding "
+      "holds", early[2], expected=4)
+claim("change of the test loss in 60 steps, with a forward pass before "
+      "the optimizer is made", between[1] - between[0], expected=0)
 
 # %% trap="09.13" role="exercise" points=3 difficulty=2 minutes=15
 def rebuild(optimizer, names: list, model: nn.Module):
@@ -3482,7 +3497,7 @@ plot_bars({"whole gradient": norm, "rank 0 believes": own[0][0],
 measured("09.12", 1)
 
 # %% trap="09.12" role="look"
-claim("norm of the whole gradient after clipping at 0.1",
+claim("norm of the whole gradient after each rank clips by its own norm",
       own[0][1].norm().item(), above=0.11, below=0.1415)
 
 # %% [markdown] trap="09.12" role="why"
@@ -3510,21 +3525,21 @@ print(f"weights after 30 steps: {gap(shared[0][2], ended):.1%} off, "
       f"before {gap(own[0][2], ended):.1%}")
 
 # %% trap="09.12" role="repair"
-claim("norm of the whole gradient, squares summed over the ranks",
-      shared[0][1].norm().item(), expected=0.1, within=1e-4)
+claim("norm of the whole gradient after clipping with squares summed over "
+      "the ranks", shared[0][1].norm().item(), expected=0.1, within=1e-4)
 
 # %% [markdown] trap="09.12" role="more" topics="compared with a single process, as bounds · torch's own clip on DTensors"
 # These claims compare both clips with the run of a single process:
 
 # %% trap="09.12" role="more"
-claim("the larger of the two ranks' norms, divided by the true norm",
+claim("larger of the two ranks' own norms, divided by the true norm",
       max(own[0][0], own[1][0]) / norm, below=0.95)
-claim("relative error of the weights after 30 steps with each rank's norm",
-      gap(own[0][2], ended), above=0.02)
-claim("relative error of the gradient with summed squares",
-      gap(shared[0][1], clipped), below=1e-4)
-claim("relative error of the weights after 30 steps with summed squares",
-      gap(shared[0][2], ended), below=5e-3)
+claim("relative error of the weights after 30 steps, with each rank "
+      "clipping by its own norm", gap(own[0][2], ended), above=0.02)
+claim("relative error of the clipped gradient, with squares summed over "
+      "the ranks", gap(shared[0][1], clipped), below=1e-4)
+claim("relative error of the weights after 30 steps, with squares summed "
+      "over the ranks", gap(shared[0][2], ended), below=5e-3)
 
 # %% [markdown] trap="09.12" role="folklore"
 # **Told:** `torch.nn.utils.clip_grad_norm_` is wrong on sharded models. **Measured:** If
@@ -3548,8 +3563,8 @@ returned, clipped_norm = ranks.run(torch_clip, x_train, y_train, SEED,
 print(f"returned {returned:.3f}, after the clip {clipped_norm:.4f}")
 
 # %% trap="09.12" role="folklore"
-claim("norm after torch's own clipping of DTensors", clipped_norm,
-      expected=0.1, within=1e-4)
+claim("norm of the whole gradient after torch's own clipping of DTensors",
+      clipped_norm, expected=0.1, within=1e-4)
 
 # %% trap="09.12" role="exercise" points=3 difficulty=2 minutes=15
 def clip_shards(shards: list, max_norm: float, all_sum) -> float:
@@ -3599,7 +3614,7 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
 # #35](https://github.com/radixark/miles_diffusion/pull/35): the clipping was right, but the logged norm was that of a single shard.
 
 # %% [markdown] trap="09.7" role="situation" fault="rank 0 alone saves a sharded model" symptom="FSDP2 checkpoint saved by rank 0, All keys matched successfully, the resumed model is bad"
-# ## A checkpoint as always
+# ## A checkpoint, saved as always
 #
 # Your net is sharded over two ranks with `fully_shard` and has trained for 60 steps.
 # You save the net as you always have in one process: `if dist.get_rank() == 0:
@@ -3656,9 +3671,8 @@ print(f"values that differ from the saved ones: {other:.1%}")
 measured("09.7", 0)
 
 # %% trap="09.7" role="look"
-claim("fraction of values that differ from the saved "
-      "ones", other, expected=0.5,
-      within=1e-3)
+claim("fraction of loaded values that differ from the saved values",
+      other, expected=0.5, within=1e-3)
 
 # %% [markdown] trap="09.7" role="why"
 # After `fully_shard`, the values of `state_dict()` are `DTensor`s. A `DTensor` reports
@@ -3729,21 +3743,22 @@ print("files:", sorted(path.name for path in Path(folder).iterdir()))
 print(f"accuracy of one process that loaded them: {alone_reads:.2f}")
 
 # %% trap="09.7" role="repair"
-claim("values in which the resumed run differs after two more steps",
-      (resumed != straight).sum(), expected=0)
+claim("values that differ between the resumed and the uninterrupted run, "
+      "two steps later", (resumed != straight).sum(), expected=0)
 
 # %% [markdown] trap="09.7" role="more" topics="both loads, as bounds · how rows are cut · one file to pass on"
 # These claims put bounds on both ways of loading:
 
 # %% trap="09.7" role="more"
-claim("accuracy of the saved net on the test digits", correct[0],
-      above=0.75)
-claim("accuracy of the loaded net", correct[1], below=0.6)
-claim("weights in which the second half differs from the first",
-      (upper != lower).sum(), expected=0)
-claim("values that differ from the saved ones, loaded by two ranks",
-      (after != before).sum(), expected=0)
-claim("values that differ from the saved ones, loaded by one process",
+claim("accuracy of the saved net", correct[0], above=0.75)
+claim("accuracy of the net loaded from rank 0's file",
+      correct[1], below=0.6)
+claim("values that differ between the two loaded halves of the first "
+      "weight", (upper != lower).sum(), expected=0)
+claim("values that differ from the saved values after two ranks load the "
+      "checkpoint", (after != before).sum(), expected=0)
+claim("values that differ from the saved values after one process loads "
+      "the checkpoint",
       (flat(alone.parameters()) != before).sum(), expected=0)
 
 # %% [markdown] trap="09.7" role="more"
@@ -3862,9 +3877,10 @@ devices, reduces, off = map(float, launched(
 print(f"{devices:.0f} devices, all-reduce in the program: {reduces:.0f}")
 
 # %% role="concept"
-claim("devices", devices, expected=8)
+claim("devices that JAX uses", devices, expected=8)
 claim("all-reduce operations that JAX inserted", reduces, above=0)
-claim("largest gap between eight devices and one", off, below=1e-5)
+claim("largest gap between the step on eight devices and the step on one",
+      off, below=1e-5)
 
 # %% role="concept" tags=["plumbing"]
 disk.cleanup()
@@ -3872,7 +3888,7 @@ disk.cleanup()
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice: each choice explains why it is right or wrong.
+# Think first, then open a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. You train with `autocast` in `bfloat16`. The optimizer's moments are in**
@@ -3968,7 +3984,7 @@ disk.cleanup()
 # model FLOPs utilization, is its FLOPs per second as a fraction of the card's peak rate.
 #
 # **Before you run anything:** How many FLOPs does a training step of this GPT need per
-# token and weight? How fast is a matrix product in `bfloat16`, and how fast in `float8`,
+# token and per weight? How fast is a matrix product in `bfloat16`, and how fast in `float8`,
 # as a multiple of its speed in `float32`? How much time does a copy cost if it runs at
 # the same time as a product? And how often do three steps wait if each asks for its loss?
 
@@ -4030,8 +4046,8 @@ def timed(what, call):
 step_work, used = step_flops()
 each_weight = step_work / (8 * 1024) / used
 print(f"a step: {step_work / 1e12:.1f} TFLOP; {used / 1e6:.0f} million "
-      f"weights multiply, {each_weight:.1f} FLOPs each for a token")
-claim("FLOPs of a step per token and weight that multiplies it",
+      f"weights in products, {each_weight:.1f} FLOPs per weight and token")
+claim("FLOPs of one step, per token and per weight in a matrix product",
       each_weight, above=6, below=7.5)
 
 # %% role="gpu"

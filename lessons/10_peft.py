@@ -88,11 +88,10 @@ work = {"formed": flops(lambda: x @ (B @ A).T),
 print({name: f"{n:,} FLOPs" for name, n in work.items()})
 
 # %% role="concept"
-claim("largest gap between the two ways, relative to the largest value",
+claim("largest gap between the two results, relative to the largest value",
       (formed - thin).abs().max() / formed.abs().max(), below=1e-4)
-claim("FLOPs if the product is formed, divided by FLOPs with A first, then "
-      "B",
-      work["formed"] / work["thin"], expected=1152)
+claim("FLOPs if the large product is formed, divided by FLOPs if x is "
+      "multiplied by A first", work["formed"] / work["thin"], expected=1152)
 
 # %% [markdown] role="concept"
 # *LoRA* (low-rank adaptation) keeps $W$ *frozen*, which means that training does not
@@ -127,7 +126,8 @@ added = (wrapped.A.numel() + wrapped.B.numel()) / linear.weight.numel()
 print(f"change by a new adapter: {moved:.0f}, values added: {added:.2%}")
 
 # %% role="concept"
-claim("largest change by a new adapter", moved, expected=0)
+claim("largest change of an output caused by a new adapter",
+      moved, expected=0)
 claim("parameters of A and B, as a fraction of the parameters of W", added,
       expected=1 / 128)
 
@@ -260,7 +260,7 @@ print(f"loss on the old language {level['old']:.2f}, "
       f"on the new language {level['new']:.2f}")
 
 # %% role="concept"
-claim("loss of the base on its own language", level["old"], below=2)
+claim("loss of the base on the old language", level["old"], below=2)
 claim("loss of the base on the new language", level["new"], above=3)
 
 # %% [markdown] trap="10.1" role="situation" core=true fault="wrong target_modules names are skipped without an error" symptom="peft target_modules of another model, LoRA trains fewer parameters than expected, no error for a missing module name"
@@ -314,7 +314,8 @@ draw_grids({"LoRA": grid}, marks={"LoRA": ~grid},
                "names are marked as having no LoRA.")
 
 # %% trap="10.1" role="look"
-claim("matrices of the two layers that got LoRA", len(hit), expected=6)
+claim("matrices, out of 14, that get LoRA with OPT's names",
+      len(hit), expected=6)
 
 # %% [markdown] trap="10.1" role="why"
 # You meant the list as a request, but peft uses it as a filter. The library walks through
@@ -344,7 +345,8 @@ claim("loss with OPT's names minus loss with all-linear",
 
 # %% trap="10.1" role="repair"
 at_first = loss_on(base, new_ids)
-claim("drop in loss with OPT's names, divided by the drop with all-linear",
+claim("drop in loss with OPT's names, divided by drop in loss with "
+      "all-linear",
       (at_first - losses["names of OPT"])
       / (at_first - losses["all-linear"]), above=0.64, below=0.99)
 
@@ -358,8 +360,10 @@ claim("drop in loss with OPT's names, divided by the drop with all-linear",
 # %% trap="10.1" role="more"
 claim("matrices in the two layers", len(linears), expected=14)
 claim("warnings from peft", len(told), expected=0)
-claim("trainable parameters, all-linear", trainable(whole), expected=4352)
-claim("trainable parameters, OPT's names", trainable(partly), expected=1536)
+claim("trainable parameters with all-linear",
+      trainable(whole), expected=4352)
+claim("trainable parameters with OPT's names",
+      trainable(partly), expected=1536)
 
 # %% [markdown] trap="10.1" role="more"
 # If *no* name matches, this version of peft raises an error. As soon as one name matches,
@@ -371,7 +375,8 @@ print(refused[0][:76])
 one_right = trainable(adapter(base, ["c_attn", "k_proj", "kproj", "k"]))
 
 # %% trap="10.1" role="more"
-claim("are two names from GPT-2 refused", nothing is None, expected=True)
+claim("does peft refuse a list of two names from GPT-2",
+      nothing is None, expected=True)
 claim("trainable parameters with one matching name out of four", one_right,
       expected=2 * (4 * 32 + 32 * 4))
 
@@ -462,9 +467,8 @@ plot_lines(range(1, 33), {"the update": held.tolist(),
 # %% role="concept"
 claim("mean fraction of the update in its first four directions", held[3],
       above=0.45, below=0.85)
-claim("mean fraction in the first four directions: the update minus random "
-      "matrices",
-      held[3] - chance[3], above=0.1)
+claim("first four directions: mean fraction of the update minus mean "
+      "fraction of random matrices", held[3] - chance[3], above=0.1)
 
 # %% [markdown] role="concept"
 # Most of the update is in a few directions, but four of them do not contain all of it.
@@ -515,16 +519,17 @@ plot_bars(tried, xlabel="loss on the new language after 60 steps; first "
 
 # %% role="concept"
 slow_full = loss_on(learn(copy.deepcopy(base), new, 60, 1e-3), new_ids)
-claim("loss with a tenth of the learning rate minus the first setting",
-      tried["rate 0.001"] - tried["first setting"], above=0.3)
-claim("loss with queries and values only minus the first setting",
+claim("loss with a tenth of the learning rate minus loss with the first "
+      "setting", tried["rate 0.001"] - tried["first setting"], above=0.3)
+claim("loss with LoRA in queries and values only minus loss with the "
+      "first setting",
       tried["queries, values only"] - tried["first setting"], above=0.3)
-claim("loss with rank 1 minus rank 16", tried["rank 1"]
-      - tried["rank 16"], below=0.6)
-claim("loss with the MLP only minus attention only",
-      tried["MLP only"] - tried["attention only"], below=-0.1)
-claim("loss of LoRA minus loss with all weights trained, at rate 0.001",
-      tried["rate 0.001"] - slow_full, above=0.2)
+claim("loss with rank 1 minus loss with rank 16",
+      tried["rank 1"] - tried["rank 16"], below=0.6)
+claim("loss with LoRA in the MLP only minus loss with LoRA in attention "
+      "only", tried["MLP only"] - tried["attention only"], below=-0.1)
+claim("loss with LoRA minus loss with all weights trained, both at a rate "
+      "of 0.001", tried["rate 0.001"] - slow_full, above=0.2)
 
 # %% [markdown] role="concept"
 # On this task, the learning rate and the modules matter most, and even a rank of 1 does
@@ -602,11 +607,11 @@ draw_blocks({"adapter layer": ["x", "W", "down", "ReLU", "up", "+", "y"],
 # %% role="concept"
 claim("loss on the new language with adapter layers",
       loss_on(bottled, new_ids), below=2.6)
-claim("matrix products in a call with adapter layers minus the base's "
-      "products",
+claim("matrix products per call with adapter layers minus matrix products "
+      "of the base",
       matrix_products(bottled) - matrix_products(base), expected=8)
-claim("relative norm of f(v) + f(-v), which is 0 if f is a single matrix",
-      odd, above=0.001)
+claim("relative norm of f(v) + f(-v) for an adapter layer f; 0 if f is a "
+      "single matrix", odd, above=0.001)
 
 # %% [markdown] role="concept"
 # Adapter layers, too, learn the new language. But when you serve the model, the two small
@@ -668,8 +673,8 @@ print(f"merged: {still:.0%} of the weights do not change, "
 measured("10.2", 100 * still, right=(60, 95))
 
 # %% trap="10.2" role="look"
-claim("fraction of weights that do not change, merged in bfloat16", still,
-      above=0.7)
+claim("fraction of weights that the bfloat16 merge leaves unchanged",
+      still, above=0.7)
 
 # %% [markdown] trap="10.2" role="look"
 # Most of the update is gone, although the sum was computed in `float32` and rounded only
@@ -677,9 +682,8 @@ claim("fraction of weights that do not change, merged in bfloat16", still,
 # three times as many products:
 
 # %% trap="10.2" role="look"
-claim("matrix products of the adapted model, divided by the base's "
-      "products",
-      more[0], above=2.5)
+claim("matrix products of the unmerged model, divided by matrix products "
+      "of the base", more[0], above=2.5)
 
 # %% [markdown] trap="10.2" role="why"
 # The review comment is right about the arithmetic. But each adapted matrix needs three
@@ -690,8 +694,8 @@ claim("matrix products of the adapted model, divided by the base's "
 # to the next `bfloat16` number, so it is rounded away.
 
 # %% trap="10.2" role="why"
-draw_blocks({"beside it: 3 products": ["x", ("W", "A"), ("", "B"), "+",
-                                       "y"],
+draw_blocks({"unmerged: 3 products": ["x", ("W", "A"), ("", "B"), "+",
+                                      "y"],
              "merged: 1 product": ["x", "W + s B A", "y"]},
             captions={"merged: 1 product": "s is alpha / r"},
             title="Three products instead of one, until you merge",
@@ -712,8 +716,8 @@ print(f"merged: {count['merged'][0]:.0f} products, {count['merged'][1]:,} "
       f"FLOPs, largest gap of a logit {gap:.1e}")
 
 # %% trap="10.2" role="repair"
-claim("matrix products of the merged model minus the base's products",
-      count["merged"][0] - count["base"][0], expected=0)
+claim("matrix products of the merged model minus matrix products of the "
+      "base", count["merged"][0] - count["base"][0], expected=0)
 
 # %% [markdown] trap="10.2" role="repair"
 # If you merge by hand, two mistakes are easy to make. You can forget the factor $\alpha /
@@ -738,13 +742,13 @@ found = {name: loss_on(model, new_ids) for name, model in found.items()}
 
 # %% trap="10.2" role="repair"
 plot_bars(found, xlabel="loss on the new language",
-          title="Two ways to merge by hand and lose",
+          title="Two mistakes in merging by hand raise the loss",
           alt="Three bars of loss. The correctly merged model has the "
               "lowest loss. With the adapter still on, or without alpha / "
               "r, the loss is higher.")
 
 # %% trap="10.2" role="repair"
-claim("loss without alpha / r minus loss of the merged model",
+claim("loss of a merge without alpha / r minus loss of the correct merge",
       found["without alpha / r"] - found["merged"], above=0.3)
 
 # %% [markdown] trap="10.2" role="more" topics="the counts · rounding in bfloat16"
@@ -752,15 +756,16 @@ claim("loss without alpha / r minus loss of the merged model",
 
 # %% trap="10.2" role="more"
 claim("matrix products of the base", count["base"][0], expected=15)
-claim("FLOPs of the adapted model, divided by the base's FLOPs", more[1],
-      below=1.3)
-claim("largest gap between a merged and an unmerged logit", gap, below=1e-3)
-claim("loss with the update added twice minus the merged model's loss",
+claim("FLOPs of the unmerged model, divided by FLOPs of the base",
+      more[1], below=1.3)
+claim("largest gap between logits of the merged and the unmerged model",
+      gap, below=1e-3)
+claim("loss with the update added twice minus loss of the correct merge",
       found["merged and still on"] - found["merged"], above=0.05)
 
 # %% trap="10.2" role="more"
-claim("error of the bfloat16 merge, divided by the update's norm", lost,
-      above=0.5)
+claim("norm of the error of the bfloat16 merge, divided by the norm of "
+      "the update", lost, above=0.5)
 
 # %% [markdown] trap="10.2" role="more"
 # The sum was computed in `float32` and rounded once, but most of this update is still
@@ -867,9 +872,9 @@ for name, config in kinds.items():
           f"language {after[name]:.2f}")
 
 # %% role="concept"
-claim("higher of the two losses with LoRA and DoRA",
+claim("larger of the two losses, with LoRA and with DoRA",
       max(after["LoRA"], after["DoRA"]), below=2.2)
-claim("lowest loss of IA3, prefix and prompt, minus loss of LoRA",
+claim("lowest loss with IA3, a prefix or a prompt minus loss with LoRA",
       min(after[kind] for kind in ("IA3", "prefix", "prompt"))
       - after["LoRA"], above=0.5)
 
@@ -921,8 +926,8 @@ for name, (length, stopped_by) in room.items():
 measured("10.3", room["prefix of 20"][0], right=(44, 44))
 
 # %% trap="10.3" role="look"
-claim("longest text with a prefix of 20", room["prefix of 20"][0],
-      expected=44)
+claim("tokens in the longest text with a prefix of 20",
+      room["prefix of 20"][0], expected=44)
 
 # %% [markdown] trap="10.3" role="why"
 # The prefix is in the cache of keys and values, like twenty tokens that the model has
@@ -973,7 +978,8 @@ claim("labels left after a cut at the end", cuts["at the end"][0],
 # The next claims give the cuts in numbers:
 
 # %% trap="10.3" role="more"
-claim("longest text without a prefix", room["no prefix"][0], expected=64)
+claim("tokens in the longest text without a prefix",
+      room["no prefix"][0], expected=64)
 claim("is the loss a number after a cut at the end",
       cuts["at the end"][1] > 0, expected=False)
 claim("labels left after a cut at the start", cuts["at the start"][0],
@@ -990,9 +996,9 @@ print(f"prompt tuning: {soft}; a Llama with max_position_embeddings of 64: "
       f"{llama_room[0]}, stopped by {llama_room[1]}")
 
 # %% trap="10.3" role="more"
-claim("longest text with prompt tuning", soft, expected=44)
-claim("tokens that a Llama of 64 positions accepts with the prefix",
-      llama_room[0], expected=100)
+claim("tokens in the longest text with prompt tuning", soft, expected=44)
+claim("tokens, out of 100, that a Llama with 64 positions accepts after "
+      "the prefix", llama_room[0], expected=100)
 
 # %% [markdown] trap="10.3" role="more"
 # A Llama rotates its queries and keys by an angle that can be computed for any position,
@@ -1178,7 +1184,7 @@ draw_grids(kept, marks={"no task": ~kept["no task"] & torch.tensor(
                "trained and saved. The base never is.")
 
 # %% trap="10.4" role="repair"
-claim("largest change in accuracy by loading, with the task",
+claim("largest change in accuracy caused by loading, with the task SEQ_CLS",
       max(abs(share - before) for share in again), expected=0)
 
 # %% [markdown] trap="10.4" role="repair"
@@ -1194,13 +1200,13 @@ claim("largest change in accuracy by loading, with the task",
 # loading shows that effect.
 
 # %% trap="10.4" role="more"
-claim("highest accuracy after a loading minus the lowest",
-      max(loaded) - min(loaded), above=0.05)
+claim("highest accuracy after loading minus lowest accuracy, without a "
+      "task", max(loaded) - min(loaded), above=0.05)
 claim("warnings that name the head, during training and loading",
       sum("score" in line for line in told + told_then), expected=0)
-claim("tensors of the head in the file, without a task",
+claim("tensors of the head in the file saved without a task",
       kept["no task"][1, 1].sum(), expected=0)
-claim("is the head trained and saved, with the task",
+claim("is the head trained and saved with the task SEQ_CLS",
       kept["SEQ_CLS"][1].all().item(), expected=True)
 
 # %% [markdown] trap="10.4" role="more"
@@ -1222,12 +1228,14 @@ nothing, refused = heard(get_peft_model, classifier(),
                          LoraConfig(task_type="CAUSAL_LM"))
 
 # %% trap="10.4" role="more"
-claim("trainable parameters with CAUSAL_LM minus with SEQ_2_SEQ_LM",
+claim("trainable parameters with CAUSAL_LM minus trainable parameters "
+      "with SEQ_2_SEQ_LM",
       tasks["CAUSAL_LM"][0] - tasks["SEQ_2_SEQ_LM"][0], expected=0)
-claim("loss after 20 steps with CAUSAL_LM minus with SEQ_2_SEQ_LM",
+claim("loss after 20 steps with CAUSAL_LM minus loss after 20 steps with "
+      "SEQ_2_SEQ_LM",
       tasks["CAUSAL_LM"][1] - tasks["SEQ_2_SEQ_LM"][1], expected=0)
-claim("is CAUSAL_LM on a classifier refused", nothing is None,
-      expected=True)
+claim("does peft refuse CAUSAL_LM for a classifier",
+      nothing is None, expected=True)
 
 # %% [markdown] trap="10.4" role="more"
 # Parameters that were trainable can also be frozen later. A second call to
@@ -1246,9 +1254,10 @@ trains.append(trainable(first))
 print("first adapter trains:", trains)
 
 # %% trap="10.4" role="more"
-claim("trainable parameters of the first adapter", trains[0], above=0)
-claim("trainable parameters of the first adapter after a second was "
-      "made", trains[1], expected=0)
+claim("trainable parameters of the first adapter before a second adapter "
+      "is added", trains[0], above=0)
+claim("trainable parameters of the first adapter after a second adapter "
+      "is added", trains[1], expected=0)
 
 # %% [markdown] trap="10.4" role="folklore"
 # **Told:** `SEQ_2_SEQ_LM` on a decoder silently adapts the wrong modules, and
@@ -1356,13 +1365,14 @@ for (grid, kind), value in errors.items():
     print(f"{grid} levels, {kind} weights: error {value:.3f}")
 
 # %% role="concept"
-claim("largest gap between our levels and the levels of bitsandbytes",
+claim("largest gap between our NF4 levels and the levels of bitsandbytes",
       (nf4 - library).abs().max(), below=1e-5)
-claim("error of NF4 divided by the error of even levels, normal weights",
+claim("normal weights: error with NF4 divided by error with evenly spaced "
+      "levels",
       errors["NF4", "normal"] / errors["even", "normal"], below=0.95)
-claim("error of NF4 divided by the error of even levels, uniform weights",
-      errors["NF4", "uniform"]
-      / errors["even", "uniform"], above=1.05)
+claim("uniform weights: error with NF4 divided by error with evenly "
+      "spaced levels",
+      errors["NF4", "uniform"] / errors["even", "uniform"], above=1.05)
 
 # %% role="concept"
 draw_histogram(bell[:64] / bell[:64].abs().max(),
@@ -1395,9 +1405,11 @@ by_block = {f"{name}{what}": [error_of_others(grid, weights, block)
             for what, weights in (("", some), (", outliers", spiky))}
 
 # %% role="concept"
-claim("error with outliers divided by error without, NF4, blocks of 256",
+claim("NF4, blocks of 256: error with outliers divided by error without "
+      "outliers",
       by_block["NF4, outliers"][-1] / by_block["NF4"][-1], above=1.7)
-claim("error with outliers divided by error without, NF4, blocks of 16",
+claim("NF4, blocks of 16: error with outliers divided by error without "
+      "outliers",
       by_block["NF4, outliers"][0] / by_block["NF4"][0], below=1.4)
 
 # %% role="concept"
@@ -1431,7 +1443,7 @@ bits = {"plain": bits_per_weight(False), "double": bits_per_weight(True)}
 print({name: f"{n:.3f} bits per weight" for name, n in bits.items()})
 
 # %% role="concept"
-claim("bits per weight with scales in float32", bits["plain"], expected=4.5)
+claim("bits per weight with float32 scales", bits["plain"], expected=4.5)
 claim("bits per weight with double quantization", bits["double"],
       expected=4.127, within=0.001)
 
@@ -1478,13 +1490,14 @@ for name, model in (("LoRA", wide), ("QLoRA", ready)):
 print({k: f"{v:.2f}" for k, v in found.items()})
 
 # %% role="concept"
-claim("bytes of a 128 x 64 matrix, without its scales", weight.nbytes,
-      expected=4096)
-claim("loss on the old language, NF4 minus the unquantized base",
+claim("bytes of a 128 x 64 matrix in NF4, without its scales",
+      weight.nbytes, expected=4096)
+claim("loss on the old language of the base in NF4 minus loss of the "
+      "unquantized base",
       found["old language, NF4"] - found["old language, base"],
       above=-0.1, below=0.3)
-claim("loss on the new language, QLoRA minus LoRA",
-      found["QLoRA"] - found["LoRA"], above=-0.4, below=0.4)
+claim("loss on the new language with QLoRA minus loss on the new language "
+      "with LoRA", found["QLoRA"] - found["LoRA"], above=-0.4, below=0.4)
 
 # %% [markdown] role="concept"
 # Here, four bits hardly change the loss, before or after training. Four bits are only a
@@ -1533,13 +1546,12 @@ if MODEL_7B:
     print("your model:", *(f"{n:,}" for n in count(config_in(MODEL_7B))))
 
 # %% role="concept"
-claim("parameters of the base", numbers, expected=6_738_415_616)
-claim("parameters of LoRA with r 16 in attention", in_attention,
-      expected=16_777_216)
-claim("parameters of LoRA with r 16 in all, divided by the base's "
-      "parameters",
-      in_all / numbers,
-      expected=0.006, within=1e-4)
+claim("parameters of the 7B base", numbers, expected=6_738_415_616)
+claim("parameters of LoRA of rank 16 in attention",
+      in_attention, expected=16_777_216)
+claim("parameters of LoRA of rank 16 in all linear modules, divided by "
+      "parameters of the base",
+      in_all / numbers, expected=0.006, within=1e-4)
 
 # %% role="concept"
 GB, trained = 1e9, 16 * in_all / 1e9           # 16 bytes per parameter
@@ -1673,7 +1685,7 @@ losses["from_pretrained"] = loss_on(model, new_ids)
 print({name: f"{loss:.2f}" for name, loss in losses.items()})
 
 # %% trap="10.5" role="repair"
-claim("loss when loaded by from_pretrained minus loss after training",
+claim("loss after loading with from_pretrained minus loss after training",
       losses["from_pretrained"] - losses["as trained"], expected=0,
       within=1e-4)
 
@@ -1712,13 +1724,14 @@ third_version.set_adapter("trained")
 losses["third version"] = loss_on(third_version, new_ids)
 
 # %% trap="10.5" role="more"
-claim("loss with the smaller adapter active minus the loss after training "
-      "it",
+claim("smaller adapter: loss when it is active minus loss after its "
+      "training",
       losses["small"] - loss_on(partly, new_ids), expected=0, within=1e-4)
-claim("with the adapters off, the logits equal the base's", alone,
-      expected=True)
-claim("loss of the third version with its adapter on minus loss after "
-      "training", losses["third version"] - losses["as trained"],
+claim("do the logits equal the base's logits with the adapters off",
+      alone, expected=True)
+claim("third version: loss with the trained adapter active minus loss "
+      "after training",
+      losses["third version"] - losses["as trained"],
       expected=0, within=1e-4)
 
 # %% [markdown] trap="10.5" role="more"
@@ -1731,9 +1744,10 @@ wrapped_twice, told = heard(PeftModel.from_pretrained, fresh(), folder)
 print(*[message[:64] for message in told], sep="\n")
 
 # %% trap="10.5" role="more"
-claim("wrapped twice, the logits equal the base's",
+claim("do the logits equal the base's logits if the model is wrapped twice",
       same_as_base(wrapped_twice.eval()), expected=True)
-claim("warnings from peft", len(told), above=0)
+claim("warnings from peft if the model is wrapped twice",
+      len(told), above=0)
 
 # %% trap="10.5" role="exercise" points=4 difficulty=3 minutes=20
 def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
@@ -1822,8 +1836,8 @@ draw_boxes(copies, title="Ten adapters share a base, merged copies do not",
                "tenth as much, and the adapters are a thin slice of it.")
 
 # %% role="concept"
-claim("largest gap between a mixed batch and each row alone", apart,
-      below=1e-4)
+claim("largest gap between logits in a mixed batch and logits of each row "
+      "alone", apart, below=1e-4)
 claim("GB of ten merged copies of a 7B "
       "model", 20 * numbers / GB, expected=134.8,
       within=0.1)
@@ -1909,8 +1923,8 @@ print(f"training loss {loss:.2f}, "
 print("answers to 3 .. 9 words:", lengths.tolist())
 
 # %% trap="10.6" role="look"
-claim("answers that stop, out of seven", (lengths < LONGEST).sum(),
-      expected=0)
+claim("answers that stop, out of seven, with labels masked by id",
+      (lengths < LONGEST).sum(), expected=0)
 
 # %% [markdown] trap="10.6" role="why"
 # One line of code removes the padding from the labels, and it recognizes padding by the
@@ -1967,17 +1981,16 @@ plot_lines(range(3, 10), {name: written[name]
                "length, the line rises with the number of words asked for.")
 
 # %% trap="10.6" role="repair"
-claim("answers that stop with labels by length, out of seven",
-      stops["by length"],
-      above=4)
+claim("answers that stop, out of seven, with labels masked by length",
+      stops["by length"], above=4)
 
 # %% [markdown] trap="10.6" role="repair"
 # The training losses are about equal, so they do not reveal the fault. Let the model
 # answer before you believe a training curve.
 
 # %% trap="10.6" role="repair"
-claim("training loss with labels by length, divided by loss with labels by "
-      "id",
+claim("training loss with labels masked by length, divided by loss with "
+      "labels masked by id",
       losses["by length"] / losses["by id"], above=0.6, below=1.5)
 
 # %% [markdown] trap="10.6" role="more" topics="a separate padding token · what few steps teach"
@@ -1989,10 +2002,11 @@ claim("training loss with labels by length, divided by loss with labels by "
 # model still misses the end of the longest answer, or writes one word too many.
 
 # %% trap="10.6" role="more"
-claim("training loss at the end", losses["by id"], below=0.6)
-claim("labels in the last batch that are EOS", (labels == EOS).sum(),
-      expected=0)
-claim("answers that stop with a separate padding token, out of seven",
+claim("training loss at the end, with labels masked by id",
+      losses["by id"], below=0.6)
+claim("EOS labels in the last batch, with labels masked by id",
+      (labels == EOS).sum(), expected=0)
+claim("answers that stop, out of seven, with a separate padding token",
       stops["own padding"], above=4)
 
 # %% trap="10.6" role="exercise" points=3 difficulty=2 minutes=10
@@ -2196,8 +2210,8 @@ with torch.no_grad():
 gap = (hidden[:, -1] - single[:, -1]).abs().max().item()
 
 # %% trap="10.7" role="why"
-claim("largest change of a logit: one BOS, or two of which one is hidden",
-      gap, below=1e-3)
+claim("largest gap between logits with one BOS and logits with two, of "
+      "which one is hidden", gap, below=1e-3)
 
 # %% [markdown] trap="10.7" role="repair"
 # Text that a template made is complete. Encode it without special tokens:
@@ -2213,13 +2227,14 @@ back = (replies(waiter, repaired) == teas).float().mean().item()
 print(f"repaired: {back:.2f} right")
 
 # %% trap="10.7" role="repair"
-claim("answers that differ between the test and the repaired server",
-      (replies(waiter, repaired) != tested).sum(), expected=0)
+claim("number of answers that differ between the test and the repaired "
+      "server", (replies(waiter, repaired) != tested).sum(), expected=0)
 
 # %% [markdown] trap="10.7" role="more" topics="trained with two"
 # Is the second BOS itself harmful? Train the same model for 200 more steps with two, as
 # some fine-tuning programs do by mistake. Now it is usually right with two, and counts
-# too many teas with one. What costs is the difference between training and serving:
+# too many teas with one. The difference between training and serving is what costs
+# accuracy:
 
 # %% trap="10.7" role="more"
 used_to_two = taught(copy.deepcopy(waiter), on_the_server, steps=200)
@@ -2230,12 +2245,13 @@ after = {"two": (with_two == teas).float().mean().item(),
 print({bos: f"{share:.2f} right" for bos, share in after.items()})
 
 # %% trap="10.7" role="more"
-claim("trained with one: accuracy with one", right["in the test"],
-      above=0.7)
-claim("trained with two: accuracy with two", after["two"], above=0.7)
-claim("trained with two: accuracy with two minus accuracy with one",
-      after["two"] - after["one"], above=0.15)
-claim("trained with two: mean error with one, in teas",
+claim("trained with one BOS: accuracy with one BOS",
+      right["in the test"], above=0.7)
+claim("trained with two BOS: accuracy with two BOS",
+      after["two"], above=0.7)
+claim("trained with two BOS: accuracy with two BOS minus accuracy with "
+      "one BOS", after["two"] - after["one"], above=0.15)
+claim("trained with two BOS: mean error with one BOS, in teas",
       (with_one - teas).float().mean().item(), above=0.2)
 
 # %% [markdown] trap="10.7" role="folklore"
@@ -2319,7 +2335,8 @@ h = torch.randn(8, 32)
 gap = (mine(h) - layer(h)).abs().max()
 
 # %% role="concept"
-claim("largest gap between our LoRA and peft's", gap, below=1e-4)
+claim("largest gap between outputs of our LoRA and of peft's LoRA",
+      gap, below=1e-4)
 
 # %% [markdown] role="concept"
 # ### A passport for an adapter
@@ -2372,15 +2389,15 @@ for name, its_base in (("its own base", base), ("another base", other)):
     losses[name] = loss_on(model, new_ids)
 mine, strange = passports.values()
 for row in ("matrices hit", "B not zero", "hash of the base"):
-    print(f"{row}: {'same' if mine[row] == strange[row] else 'another'}")
+    print(f"{row}: {'same' if mine[row] == strange[row] else 'different'}")
 
 # %% role="concept"
-claim("matrices, out of 14, that were matched and have a nonzero B",
+claim("matrices, out of 14, that have LoRA and a nonzero B",
       min(mine["matrices hit"], mine["B not zero"]), expected=14)
-claim("merge error on its own base, relative to the largest logit",
-      mine["merge error"], below=1e-4)
-claim("loss on the new language: with another base, minus with its own "
-      "base",
+claim("largest change of a logit caused by merging, relative to the "
+      "largest logit", mine["merge error"], below=1e-4)
+claim("loss on the new language: adapter on another base minus adapter on "
+      "its own base",
       losses["another base"] - losses["its own base"], above=0.3)
 
 # %% [markdown] role="concept"
@@ -2405,10 +2422,10 @@ print({name: f"{loss:.1f}" for name, loss in forgets.items()},
       f"adapter off: {back:.2f}")
 
 # %% role="concept"
-claim("smaller of the two rises in the loss on the old language",
-      min(forgets.values()) - level["old"], above=1)
-claim("loss on the old language with the adapter off minus the base's loss",
-      back - level["old"], expected=0)
+claim("smaller of two rises in the loss on the old language: full "
+      "fine-tuning and LoRA", min(forgets.values()) - level["old"], above=1)
+claim("loss on the old language with the adapter off minus loss of the "
+      "base", back - level["old"], expected=0)
 
 # %% [markdown] role="concept"
 # Both models forget the old language, because they no longer train on it. But if you
@@ -2559,10 +2576,8 @@ claim("bytes held with QLoRA, divided by bytes held with all weights "
       "trained",
       held["QLoRA"] / held["full"],
       expected=0.043, within=0.002)
-claim("FLOPs of a step with LoRA, divided by FLOPs with all weights "
-      "trained",
-      work["LoRA"] / work["full"],
-      above=0.6, below=0.8)
+claim("FLOPs of a step with LoRA, divided by FLOPs of a step with all "
+      "weights trained", work["LoRA"] / work["full"], above=0.6, below=0.8)
 
 # %% role="gpu"
 @gpu_result("10/steps", uses=[four_bit, stack, held_bytes],

@@ -67,9 +67,9 @@ print("back", [round(v, 4) for v in back.tolist()])
 
 # %% role="concept"
 by_torch = torch.fake_quantize_per_tensor_affine(w, scale, zero, 0, 255)
-claim("largest gap between our rounded weights and torch's",
+claim("largest gap between our rounded weights and torch's rounded weights",
       (back - by_torch).abs().max(), below=1e-6)
-claim("largest rounding error, in steps of the grid",
+claim("largest rounding error, as a fraction of the scale",
       ((back - w).abs().max() / scale).item(), below=0.501)
 
 # %% [markdown] role="concept"
@@ -119,7 +119,8 @@ print("symmetric, 4 bits:",
       [round(v, 1) for v in symmetric(w[None], 4).tolist()[0]])
 
 # %% role="concept"
-claim("largest error of the symmetric grid with 4 bits, in steps",
+claim("largest error of the symmetric grid with 4 bits, as a fraction of "
+      "the scale",
       ((symmetric(w[None], 4) - w).abs().max() / (2.1 / 7)).item(),
       below=0.501)
 
@@ -224,8 +225,8 @@ print(f"2 bits: symmetric {read[2]:.2f}, affine {by_four:.2f}")
 measured("11.1", 0)
 
 # %% trap="11.1" role="look"
-claim("accuracy at 2 bits, affine minus symmetric grid", by_four - read[2],
-      above=0.35)
+claim("accuracy at 2 bits with affine grids minus accuracy with symmetric "
+      "grids", by_four - read[2], above=0.35)
 
 # %% [markdown] trap="11.1" role="why"
 # Rounding errors are positive or negative, so most cancel in a sum of 64 products. But at
@@ -278,7 +279,8 @@ plot_bars(two_bits, xlabel="accuracy",
               "highest for groups of 16 with the ends in 8 bits.")
 
 # %% trap="11.1" role="repair"
-claim("accuracy of affine minus symmetric grids, 2 bits, whole matrices",
+claim("2 bits, one grid per matrix: accuracy with affine minus accuracy "
+      "with symmetric grids",
       two_bits["affine"] - two_bits["symmetric"], above=0.35)
 
 # %% [markdown] trap="11.1" role="repair"
@@ -301,11 +303,13 @@ quantization
 # %% trap="11.1" role="more"
 w = reader[0].weight.data
 off = (whole(4)(w).view_as(w) - w).norm() / w.norm()
-claim("relative error of the weights at 4 bits", off, above=0.1)
+claim("relative error of the first layer's weights at 4 bits",
+      off, above=0.1)
 claim("accuracy lost at 4 bits", full - read[4], below=0.05)
 claim("accuracy lost at 3 bits", full - read[3], below=0.15)
 claim("accuracy lost at 2 bits", full - read[2], above=0.25)
-claim("accuracy with groups of 16 minus whole matrices, 2 bits, affine",
+claim("affine grids, 2 bits: accuracy with groups of 16 minus accuracy "
+      "with whole matrices",
       two_bits["affine, groups of 16"] - two_bits["affine"], above=0)
 claim("accuracy at 2 bits with groups of 16 and the ends in 8 bits",
       two_bits["groups and ends"], above=0.85)
@@ -324,11 +328,10 @@ print(f"2 bits in groups of 16: {in_groups:.2f}, of 64: "
       f"{bits_each(2, 64, zero=2):.2f}")
 
 # %% trap="11.1" role="more"
-claim("total bits per weight, 2 bits in groups of 16", in_groups,
-      expected=4.125)
-claim("total bits per weight, 2 bits in groups of 64",
-      bits_each(2, 64, zero=2),
-      below=2.6)
+claim("bits per weight, scale and zero included, for 2 bits in groups of "
+      "16", in_groups, expected=4.125)
+claim("bits per weight, scale and zero included, for 2 bits in groups of "
+      "64", bits_each(2, 64, zero=2), below=2.6)
 
 # %% [markdown] trap="11.1" role="folklore"
 # **Told:** 4 bits cost several points of accuracy, unless the first and the last layer
@@ -348,8 +351,8 @@ alone = [only(k, whole(2)) for k in range(4)]
 print("2 bits in one matrix:", [f"{share:.2f}" for share in alone])
 
 # %% trap="11.1" role="folklore"
-claim("mean accuracy with the ends in 8 bits minus 2 bits everywhere, "
-      "symmetric, five classifiers",
+claim("symmetric grids: mean accuracy with the ends in 8 bits minus with "
+      "2 bits everywhere",
       two_bits["symmetric, ends in 8 bits"] - two_bits["symmetric"],
       above=0.05)
 
@@ -464,12 +467,12 @@ product_error = {
 print({name: f"{error:.4f}" for name, error in product_error.items()})
 
 # %% role="concept"
-claim("relative error of the product, dynamic", product_error["dynamic"],
-      below=0.02)
-claim("relative error of the product, static, 40 digits",
+claim("relative error of the product, with dynamic scales",
+      product_error["dynamic"], below=0.02)
+claim("relative error of the product, with a static scale from 40 digits",
       product_error["static"], below=0.05)
-claim("relative error of the product, static, 40 dark digits",
-      product_error["static, dark digits"], above=0.15)
+claim("relative error of the product, with a static scale from 40 dark "
+      "digits", product_error["static, dark digits"], above=0.15)
 
 # %% [markdown] role="concept"
 # Dynamic and static quantization both work. Dynamic quantization needs no data. Static
@@ -557,8 +560,8 @@ print("before:", tuple(w.shape), tuple(following.shape), "  after:",
       tuple(w[keep].shape), tuple(following[:, keep].shape))
 
 # %% role="concept"
-claim("largest gap between the masked and the smaller pair of layers",
-      (masked_out - smaller_out).abs().max(), below=1e-5)
+claim("largest gap between outputs of the masked and the smaller pair of "
+      "layers", (masked_out - smaller_out).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
 # (These layers have no bias. If yours have one, also remove the unit's bias.) The section
@@ -622,8 +625,8 @@ after = report("retrained", retrained)
 measured("11.2", 2)
 
 # %% trap="11.2" role="look"
-claim("fraction of zeros after retraining", zeros(retrained), above=0.1,
-      below=0.35)
+claim("fraction of zeros after retraining without masks",
+      zeros(retrained), above=0.1, below=0.35)
 
 # %% [markdown] trap="11.2" role="why"
 # `remove` writes the zeros into the weight and drops the mask. A zero is a value like any
@@ -674,7 +677,8 @@ draw_grids(corners, rows="output", columns="input",
                "masks, as few cells are filled as after pruning.")
 
 # %% trap="11.2" role="repair"
-claim("fraction of zeros with masks", zeros(kept), above=0.79)
+claim("fraction of zeros after retraining with masks",
+      zeros(kept), above=0.79)
 
 # %% [markdown] trap="11.2" role="repair"
 # The explorer below shows the first layer of a digit classifier with some of its weights
@@ -692,13 +696,12 @@ sparsity
 # Pruning costs this much accuracy, and retraining recovers this much:
 
 # %% trap="11.2" role="more"
-claim("accuracy lost by pruning", before - at_once,
-      above=0.05)
-claim("accuracy after retraining", after, above=0.92)
-claim("accuracy retrained with masks minus accuracy after pruning",
-      right - at_once,
-      above=0.03)
-claim("accuracy retrained with masks", right, above=0.8)
+claim("accuracy lost by pruning, before retraining",
+      before - at_once, above=0.05)
+claim("accuracy after retraining without masks", after, above=0.92)
+claim("accuracy after retraining with masks minus accuracy before "
+      "retraining", right - at_once, above=0.03)
+claim("accuracy after retraining with masks", right, above=0.8)
 
 # %% [markdown] trap="11.2" role="more"
 # The zeros that survive without a mask belong to hidden units that the pruning has cut
@@ -742,12 +745,12 @@ print(f"zeros: fresh Adam {zeros(fresh):.2f}, used before "
       f"{zeros(warm):.2f}, fresh Muon, one step {zeros(whole_step):.2f}")
 
 # %% trap="11.2" role="more"
-claim("fraction of zeros with masked gradients, new Adam", zeros(fresh),
-      above=0.79)
-claim("fraction of zeros with masked gradients, Adam used before",
-      zeros(warm), below=0.5)
-claim("fraction of zeros with masked gradients, one step of a new Muon",
-      zeros(whole_step), below=0.5)
+claim("fraction of zeros with masked gradients and a new Adam optimizer",
+      zeros(fresh), above=0.79)
+claim("fraction of zeros with masked gradients and an Adam optimizer used "
+      "before", zeros(warm), below=0.5)
+claim("fraction of zeros with masked gradients, after one step of a new "
+      "Muon optimizer", zeros(whole_step), below=0.5)
 
 # %% [markdown] trap="11.2" role="folklore"
 # **Told:** You can remove half to four fifths of the weights for less than 2 percentage
@@ -765,8 +768,8 @@ size = {name: sum(m.weight.nbytes for m in linears(model))
 print(f"half pruned: accuracy {half:.2f}   bytes {size}")
 
 # %% trap="11.2" role="folklore"
-claim("accuracy lost by pruning half, as a fraction of pruning four fifths",
-      (before - half) / (before - at_once), below=0.6)
+claim("accuracy lost by pruning half, divided by accuracy lost by pruning "
+      "four fifths", (before - half) / (before - at_once), below=0.6)
 claim("bytes of the pruned weights divided by bytes of the dense weights",
       size["pruned"] / size["dense"], expected=1)
 
@@ -852,9 +855,9 @@ print("pushed up:", (slope < 0).nonzero().flatten().tolist())
 # %% role="concept"
 claim("largest gap between the gradient and q - p",
       (slope - (q.exp() - told[1])).abs().max(), below=1e-6)
-claim("digits that the label pushes up", (told[0] > 0).sum(),
-      expected=1)
-claim("digits that the teacher pushes up here",
+claim("number of digits whose logits the label pushes up",
+      (told[0] > 0).sum(), expected=1)
+claim("number of digits whose logits the teacher pushes up",
       (slope < 0).sum(), above=1)
 
 # %% [markdown] trap="11.3" role="situation" core=true fault="distilling at temperature 1: the teacher is too certain" symptom="knowledge distillation gives no gain over plain training: temperature 1, missing T squared"
@@ -949,8 +952,8 @@ plot_columns(left, xlabel="temperature", ylabel="left for nine digits",
                  "tenths at 100.")
 
 # %% trap="11.3" role="why"
-claim("probability left for the other digits at temperature 1",
-      others(1), below=0.12)
+claim("probability that the teacher leaves for the other digits at "
+      "temperature 1", others(1), below=0.12)
 
 # %% [markdown] trap="11.3" role="repair"
 # At a temperature of 100, the probabilities are nearly equal, but their *differences*
@@ -974,7 +977,8 @@ print({name: f"{share:.3f}" for name, share in beside.items()})
 print(f"gradient at 1, divided by that at 20: {size[1] / size[20]:.0f}")
 
 # %% trap="11.3" role="repair"
-claim("labels and teacher at 20: accuracy with the square minus without it",
+claim("labels and teacher at T = 20: accuracy with the factor T squared "
+      "minus accuracy without it",
       beside["with"] - beside["without"], above=0.01)
 
 # %% [markdown] trap="11.3" role="repair"
@@ -996,19 +1000,18 @@ temperature
 # least certain: two out of fifty seeds showed none.
 
 # %% trap="11.3" role="more"
-claim("largest probability of a digit under the teacher at 100",
-      F.softmax(z_teacher / 100, 1).max(), below=0.2)
-claim("accuracy at temperature 100 minus accuracy at 1",
-      reads[100] - reads[1],
-      above=-0.01)
-claim("accuracy at temperature 4 minus labels alone",
-      reads[4] - reads["labels"],
-      above=0.015)
-claim("probability left for the other digits at temperature 4",
-      others(4), above=0.25)
-claim("gradient at temperature 1 divided by gradient at 20, no square",
-      size[1] / size[20], above=40)
-claim("accuracy with the teacher at 20, no square, minus labels alone",
+claim("largest probability that the teacher gives a digit at temperature "
+      "100", F.softmax(z_teacher / 100, 1).max(), below=0.2)
+claim("accuracy at temperature 100 minus accuracy at temperature 1",
+      reads[100] - reads[1], above=-0.01)
+claim("accuracy at temperature 4 minus accuracy with labels alone",
+      reads[4] - reads["labels"], above=0.015)
+claim("probability that the teacher leaves for the other digits at "
+      "temperature 4", others(4), above=0.25)
+claim("gradient norm at T = 1 divided by norm at T = 20, both without the "
+      "factor T squared", size[1] / size[20], above=40)
+claim("accuracy at T = 20 without the factor T squared minus accuracy "
+      "with labels alone",
       beside["no labels, without"] - reads["labels"], above=0.005)
 
 # %% [markdown] trap="11.3" role="folklore"
@@ -1019,12 +1022,10 @@ claim("accuracy with the teacher at 20, no square, minus labels alone",
 # temperatures, and also try training without a teacher.
 
 # %% trap="11.3" role="folklore"
-claim("accuracy at temperature 20 minus labels alone",
-      reads[20] - reads["labels"],
-      above=0.01)
-claim("accuracy at temperature 100 minus labels alone",
-      reads[100] - reads["labels"],
-      above=0.005)
+claim("accuracy at temperature 20 minus accuracy with labels alone",
+      reads[20] - reads["labels"], above=0.01)
+claim("accuracy at temperature 100 minus accuracy with labels alone",
+      reads[100] - reads["labels"], above=0.005)
 
 # %% trap="11.3" role="exercise" points=3 difficulty=2 minutes=8
 def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
@@ -1184,9 +1185,10 @@ with torch.no_grad():
 print(f"flattened {flat:.3f}   not flattened {by_row:.3f}")
 
 # %% role="concept"
-claim("loss if not flattened, divided by the loss per token",
+claim("loss without flattening, divided by the loss per token",
       by_row / flat, expected=24, within=0.01)
-claim("loss before training, random weights minus every second layer",
+claim("loss before training: random weights minus every second layer of "
+      "the teacher",
       untrained["fresh"] - untrained["every second layer"], above=0.3)
 
 # %% [markdown] role="concept"
@@ -1209,7 +1211,8 @@ after_forty = {name: lm_train(model, 40, lm_soft)
 print("after 40 steps:", {n: f"{v:.2f}" for n, v in after_forty.items()})
 
 # %% role="concept"
-claim("loss after 40 steps, random start minus every second layer",
+claim("loss after 40 steps: start from random weights minus start from "
+      "the teacher's layers",
       after_forty["fresh"] - after_forty["every second layer"], above=0.1)
 
 # %% [markdown] role="concept"
@@ -1273,8 +1276,8 @@ inverse = torch.linalg.inv(H)            # the same, as the paper writes it
 by_paper = 0.3 * inverse[0, rest] / inverse[0, 0]
 
 # %% role="concept"
-claim("squared error with the best move, divided by the error without a "
-      "move",
+claim("squared error with the best move, divided by squared error without "
+      "a move",
       squared_error(H_of["rise and fall together"], best)
       / squared_error(H_of["rise and fall together"], 0.0), below=0.5)
 claim("largest gap between the two ways to write the update",
@@ -1357,7 +1360,8 @@ plot_bars({name: output for name, (_, output) in off.items()},
 measured("11.4", 1)
 
 # %% trap="11.4" role="look"
-claim("output error: largest first, divided by rounding to nearest",
+claim("output error with the largest inputs first, divided by output "
+      "error of rounding to nearest",
       off["largest first"][1] / off["to nearest"][1], above=0.12, below=0.3)
 
 # %% [markdown] trap="11.4" role="why"
@@ -1380,7 +1384,8 @@ draw_grids({"free to help": torch.ones(8, 8).triu(1)},
 # and yet the layer's output is several times closer:
 
 # %% trap="11.4" role="why"
-claim("weight error: largest first, divided by rounding to nearest",
+claim("weight error with the largest inputs first, divided by weight "
+      "error of rounding to nearest",
       off["largest first"][0] / off["to nearest"][0], above=1.1)
 
 # %% [markdown] trap="11.4" role="repair"
@@ -1403,7 +1408,8 @@ plot_bars(calibrated, xlabel="relative error of the output",
               "error is nearly as large as with rounding to nearest.")
 
 # %% trap="11.4" role="repair"
-claim("output error: largest first, divided by smallest first",
+claim("output error with the largest inputs first, divided by error with "
+      "the smallest first",
       off["largest first"][1] / off["smallest first"][1], below=0.8)
 
 # %% [markdown] trap="11.4" role="repair"
@@ -1426,10 +1432,10 @@ print(f"independent inputs: GPTQ {helped:.3f}, to nearest {nearest:.3f}")
 claim("output error, independent inputs: GPTQ divided by rounding to "
       "nearest",
       helped / nearest, above=0.97)
-claim("output error: GPTQ on 40 digits, divided by rounding to nearest",
-      calibrated["40 digits"] / off["to nearest"][1], below=0.3)
-claim("output error: GPTQ on noise, divided by rounding to nearest",
-      calibrated["noise"] / off["to nearest"][1], above=0.85)
+claim("output error: GPTQ calibrated on 40 digits, divided by rounding to "
+      "nearest", calibrated["40 digits"] / off["to nearest"][1], below=0.3)
+claim("output error: GPTQ calibrated on noise, divided by rounding to "
+      "nearest", calibrated["noise"] / off["to nearest"][1], above=0.85)
 
 # %% [markdown] trap="11.4" role="folklore"
 # **Told:** Quantize the most influential weights last, because by then the other weights
@@ -1455,9 +1461,10 @@ print("largest first divided by smallest first:",
       [f"{r:.2f}" for r in ratios])
 
 # %% trap="11.4" role="folklore"
-claim("largest first divided by smallest first, worst of three layers",
-      max(ratios), below=1)
-claim("largest first divided by smallest first at 2 bits, second layer",
+claim("output error: largest inputs first divided by smallest first, "
+      "worst of three layers", max(ratios), below=1)
+claim("output error at 2 bits: largest inputs first divided by smallest "
+      "first, second layer",
       two["largest first"] / two["smallest first"], below=0.8)
 
 # %% trap="11.4" role="exercise" points=3 difficulty=3 minutes=15
@@ -1549,10 +1556,8 @@ print("accuracy:     ", *[f"{share:.2f}" for share in both])
 measured("11.5", 0)
 
 # %% trap="11.5" role="look"
-claim("bytes that the line reports after quantization, divided by the "
-      "bytes before",
-      said[1] / said[0],
-      expected=1)
+claim("bytes that the line of code reports after quantization, divided by "
+      "bytes before", said[1] / said[0], expected=1)
 
 # %% [markdown] trap="11.5" role="why"
 # The new weight is a wrapper that *claims* to be a float32 matrix, so that the rest of
@@ -1582,9 +1587,8 @@ files = [saved(m.state_dict()) for m in (large_reader, small_reader)]
 print("files:", *files)
 
 # %% trap="11.5" role="repair"
-claim("length of the file after quantization, divided by the length before",
-      files[1] / files[0],
-      above=0.25, below=0.28)
+claim("length of the file after quantization, divided by length before "
+      "quantization", files[1] / files[0], above=0.25, below=0.28)
 
 # %% [markdown] trap="11.5" role="repair"
 # A file can mislead you, too. `torch.save` writes *storages*, the memory behind the
@@ -1600,15 +1604,16 @@ for name, tensor in rows.items():
           f"{tensor.untyped_storage().nbytes()}")
 
 # %% trap="11.5" role="repair"
-claim("length of a file of a view of ten rows, divided by the rows' bytes",
-      saved({"t": table[:10]}) / table[:10].nbytes, above=500)
+claim("length of a file with a view of ten rows, divided by the bytes of "
+      "ten rows", saved({"t": table[:10]}) / table[:10].nbytes, above=500)
 
 # %% [markdown] trap="11.5" role="more" topics="a copy of the rows · what 8 bits cost"
 # A copy of the ten rows has its own storage. The claims below also show that 8 bits cost
 # little accuracy:
 
 # %% trap="11.5" role="more"
-claim("length of the copy's file, divided by length of the view's file",
+claim("length of the file with a copy, divided by length of the file with "
+      "a view",
       saved({"t": table[:10].clone()}) / saved({"t": table[:10]}),
       below=0.01)
 claim("bytes of one code", weight.qdata.element_size(), expected=1)
@@ -1630,10 +1635,11 @@ with warnings.catch_warnings():
 print("counted", counted(packed), "  file", packed_file)
 
 # %% trap="11.5" role="folklore"
-claim("bytes counted in the packed model", counted(packed), expected=0)
-claim("length of the packed model's file, divided by the float32 model's",
-      packed_file / files[0],
-      above=0.24, below=0.28)
+claim("bytes that the line of code counts in the packed model",
+      counted(packed), expected=0)
+claim("length of the packed model's file, divided by length of the "
+      "float32 model's file",
+      packed_file / files[0], above=0.24, below=0.28)
 
 # %% trap="11.5" role="exercise" points=3 difficulty=2 minutes=10
 def stored_bytes(state: dict) -> int:
@@ -1740,8 +1746,8 @@ for name, program in (("model", either), ("program", traced)):
 measured("11.6", 2)
 
 # %% trap="11.6" role="look"
-claim("accuracy of the program on inverted digits", share(traced, inverted),
-      below=0.2)
+claim("accuracy of the trace on inverted digits",
+      share(traced, inverted), below=0.2)
 
 # %% trap="11.6" role="look"
 for kind in sorted({warning.category.__name__ for warning in said}):
@@ -1778,7 +1784,8 @@ gap_inverted = (traced(inverted) - either(inverted)).abs().max().item()
 print(f"largest gap: noise {gap_on_noise:.0e}, inverted {gap_inverted:.0f}")
 
 # %% trap="11.6" role="why"
-claim("largest gap on batches of noise", gap_on_noise, below=1e-4)
+claim("largest gap between trace and model on batches of noise",
+      gap_on_noise, below=1e-4)
 
 # %% [markdown] trap="11.6" role="repair"
 # Write the branch as an operation: `torch.cond(condition, one, other, inputs)` keeps both
@@ -1855,8 +1862,8 @@ plot_bars(reads, xlabel="accuracy on inverted digits",
               "but the trace gets hardly any.")
 
 # %% trap="11.6" role="repair"
-claim("largest gap of the exported program, both branches", gaps["export"],
-      below=1e-4)
+claim("largest gap between exported program and model, on both branches",
+      gaps["export"], below=1e-4)
 
 # %% [markdown] trap="11.6" role="repair"
 # In the exercise, you compare a program with its model, which takes some care. The model
@@ -1869,13 +1876,13 @@ claim("largest gap of the exported program, both branches", gaps["export"],
 # The next claims show the gaps behind the bars above:
 
 # %% trap="11.6" role="more"
-claim("largest gap between program and model on ordinary digits",
+claim("largest gap between trace and model on ordinary digits",
       (traced(x_test) - either(x_test)).abs().max().item(), below=1e-4)
 claim("accuracy of the model on inverted digits",
       share(either, inverted), above=0.9)
-claim("largest gap between program and model on inverted digits",
+claim("largest gap between trace and model on inverted digits",
       gap_inverted, above=3)
-claim("largest gap of the ONNX file, both branches",
+claim("largest gap between ONNX file and model, on both branches",
       gaps["ONNX"], below=1e-3)
 claim("accuracy of the ONNX file on inverted digits",
       share(onnx_file, inverted), above=0.9)
@@ -1902,7 +1909,7 @@ refused = {f"{way.__module__}.{way.__name__}":
 print(*refused.items(), sep="\n")
 
 # %% trap="11.6" role="more"
-claim("exporters that accept the branch without an error",
+claim("number of exporters that accept the branch without an error",
       list(refused.values()).count("none"), expected=0)
 
 # %% [markdown] trap="11.6" role="folklore"
@@ -1929,10 +1936,10 @@ print(f"inverted digits: old exporter {share(old_file, inverted):.2f}, "
 print("script, exported:", refusal(torch.onnx.export, scripted, x_test[:2]))
 
 # %% trap="11.6" role="folklore"
-claim("accuracy on inverted digits, the old exporter",
+claim("accuracy of the old exporter's file on inverted digits",
       share(old_file, inverted), below=0.2)
-claim("accuracy on inverted digits, script", share(scripted, inverted),
-      above=0.9)
+claim("accuracy of the scripted model on inverted digits",
+      share(scripted, inverted), above=0.9)
 claim("does today's exporter accept the scripted model",
       refusal(torch.onnx.export, scripted, x_test[:2]) == "none",
       expected=False)
@@ -2060,7 +2067,7 @@ print(f"gap on the example: {gap:.0e}")
 measured("11.7", 2)
 
 # %% trap="11.7" role="look"
-claim("batch sizes, out of four, that the file accepts",
+claim("batch sizes, out of four, that the exported file accepts",
       len(takes(one_digit)[0]), expected=1)
 
 # %% [markdown] trap="11.7" role="why"
@@ -2073,11 +2080,11 @@ claim("batch sizes, out of four, that the file accepts",
 # %% trap="11.7" role="why"
 with quiet() as said:
     torch.onnx.export(by_rows, (x_test[:1],), dynamic_shapes=batch)
-print("words of it:", [w for w in ("batch", "constant", "Suggested")
-                       if w in said.getvalue()])
+print("mentioned:", [w for w in ("batch", "constant", "Suggested")
+                     if w in said.getvalue()])
 
 # %% trap="11.7" role="why"
-claim("does the ONNX exporter mention the size",
+claim("does the ONNX exporter mention that the size is fixed",
       "batch" in said.getvalue() or "constant" in said.getvalue(),
       expected=False)
 
@@ -2107,8 +2114,8 @@ draw_grids({"digits at a time": answered},
                "accept all four numbers.")
 
 # %% trap="11.7" role="repair"
-claim("batch sizes accepted, out of four: by rows, example of two digits",
-      len(takes(two_digits)[0]), expected=4)
+claim("batch sizes, out of four, that the file accepts, with an example "
+      "of two digits", len(takes(two_digits)[0]), expected=4)
 
 # %% [markdown] trap="11.7" role="repair"
 # The file's declared inputs say which sizes it accepts. If a declared size is a number,
@@ -2146,13 +2153,14 @@ for (name, switch), no in refusals.items():
 # %% trap="11.7" role="more"
 claim("models, out of two, that torch.export refuses without the switch",
       refusals["plain", False] + refusals["by rows", False], expected=2)
-claim("with the switch, does torch.export refuse only the model by rows",
+claim("does torch.export with the switch refuse only the recurrent "
+      "classifier",
       refusals["by rows", True] and not refusals["plain", True],
       expected=True)
-claim("gap between file and model on the example", gap, below=1e-3)
-claim("batch sizes accepted, out of four: plain, example of one digit",
+claim("largest gap between file and model on the example", gap, below=1e-3)
+claim("batch sizes, out of four, that the plain classifier's file accepts",
       len(takes(plain_file)[0]), expected=4)
-claim("largest gap, by rows, example of two digits",
+claim("largest gap between file and model, with an example of two digits",
       largest_gap(two_digits, by_rows), below=1e-3)
 
 # %% [markdown] trap="11.7" role="more"
@@ -2199,13 +2207,13 @@ opened = torch.export.export(with_settings, (x_test[:2], as_tensor),
 print("gap at another temperature:", other(opened, torch.tensor(4.0)))
 
 # %% trap="11.7" role="more"
-claim("does torch.jit.script accept this forward",
+claim("does torch.jit.script accept this forward method",
       refusal(lambda model, _: torch.jit.script(model), with_settings, None)
       == "none", expected=False)
-claim("does the program with a number refuse a different temperature",
-      "temperature" in str(other(fixed, 4.0)), expected=True)
-claim("gap at a different temperature, given as a tensor",
-      other(opened, torch.tensor(4.0)), below=1e-4)
+claim("does a program exported with a number refuse a different "
+      "temperature", "temperature" in str(other(fixed, 4.0)), expected=True)
+claim("largest gap between program and model at a different temperature, "
+      "given as a tensor", other(opened, torch.tensor(4.0)), below=1e-4)
 
 # %% trap="11.7" role="exercise" points=3 difficulty=2 minutes=15
 def free_dims(examples: list):
@@ -2277,7 +2285,7 @@ def free_dims(examples: list):
 # %% [markdown] trap="11.8" role="situation" fault="block scales along the tokens, not along the sum" symptom="emulated MXFP4 or MXFP8 is much better than the hardware: block scales along the wrong axis, outlier channels"
 # ## Two loud units in four bits
 #
-# A device will multiply in *MXFP4*. Its numbers have 4 bits, and each block of 32
+# A device will multiply in *MXFP4*. MXFP4 numbers have 4 bits, and each block of 32
 # neighbours shares one scale, a power of two. Until the device arrives, you emulate it:
 # round to the format and multiply in float32.
 #
@@ -2367,9 +2375,8 @@ along_sum = mxfp4(inputs, 1) @ mxfp4(weight, 1).T
 apart = (product(inputs, weight) - along_sum).norm() / along_sum.norm()
 
 # %% trap="11.8" role="why"
-claim("relative gap between scaling sums of codes and rounding first",
-      apart,
-      below=1e-5)
+claim("relative gap between a product from codes and a product of rounded "
+      "matrices", apart, below=1e-5)
 
 # %% [markdown] trap="11.8" role="why"
 # Along the summed axis, a loud input sets the scale of its quiet neighbours, and most of
@@ -2405,8 +2412,8 @@ print(f"accuracy: along the sum {on_device:.2f}, sizes moved into the "
       f"weights {moved:.2f}")
 
 # %% trap="11.8" role="repair"
-claim("accuracy lost along the sum, with sizes moved into the weights",
-      exact - moved, below=0.05)
+claim("accuracy lost with blocks along the sum and sizes moved into the "
+      "weights", exact - moved, below=0.05)
 
 # %% [markdown] trap="11.8" role="more" topics="a test that shows nothing · torchao's numbers · which way a power of two is rounded"
 # On inputs without a loud unit, blocks along either axis have about the same error, so a
@@ -2439,11 +2446,13 @@ theirs = MXTensor.to_mx(inputs, torch.float4_e2m1fn_x2, 32).dequantize(
 claim("accuracy of the emulation minus accuracy of the device",
       emulated - on_device,
       above=0.2)
-claim("no loud unit: error along the digits divided by error along the sum",
+claim("no loud input: error with blocks along digits divided by error "
+      "with blocks along the sum",
       product_off(0) / product_off(1), above=0.85, below=1.15)
-claim("numbers in which torchao's MXFP4 differs",
+claim("number of values in which torchao's MXFP4 differs from ours",
       int((theirs != mxfp4(inputs, 1)).sum()), expected=0)
-claim("fraction of the quiet inputs that become zero along the sum",
+claim("fraction of the quiet inputs that become zero, with blocks along "
+      "the sum",
       1 - (mxfp4(inputs, 1)[:, gain == 1] != 0).sum()
       / (inputs[:, gain == 1] != 0).sum(), above=0.7)
 
@@ -2476,18 +2485,16 @@ for way, power in powers.items():
           f"a block's maximum {worst[way]:.3f}")
 
 # %% trap="11.8" role="more"
-claim("fraction of blocks that are clipped, scale to the nearest power",
-      clipped["nearest"], above=0.5)
-claim("fraction of blocks that are clipped, scale rounded "
-      "up", clipped["up"],
-      expected=0)
-claim("largest relative error of a block's maximum, nearest power",
-      worst["nearest"], above=0.25)
-claim("largest relative error of a block's maximum, rounded down",
-      worst["down"], above=0.1, below=0.15)
-claim("largest relative error of a block's maximum, rounded up",
-      worst["up"],
-      below=0.07)
+claim("fraction of blocks that are clipped, with the scale rounded to the "
+      "nearest power", clipped["nearest"], above=0.5)
+claim("fraction of blocks that are clipped, with the scale rounded up",
+      clipped["up"], expected=0)
+claim("largest relative error of a block's maximum, with the scale "
+      "rounded to nearest", worst["nearest"], above=0.25)
+claim("largest relative error of a block's maximum, with the scale "
+      "rounded down", worst["down"], above=0.1, below=0.15)
+claim("largest relative error of a block's maximum, with the scale "
+      "rounded up", worst["up"], below=0.07)
 
 # %% trap="11.8" role="exercise" points=3 difficulty=3 minutes=15
 def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
@@ -2553,9 +2560,9 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
 # In *NVFP4*, each block of 16 neighbours shares a scale that is finer than a power of
 # two: a float8 number in E4M3. Normally distributed numbers are rounded with a relative
 # error of about a tenth. You train a classifier with gradients in NVFP4. In the backward
-# pass, a layer uses its output gradient in two products, one for its inputs, one for its
-# weights. For each product, you round the gradient along the summed axis. Everything else
-# stays in float32.
+# pass, a layer uses its output gradient in two products, for its inputs' and its weights'
+# gradients. For each product, you round the output gradient along the summed axis.
+# Everything else stays in float32.
 #
 # With 16 digits per step, the classifier learns. Then you use 256 digits per step, with
 # Adam as before. With float32 gradients, the same run ends at a loss of about 0.1.
@@ -2633,8 +2640,8 @@ plot_lines(range(10, 151, 10), lines, xlabel="step", ylabel="loss in nats",
 measured("11.9", final[256], right=(2, 3.5))
 
 # %% trap="11.9" role="look"
-claim("loss with 256 digits per step divided by loss with 16",
-      final[256] / final[16], above=3)
+claim("final loss with 256 digits per step divided by final loss with 16 "
+      "digits per step", final[256] / final[16], above=3)
 
 # %% [markdown] trap="11.9" role="why"
 # The loss is a mean, so one digit's gradient is divided by the number of digits. In
@@ -2672,8 +2679,8 @@ plot_lines(sizes, {"one scale": alone, "two scales": both}, logx=True,
                "and steeply above 3000.")
 
 # %% trap="11.9" role="why"
-claim("relative error with one scale, numbers of size 0.001", alone[1],
-      above=0.99)
+claim("relative error with one scale, for numbers of size 0.001",
+      alone[1], above=0.99)
 
 # %% [markdown] trap="11.9" role="repair"
 # So NVFP4 has a second scale, one float32 number for the tensor: the tensor's largest
@@ -2687,8 +2694,8 @@ print(f"loss with 256 digits: one scale {final[256]:.2f}, two "
       f"{repaired[1][-1]:.2f}, float32 {in_float[1][-1]:.2f}")
 
 # %% trap="11.9" role="repair"
-claim("loss with two scales minus loss in float32, 256 digits per step",
-      repaired[1][-1] - in_float[1][-1], below=0.1)
+claim("256 digits per step: final loss with two scales minus final loss "
+      "in float32", repaired[1][-1] - in_float[1][-1], below=0.1)
 
 # %% [markdown] trap="11.9" role="more" topics="the first step · torchao · a floor, and the other end · what two scales cannot represent"
 # With 256 digits per step, not a single weight has moved. With 16 digits per step, the
@@ -2708,10 +2715,10 @@ reached = {batch: first_step(batch) for batch in (16, 64, 256)}
 print({batch: f"{share:.2f}" for batch, share in reached.items()})
 
 # %% trap="11.9" role="more"
-claim("fraction of the weights moved by a first step of 256 digits",
-      reached[256], expected=0)
-claim("fraction of the weights moved by a first step of 16 digits",
-      reached[16], above=0.1)
+claim("fraction of the weights with a nonzero gradient in a first step of "
+      "256 digits", reached[256], expected=0)
+claim("fraction of the weights with a nonzero gradient in a first step of "
+      "16 digits", reached[16], above=0.1)
 
 # %% [markdown] trap="11.9" role="more"
 # torchao returns the same numbers, with one scale and with two. In torchao, block scales
@@ -2742,12 +2749,12 @@ two_off = differ(nvfp4_two(numbers, 1), by_torchao(numbers, True))
 lost = (by_torchao(numbers / 1000, False) == 0).float().mean().item()
 
 # %% trap="11.9" role="more"
-claim("fraction of numbers in which torchao differs, one scale",
-      one_off, below=1e-3)
-claim("fraction of numbers in which torchao differs, two scales",
-      two_off, below=1e-3)
-claim("fraction of zeros by torchao, one scale, numbers of size 0.001",
-      lost, above=0.98)
+claim("fraction of numbers that torchao rounds differently from us, with "
+      "one scale", one_off, below=1e-3)
+claim("fraction of numbers that torchao rounds differently from us, with "
+      "two scales", two_off, below=1e-3)
+claim("fraction of numbers of size 0.001 that torchao rounds to zero, "
+      "with one scale", lost, above=0.98)
 
 # %% [markdown] trap="11.9" role="more"
 # For very large numbers, all block scales are 448, and every number larger than `6 * 448`
@@ -2761,12 +2768,12 @@ with_outlier[0, 0] = 1e7
 left = nvfp4_two(with_outlier, 1)[1:]
 
 # %% trap="11.9" role="more"
-claim("relative error with one scale, numbers of size 10,000", alone[-1],
-      above=0.7)
-claim("largest relative error with two scales, all sizes", max(both),
-      below=0.12)
-claim("fraction of zeros in other rows if one number is 10,000,000",
-      (left == 0).float().mean(), expected=1)
+claim("relative error with one scale, for numbers of size 10,000",
+      alone[-1], above=0.7)
+claim("largest relative error with two scales, over all sizes",
+      max(both), below=0.12)
+claim("fraction of zeros in the other rows if one number is 10,000,000, "
+      "with two scales", (left == 0).float().mean(), expected=1)
 
 # %% trap="11.9" role="exercise" points=3 difficulty=2 minutes=12
 def nvfp4_scales(parts: list) -> tuple:
@@ -2891,9 +2898,10 @@ for name, model in kinds.items():
           f"{accuracy(model, x_test, y_test):.2f}   file {bytes_of[name]}")
 
 # %% role="concept"
-claim("relative error of the logits, only the weights in 8 bits",
+claim("relative error of the logits, with only the weights in 8 bits",
       logits["weights, 8 bits"], below=0.02)
-claim("relative error of the logits, larger of dynamic and static",
+claim("larger of two relative errors of the logits: dynamic and static "
+      "classifier",
       max(logits["dynamic, 8 bits"], logits["static, 40 digits"]),
       below=0.5)
 
@@ -2906,9 +2914,9 @@ claim("relative error of the logits, larger of dynamic and static",
 # test a quantized file on the kind of machine that will run it.
 
 # %% role="concept"
-claim("relative error of the logits, static, calibrated in the dark",
-      logits["static, 40 dark digits"], above=0.4)
-claim("accuracy, static, calibrated in the dark",
+claim("relative error of the logits, with static scales calibrated on "
+      "dark digits", logits["static, 40 dark digits"], above=0.4)
+claim("accuracy with static scales calibrated on dark digits",
       accuracy(kinds["static, 40 dark digits"], x_test, y_test), above=0.75)
 
 # %% [markdown] role="concept"
@@ -2924,12 +2932,12 @@ claim("accuracy, static, calibrated in the dark",
 
 # %% role="concept"
 code = kinds["weights, 4 bits"][2].weight
-claim("length of the file with 4 bits, divided by the length with 8 bits",
-      bytes_of["weights, 4 bits"] / bytes_of["weights, 8 bits"],
-      above=1.05)
+claim("length of the file with 4 bits, divided by length of the file with "
+      "8 bits",
+      bytes_of["weights, 4 bits"] / bytes_of["weights, 8 bits"], above=1.05)
 claim("bytes of one 4-bit code", code.qdata.element_size(), expected=1)
-claim("weights that share a scale", code.numel() / code.scale.numel(),
-      expected=32)
+claim("number of weights that share a scale",
+      code.numel() / code.scale.numel(), expected=32)
 
 # %% [markdown] role="concept"
 # Recipes that pack two codes into a byte, such as `Int4WeightOnlyConfig`, come with
@@ -2992,13 +3000,13 @@ off_four = {"int4, groups of 16": off_by(int4, 16, largest(16)),
 print({name: f"{error:.3f}" for name, error in off_four.items()})
 
 # %% role="concept"
-claim("bits per weight, MXFP4", bits_each(4, 32, scale=8), expected=4.25)
-claim("bits per weight, NVFP4, without its single float32",
+claim("bits per weight in MXFP4", bits_each(4, 32, scale=8), expected=4.25)
+claim("bits per weight in NVFP4, without the tensor's scale",
       bits_each(4, 16, scale=8), expected=4.5)
 claim("weight error in NVFP4, divided by weight error in MXFP4",
       off_four["NVFP4"] / off_four["MXFP4"], below=0.97)
-claim("weight error in NVFP4, divided by weight error in int4, groups of "
-      "16",
+claim("weight error in NVFP4, divided by weight error in int4 with groups "
+      "of 16",
       off_four["NVFP4"] / off_four["int4, groups of 16"], above=1.05)
 
 # %% [markdown] role="concept"
@@ -3062,10 +3070,12 @@ for bits, row in share.items():
 # %% role="concept"
 claim("accuracy at 2 bits with the straight-through estimator",
       share[2]["straight through"], above=0.85)
-claim("accuracy at 2 bits, straight through minus training before rounding",
+claim("accuracy at 2 bits: straight-through training minus training "
+      "before the rounding",
       share[2]["straight through"] - share[2]["trained, then rounded"],
       above=0.05)
-claim("accuracy at 2 bits, straight through minus the rounding's slope",
+claim("accuracy at 2 bits: straight-through training minus training with "
+      "the rounding's slope",
       share[2]["straight through"] - share[2]["slope of the rounding"],
       above=0.05)
 
@@ -3116,18 +3126,17 @@ for name, (x, new) in inputs.items():
         symmetric(second, 4)))
     over[name] = awq / nearest, gptq / nearest
     print(f"inputs {name:20} AWQ {awq / nearest:.2f}   "
-          f"GPTQ {gptq / nearest:.2f}   of rounding to nearest's error")
+          f"GPTQ {gptq / nearest:.2f}   rounding to nearest 1")
 
 # %% role="concept"
 claim("output error, inputs from digits: AWQ divided by rounding to "
       "nearest",
       over["of digits"][0], below=1.02)
-claim("output error, independent inputs of equal size: AWQ divided by "
+claim("output error, independent inputs of the same size: AWQ divided by "
       "rounding to nearest",
       over["alike, independent"][0], above=0.96, below=1.04)
-claim("output error, independent inputs of different sizes: AWQ divided by "
-      "rounding to nearest",
-      over["unlike, independent"][0], below=0.95)
+claim("output error, independent inputs of unequal sizes: AWQ divided by "
+      "rounding to nearest", over["unlike, independent"][0], below=0.95)
 
 # %% [markdown] role="concept"
 # The middle line of the output is the control: if all inputs have the same size, AWQ has
@@ -3137,9 +3146,8 @@ claim("output error, independent inputs of different sizes: AWQ divided by "
 # far ahead in this layer.
 
 # %% role="concept"
-claim("output error, independent inputs: GPTQ divided by rounding to "
-      "nearest",
-      over["unlike, independent"][1], above=0.96)
+claim("output error, independent inputs of unequal sizes: GPTQ divided by "
+      "rounding to nearest", over["unlike, independent"][1], above=0.96)
 claim("output error, inputs from digits: GPTQ divided by AWQ",
       over["of digits"][1] / over["of digits"][0], below=0.5)
 
@@ -3183,12 +3191,14 @@ for name, plan in plans.items():
           f" accuracy {accuracy(model, x_test, y_test):.2f}")
 
 # %% role="concept"
-claim("largest rise in the loss minus the smallest", max(rise) - min(rise),
-      above=0.05)
-claim("largest weight error divided by the smallest",
+claim("largest rise in the loss minus smallest rise, over four matrices",
+      max(rise) - min(rise), above=0.05)
+claim("largest weight error divided by smallest weight error, over four "
+      "matrices",
       max(map(weights_off, range(4))) / min(map(weights_off, range(4))),
       below=1.25)
-claim("loss with 4 bits where they do not help minus where they help",
+claim("loss with 4 bits where they help least minus loss with 4 bits "
+      "where they help most",
       mixed["4 where it does not"] - mixed["4 where it costs"], above=0)
 
 # %% [markdown] role="concept"
@@ -3244,12 +3254,13 @@ for name, masks in masks_of.items():
           f"{zeros(thin[name]):.2f}")
 
 # %% role="concept"
-claim("accuracy lost before retraining, units minus worse other pattern",
+claim("accuracy lost before retraining: units minus the worse of the "
+      "other two patterns",
       lost["units"][0] - max(lost["anywhere"][0], lost["two_of_four"][0]),
       above=-0.01)
-claim("accuracy lost after retraining, worst pattern",
+claim("accuracy lost after retraining, for the worst pattern",
       max(after for _, after in lost.values()), below=0.04)
-claim("smallest fraction of zeros after retraining",
+claim("smallest fraction of zeros after retraining, over three patterns",
       min(map(zeros, thin.values())), above=0.45)
 
 # %% [markdown] role="concept"
@@ -3287,10 +3298,10 @@ print(f"largest gap of a logit {gap:.0e}   bytes {size}")
 # %% role="concept"
 claim("largest gap between logits of the smaller and the masked net", gap,
       below=1e-4)
-claim("length of the smaller net's file, divided by the dense net's",
-      size["without units"] / size["dense"], below=0.55)
-claim("length of the file with positions, divided by the dense net's",
-      size["with places"] / size["dense"], above=1.2)
+claim("length of the smaller net's file, divided by length of the dense "
+      "net's file", size["without units"] / size["dense"], below=0.55)
+claim("length of the file with positions, divided by length of the dense "
+      "net's file", size["with places"] / size["dense"], above=1.2)
 
 # %% [markdown] role="concept"
 # Half of the weights are gone, and yet the file has grown, because by default, torch
@@ -3343,12 +3354,12 @@ lengths = {"state dict": saved(large_reader.state_dict()),
 print({name: f"{n / numbers:.2f}" for name, n in lengths.items()})
 
 # %% role="concept"
-claim("length of torch.export's file, divided by the bytes of weights",
+claim("length of torch.export's file, divided by the bytes of the weights",
       lengths["torch.export"] / numbers, below=1.1)
-claim("length with a view of the test digits as the example, divided by "
-      "the bytes of weights",
+claim("length of torch.export's file with a view as its example, divided "
+      "by bytes of the weights",
       lengths["its example a view"] / numbers, above=1.3)
-claim("largest gap of the large classifier's ONNX file",
+claim("largest gap between the large classifier and its ONNX file",
       largest_gap(large_file, large_reader), below=1e-3)
 
 # %% role="concept" compare=false
@@ -3400,7 +3411,7 @@ for rows in (1, 256):
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each choice explains why it is right or wrong.
+# Think first, then open a choice. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. You use a symmetric grid of 2 bits, one for a whole matrix. Which weights become
