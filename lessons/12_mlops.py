@@ -4115,7 +4115,7 @@ answers_here = gpu_table(
                orders["watched"] / orders["step"],
                lambda: over_kept("anomaly mode"), above=1.5),
     steps.asks("time with item() at each step, divided by without",
-                "1 or more",
+               "1 or more",
                lambda: over_kept("item() each step"), above=0.95))
 answers_here
 
