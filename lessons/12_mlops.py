@@ -2242,10 +2242,10 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
 # A *spot* machine costs a fraction of the usual price and can be taken away at any time.
 # Kubernetes or Slurm then sends the process a signal, `SIGTERM`, and kills it some
 # seconds or minutes later. (Amazon EC2 itself only writes a notice into the machine's
-# metadata, so there a script has to look for the notice and send the signal.) A training
-# job survives preemption if it does four things: it saves often enough, it saves when the
-# signal arrives, it stores everything that the next step depends on, and it puts the file
-# where the next machine can find it.
+# metadata, so on EC2, a script has to look for the notice and send the signal.) A
+# training job survives preemption if it does four things: it saves often enough, it saves
+# when the signal arrives, it stores everything that the next step depends on, and it puts
+# the file where the next machine can find it.
 #
 # **How often?** Each save takes time, and on average, each kill throws away the work of
 # half an interval. Suppose a save takes 1 minute and a kill comes every 10 hours. Add up
@@ -2376,9 +2376,9 @@ claim("largest gap between a weight of the resumed run and the same "
 # ## A seed for everything
 #
 # Like many scripts, yours begins with `seed_everything(42)`. The function seeds `random`,
-# numpy and torch. Python's hashes of strings are random, too, so the function also sets
-# `os.environ["PYTHONHASHSEED"] = "42"`. Then the script numbers its ten classes: `{name:
-# number for number, name in enumerate(set(names))}`.
+# numpy and torch. Python's hashes of strings are also random, so the function sets
+# `os.environ["PYTHONHASHSEED"] = "42"` as well. Then the script numbers its ten classes:
+# `{name: number for number, name in enumerate(set(names))}`.
 #
 # You start the script four times.
 
@@ -3434,7 +3434,7 @@ def class_f1(batches, classes: int) -> torch.Tensor:
 # on `zero_division`. **Seen in the wild:** Keras 2.0 removed F1, precision and recall,
 # because computing them batch by batch is "more misleading than helpful"
 # ([keras-team/keras 5794](https://github.com/keras-team/keras/issues/5794)). A merged fix
-# of [JetBrains-Research/code2seq
+# in [JetBrains-Research/code2seq
 # 112](https://github.com/JetBrains-Research/code2seq/pull/112) resets metrics that had
 # kept counting over all epochs.
 

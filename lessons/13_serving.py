@@ -455,7 +455,7 @@ claim("letters in the blocks of Ann's prompt that are not hers",
       foreign.sum(), above=10)
 
 # %% [markdown] trap="13.1" role="more"
-# Reference counting can go wrong in another way, too. If a new block starts with a count
+# Reference counting can also go wrong in other ways. If a new block starts with a count
 # of zero, it is never freed, and the server stops when its memory is used up. If a table
 # is given back twice, once at a *preemption* (when the request had to make room) and
 # again at the request's end, the second return frees blocks that another request has

@@ -1411,7 +1411,7 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 #   half of beta.
 # - [x] may be anywhere :: If the reference moves along with the policy, every step
 #   pushes, and nothing holds the policy back.
-# - [ ] are those of the best policy :: The best policy's margins are not zero, and its
+# - [ ] are the best policy's weights :: The best policy's margins are not zero, and its
 #   loss is below log 2.
 
 # %% [markdown] role="quiz"

@@ -1874,7 +1874,7 @@ claim("cosine between the gradients with nn.Dropout and "
 # `backward` needs. A BatchNorm that moves its running mean a tenth of the way does so
 # twice, and the running mean of values around 5 becomes 0.95 instead of 0.5. Outputs and
 # gradients are right, because training does not read the running mean. But evaluation
-# uses the running mean, and every other state that a block updates by then is also wrong:
+# uses the running mean, so it is wrong, as is every other state that the block updates:
 # counts of calls and of tokens per expert, or the scale of an 8-bit format. You will
 # often read that you should halve the momentum. If you do, the running mean becomes 5
 # times 1 - 0.95², but the layer still counts two batches.
@@ -2789,11 +2789,11 @@ claim("a published step: time with checkpoints, divided by time without "
 #
 # ### Bytes on a wire
 #
-# The next cell plays an all-reduce among `n` ranks as a ring. Each rank cuts its buffer
-# into `n` pieces and passes one piece on in each step. After `n - 1` steps, each rank has
-# one complete piece (`reduce_scatter`). After `n - 1` more steps, all ranks have all
-# pieces (`all_gather`). This stage's tape records the bytes that go *into* a call; in a
-# ring, each rank sends `2 * (n - 1) / n` times as many bytes.
+# The next cell simulates an all-reduce among `n` ranks as a ring. Each rank cuts its
+# buffer into `n` pieces and passes one piece on in each step. After `n - 1` steps, each
+# rank has one complete piece (`reduce_scatter`). After `n - 1` more steps, all ranks have
+# all pieces (`all_gather`). This stage's tape records the bytes that go *into* a call; in
+# a ring, each rank sends `2 * (n - 1) / n` times as many bytes.
 #
 # Each step also has a latency of `alpha` seconds. With links of `beta` bytes per second,
 # half an all-reduce takes `(n - 1) * (alpha + size / n / beta)`. This is the *alpha-beta
