@@ -2886,7 +2886,7 @@ batches = [row["batch"] for row in twice if "batch" in row]
 # %% trap="12.10" role="more"
 claim("validation losses in the file, with the axis defined but step= "
       "still in the call", count(half, "val_loss"), expected=0)
-claim("batches that are in the log of the resumed run twice",
+claim("batches that the log of the resumed run contains twice",
       len(batches) - len(set(batches)), expected=30)
 
 # %% [markdown] trap="12.10" role="folklore"
@@ -3002,7 +3002,7 @@ versions = [version(x) for x in (x_train, x_train, one_pixel)]
 print(*versions, sep="\n")
 
 # %% role="concept"
-claim("different versions for the data, the same data again, and data "
+claim("different versions among the data, the same data again, and data "
       "with a changed pixel", len(set(versions)), expected=2)
 
 # %% [markdown] role="concept"
@@ -3135,7 +3135,7 @@ claim("steps that the guard lets through, with smoothing over all classes",
 # With smoothing over the allowed classes only, the loss is finite and passes the guard.
 
 # %% trap="12.11" role="repair"
-claim("accuracy with the guard, with smoothing over the allowed classes",
+claim("accuracy with the guard and smoothing over the allowed classes",
       runs["over allowed, guard"][1], above=0.85)
 
 # %% [markdown] trap="12.11" role="more" topics="-1e9 instead of minus infinity · without a guard"
@@ -3146,7 +3146,7 @@ claim("accuracy with the guard, with smoothing over the allowed classes",
 # %% trap="12.11" role="more"
 claim("loss of the untrained classifier without smoothing", plain,
       expected=1.6, within=0.1)
-claim("loss with smoothing, with -1e9 instead of minus infinity", huge,
+claim("loss with smoothing and -1e9 instead of minus infinity", huge,
       above=1e7)
 claim("accuracy without a guard, with smoothing over all classes",
       runs["smoothed"][1], above=0.85)
@@ -3678,7 +3678,7 @@ claim("gap from a different seed, divided by the gap from a different "
 # The GPU section below shows that a GPU may add in a different order each time.
 
 # %% role="concept"
-claim("is new memory filled with NaN under the flag",
+claim("is new memory filled with NaN under the deterministic flag",
       fresh_memory.isnan().all(), expected=True)
 
 # %% [markdown] role="concept"
@@ -3797,10 +3797,10 @@ for way, losses in ends.items():
 middles = [np.median(losses) for losses in ends.values()]
 widest = max(losses[-1] / losses[0] for losses in ends.values())
 runs = [sum(len(s.trials) for s in ways[way]) for way in ways]
-claim("ratio of the worst to the best search of one method, largest of "
-      "three methods", widest, above=1.5)
-claim("ratio of the worst to the best median of the methods, divided by "
-      "the ratio within one", max(middles) / min(middles) / widest,
+claim("within one method: worst loss of eight searches divided by the "
+      "best, largest of three", widest, above=1.5)
+claim("between methods: worst median divided by the best, relative to the "
+      "ratio within one method", max(middles) / min(middles) / widest,
       below=0.95)
 claim("runs of Hyperband, divided by runs of random search",
       runs[2] / runs[0], above=1.05)

@@ -313,7 +313,7 @@ print(f"KL to the start: {moved[-1]:.2f} nats, best {best_moved:.2f}")
 measured("14.1", moved[-1], right=(1.2, 3.0))
 
 # %% trap="14.1" role="look"
-claim("the lowest loss of the 400 steps", min(losses), expected=0.693,
+claim("lowest loss of the 400 steps", min(losses), expected=0.693,
       within=0.001)
 
 # %% [markdown] trap="14.1" role="look"
@@ -384,9 +384,9 @@ plot_lines(list(range(1, 401)),
 
 # %% trap="14.1" role="more"
 loose = best_policy(start, reward, BETA / 12)
-claim("KL of the best policy with the mean over 12 tokens, divided by its "
-      "KL with the sum", (kl(loose, start) / kl(best, start)).item(),
-      above=2)
+claim("best policy's KL to the start with the mean over 12 tokens, "
+      "divided by its KL with the sum",
+      (kl(loose, start) / kl(best, start)).item(), above=2)
 
 # %% [markdown] trap="14.1" role="more"
 # (SimPO and length-normalized DPO use the mean on purpose and choose beta to match.)
@@ -889,7 +889,7 @@ elsewhere = true_pull(lambda p: kl(start, p), halfway)
 claim("KL to the best policy, with the log-ratio subtracted from the "
       "reward", kl(paid, best).clamp(min=0), below=0.01)
 claim("largest gap between the mean gradient of k3 and the gradient of "
-      "the other KL", (pull(k3, halfway) - elsewhere).abs().max(),
+      "KL(start, policy)", (pull(k3, halfway) - elsewhere).abs().max(),
       below=1e-4)
 claim("KL to the best policy, with k3 in the loss", kl(third, best),
       above=0.02)

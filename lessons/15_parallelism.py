@@ -361,9 +361,9 @@ twice = ranks.run(with_known_sum, SEED, x, y, uses=parts)[0]
 of_a = torch.autograd.grad(F.cross_entropy(uncut(params, x), y), a)[0][:64]
 
 # %% trap="15.1" role="more"
-claim("norm of the gradient of rank 0's A with a known sum, divided by "
-      "the true norm", (twice.norm() / of_a.norm()).item(), expected=2,
-      within=0.01)
+claim("norm of rank 0's gradient of A with a sum known to autograd, "
+      "divided by the true norm", (twice.norm() / of_a.norm()).item(),
+      expected=2, within=0.01)
 
 # %% [markdown] trap="15.1" role="more"
 # `parallelize_module` puts both sums where they belong. `ColwiseParallel` cuts `A` and
@@ -1874,10 +1874,10 @@ claim("cosine between the gradients with nn.Dropout and "
 # `backward` needs. A BatchNorm that moves its running mean a tenth of the way does so
 # twice, and the running mean of values around 5 becomes 0.95 instead of 0.5. Outputs and
 # gradients are right, because training does not read the running mean. But evaluation
-# uses the running mean, so it is wrong, as is every other state that the block updates:
-# counts of calls and of tokens per expert, or the scale of an 8-bit format. You will
-# often read that you should halve the momentum. If you do, the running mean becomes 5
-# times 1 - 0.95², but the layer still counts two batches.
+# uses the running mean, so evaluation is wrong. Every other state that the block updates
+# is wrong as well: counts of calls and of tokens per expert, or the scale of an 8-bit
+# format. You will often read that you should halve the momentum. If you do, the running
+# mean becomes 5 times 1 - 0.95², but the layer still counts two batches.
 
 # %% trap="15.6" role="more"
 def normed(run, momentum=0.1):

@@ -224,7 +224,8 @@ claim("trainable weights that the audit finds missing from the optimizer",
       len(found["audit"]["missing"]), expected=0)
 claim("largest change of a row's logits when other rows change",
       found["moved by neighbours"], below=1e-3)
-claim("waits in a step", found["waits in a step"], above=0)
+claim("times that a step waits for a value from the device",
+      found["waits in a step"], above=0)
 
 # %% [markdown] role="concept"
 # You can compute attention whole or in tiles. `tiled_attention` from exercise 08.4 holds
@@ -264,8 +265,8 @@ plot_lines(range(20), curves, title="Your parts learn as torch's do",
            alt="Two falling curves that coincide.")
 
 # %% role="concept"
-claim("largest difference between the two runs in the first 20 losses",
-      apart_by, below=1e-3)
+claim("largest difference between your parts' and the stand-ins' first 20 "
+      "losses", apart_by, below=1e-3)
 
 # %% [markdown] role="concept"
 # Two of your answers compute the same gradient in a different way: `ce_from_logits`
