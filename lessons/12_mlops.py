@@ -587,9 +587,9 @@ def provenance(code, data, **settings):
 # %% [markdown] role="concept"
 # Each line for a step holds the step, the loss, the norm of all gradients and the time;
 # add the learning rate if a schedule changes it. Of these values, you would miss the
-# gradient norm most. Before the optimizer takes a step, the norm shows that the step will
-# explode, and it tells exploding from vanishing gradients. No range of norms is healthy
-# for all models, so compare each norm with the median over the run's last steps.
+# gradient norm most. Before the optimizer takes a step, the norm shows whether the step
+# will explode, and it tells exploding from vanishing gradients. No range of norms is
+# healthy for all models, so compare each norm with the median over the run's last steps.
 # `clip_grad_norm_` returns the norm, so logging it costs nothing:
 
 # %% role="concept" compare=false

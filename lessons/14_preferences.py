@@ -1028,7 +1028,7 @@ draw_grids({"stored at sampling": torch.maximum(now, old),
            captions={"stored at sampling": "pale: used as old"},
            marks={"recomputed": now.bool()},
            legend="trained, and used as old at the same time",
-           rows="inner steps", columns="policies; the first one sampled",
+           rows="inner steps", columns="policies, sampler first",
            title="Each policy is compared with itself",
            alt="Two grids of six inner steps by six policies. In both, the "
                "policy of each step is filled, on the diagonal. On the "
