@@ -1,12 +1,12 @@
 # %% [markdown] role="start"
 # # Start here
 #
-# You learn how deep-learning systems work by breaking them. Next for you, in files of your
-# own; where nothing appears below, choose **Run > Run All Cells**.
+# You learn how deep-learning systems work by breaking them. Below you see what comes next
+# for you, in files of your own. If nothing appears, choose **Run > Run All Cells**.
 #
-# If the next cell ends with *No module named 'dlsys'*, this kernel does not have the course.
-# Choose the kernel of the folder `.venv` of the course, or open a lesson instead: its first
-# cell installs the course.
+# If the next cell ends with *No module named 'dlsys'*, this kernel does not have the
+# course. Choose the kernel from the course's `.venv` folder, or open a lesson instead:
+# its first cell installs the course.
 
 # %% role="start"
 from dlsys.start_page import model_menu, next_step, progress_map, review_menu, start_menu
@@ -22,28 +22,30 @@ next_step()
 # 3. read why, and see the **repair** measured the same way,
 # 4. write the repaired function yourself, on a case you have not seen.
 #
-# A check then tells you whether your function is right. If it knows your mistake,
-# it says its name.
+# A check then tells you whether your function is right. If the check recognizes your
+# mistake, it names the mistake.
 #
-# A line with a ✓ is a *claim*: it shows what was measured beside the bound that the
-# text gives, as in "share right: 0.24, below 0.65". One that does not hold stops the
-# lesson. Its code is folded: click the three dots to open it. Each lesson says before its
-# first cell what `fit`, `digits` and its other helpers are.
+# A line with a ✓ is a *claim*: it shows a measured value next to the bound that the text
+# states, as in "accuracy: 0.24, below 0.65". A claim that does not hold stops the lesson.
+# The code of a claim is folded: click the three dots to open it. Before its first cell,
+# each lesson says what `fit`, `digits` and its other helpers do.
 #
 # Everything runs on this machine, without a GPU and without a download.
 
 # %% [markdown] role="start"
 # ## The stages
 #
-# What you have solved, and a button for each stage that you have not begun.
+# The map shows what you have solved, and it has a button for each stage that you have not
+# begun.
 
 # %% role="start"
 progress_map()
 
 # %% [markdown] role="start"
-# ## How much time have you?
+# ## How much time do you have?
 #
-# Three plans, counted from the words, the code and the exercises of the lessons:
+# Here are three plans, with times estimated from the words, the code and the exercises of
+# the lessons:
 
 # %% role="start"
 from dlsys.plan import plan
@@ -53,12 +55,12 @@ plan()
 # %% [markdown] role="start"
 # ## Work on a stage
 #
-# A button of the map gives you a copy of a lesson and of its worksheet, and so do the
+# A button on the map gives you a copy of a lesson and of its worksheet, and so do the
 # menu below and `dlsys start 1` in a terminal. Lesson and worksheet are in `my-work/`,
 # where nothing ever overwrites them. Read the lesson first, cell by cell with
-# **Shift+Enter**, or press **G** beside a cell to run up to the next question. Guess
-# where it asks, and the steps that are folded below the question open. Then solve its
-# exercises in the worksheet. Short of time? Take the traps marked *core*.
+# **Shift+Enter**, or select a cell and press **G** to run up to the next question. When
+# you answer the question, the steps folded below it open. Then solve its exercises in the
+# worksheet. Short of time? Take the traps marked *core*.
 
 # %% role="start"
 start_menu()
@@ -68,8 +70,9 @@ start_menu()
 #
 # Fifty-seven of the exercises are parts of one language model: its attention, its
 # optimizer, its checkpoint, its compression. The button below gives you the notebook that
-# puts them together, trains it and talks to it; so does `dlsys start model` in a terminal.
-# What you have not solved yet comes from torch or another library: you can begin today.
+# puts them together, trains it and talks to it; so does `dlsys start model` in a
+# terminal. What you have not solved yet comes from torch or another library, so you can
+# begin today.
 
 # %% role="start"
 model_menu()
@@ -77,9 +80,9 @@ model_menu()
 # %% [markdown] role="start"
 # ## Come back
 #
-# What you got wrong comes back after 2 days, then after 7, then after 21, as a
-# short question with fresh numbers; so does what you solved. What you were sure of
-# and got wrong comes first. Or practise a stage now.
+# What you solved or got wrong comes back after 2 days, then after 7, then after 21, as a
+# short question with fresh numbers. First come the questions that you were sure of and
+# got wrong. You can also practise a stage now.
 
 # %% role="start"
 review_menu()
@@ -92,13 +95,13 @@ review_menu()
 # | `dlsys start 1` | copies lesson and worksheet of stage 1 to `my-work/` |
 # | `dlsys check 1` | checks all exercises of your worksheet |
 # | `dlsys answer 01.4` | shows the worked answer of an exercise you have solved |
-# | `dlsys review` | asks what is due |
-# | `dlsys review --all 01` | asks about stage 1 now |
-# | `dlsys exam a` | five scripts with planted faults to find; `b` is the matched form |
+# | `dlsys review` | asks the questions that are due |
+# | `dlsys review --all 01` | asks questions about stage 1 now |
+# | `dlsys exam a` | gives you five scripts with planted faults to find; `b` is an equivalent exam |
 # | `dlsys parts` | shows which parts of your model are yours, and writes them to a file |
 # | `dlsys progress` | shows the map above as a table |
 # | `dlsys doctor` | looks for what is missing on this machine |
-# | `pytest --nbval-lax my-work/01_activations.ipynb` | your points, as a table |
+# | `pytest --nbval-lax my-work/01_activations.ipynb` | shows your points, as a table |
 #
-# The commands live in the environment that `make lab` has made; in a new terminal,
-# activate it first with `. .venv/bin/activate`.
+# The commands are installed in the environment that `make lab` created; in a new
+# terminal, activate that environment first with `. .venv/bin/activate`.

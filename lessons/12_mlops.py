@@ -57,9 +57,10 @@ print("equal to itself:", bool(loss == loss))
 print("finite:", bool(loss.isfinite()))
 
 # %% role="concept"
-claim("is a mean with one nan in it finite", loss.isfinite(),
+claim("is a mean finite if one of its values is nan", loss.isfinite(),
       expected=False)
-claim("is a mean with one nan in it above 100", loss > 100, expected=False)
+claim("is a mean above 100 if one of its values is nan", loss > 100,
+      expected=False)
 
 # %% [markdown] role="concept"
 # The data are the handwritten digits from stage 1.
@@ -143,8 +144,8 @@ is_nan = torch.tensor([[bool(t.isnan().any()) for t in (out, out.grad)]
                        for out in given[1:]])
 
 # %% trap="12.1" role="why"
-draw_grids({"in front of the loss": ~is_nan.T},
-           marks={"in front of the loss": is_nan.T}, legend="holds a NaN",
+draw_grids({"before the loss": ~is_nan.T},
+           marks={"before the loss": is_nan.T}, legend="holds a NaN",
            row_names=["value", "gradient"], columns="output of module",
            column_names=["0", "1", "2", "3", "4", "5", "log softmax"],
            title="Values are NaN from module 2 on, gradients from the end",
@@ -212,9 +213,8 @@ print("gradients finite:", bool(linear.weight.grad.isfinite().all()))
 
 # %% trap="12.1" role="more"
 claim("does anomaly mode name a division", "Div" in said, expected=False)
-claim("does anomaly mode name the root in the backward pass",
-      "PowBackward" in back,
-      expected=True)
+claim("does anomaly mode name the root whose gradient is NaN",
+      "PowBackward" in back, expected=True)
 claim("does anomaly mode report a NaN added to the loss",
       bool(silent), expected=False)
 
@@ -244,10 +244,10 @@ few, many = price(16), price(1024)
 print(f"times as long: {few[2]:.1f} for 16 rows, {many[2]:.1f} for 1,024")
 
 # %% trap="12.1" role="folklore"
-claim("operations that anomaly mode adds: ratio of 16 rows to 1,024 rows",
-      few[0] / many[0], expected=1)
-claim("FLOPs of a step: ratio of 1,024 rows to 16 rows",
-      many[1] / few[1], expected=64)
+claim("operations that anomaly mode adds for 16 rows, divided by "
+      "operations for 1,024 rows", few[0] / many[0], expected=1)
+claim("FLOPs of a step with 1,024 rows, divided by FLOPs of a step with "
+      "16 rows", many[1] / few[1], expected=64)
 
 # %% [markdown] trap="12.1" role="folklore"
 # Anomaly mode adds the same number of operations for both batch sizes, but the work of
@@ -388,7 +388,7 @@ claim("loss with SGD, divided by the variance of the targets",
 plot_lines(range(1, 201), {"SGD": log, "Adam": busy_log,
                            "a constant": [variance] * 200},
            xlabel="step", ylabel="loss",
-           title="The loss falls to that of a constant prediction",
+           title="The loss falls to the loss of a constant prediction",
            alt="Loss over 200 steps, with SGD and with Adam. Within a few "
                "dozen steps both curves fall to a horizontal line, the "
                "variance of the targets, and then fluctuate around it.")
@@ -402,7 +402,7 @@ plot_lines(range(1, 201), {"SGD": log, "Adam": busy_log,
 # image.
 
 # %% trap="12.2" role="why"
-claim("relative change of the first layer", moved[0], below=1e-4)
+claim("relative change of the first layer, with SGD", moved[0], below=1e-4)
 
 # %% [markdown] trap="12.2" role="repair"
 # With ReLU, He initialization (trap 01.3) and a lower learning rate, the gradient reaches
@@ -418,8 +418,8 @@ awake_last = np.mean(awake_log[-20:])
 print(f"loss {awake_last:.1f}, variance {variance:.1f}")
 
 # %% trap="12.2" role="repair"
-claim("loss with ReLU, divided by the variance", awake_last / variance,
-      below=0.6)
+claim("loss with ReLU, divided by the variance of the targets",
+      awake_last / variance, below=0.6)
 
 # %% trap="12.2" role="repair"
 plot_lines(range(1, 10), {"sigmoid, SGD": moved, "sigmoid, Adam": busy,
@@ -438,13 +438,13 @@ plot_lines(range(1, 10), {"sigmoid, SGD": moved, "sigmoid, Adam": busy,
 
 # %% trap="12.2" role="more"
 last_hidden = asleep[:-1](x_train).std(0).max().item()
-claim("net trained with Adam: gap between its answers to a 0 and to a 9",
-      abs(answers[9] - answers[0]), below=2)
-claim("loss with SGD at the end, divided by the first loss", last / log[0],
+claim("net trained with Adam: gap between its predictions for a 0 and for "
+      "a 9", abs(answers[9] - answers[0]), below=2)
+claim("final loss with SGD, divided by the first loss", last / log[0],
       below=0.5)
-claim("relative change of the last layer", moved[-1], above=1)
-claim("largest standard deviation of a last hidden unit over the images",
-      last_hidden, below=1e-5)
+claim("relative change of the last layer, with SGD", moved[-1], above=1)
+claim("largest standard deviation, over the images, of a unit in the last "
+      "hidden layer", last_hidden, below=1e-5)
 claim("relative change of the first layer, with ReLU", awake_moved[0],
       above=0.03)
 
@@ -455,7 +455,7 @@ claim("relative change of the first layer, with ReLU", awake_moved[0],
 # anything, compare the loss with the variance of the targets.
 
 # %% trap="12.2" role="folklore"
-claim("relative change of the first layer with Adam", busy[0], above=0.3)
+claim("relative change of the first layer, with Adam", busy[0], above=0.3)
 
 # %% trap="12.2" role="exercise" points=3 difficulty=2 minutes=10
 def layer_report(model: nn.Module, step) -> dict:
@@ -535,8 +535,8 @@ for name, value in sight.items():
 print(f"{'a uniform guess':28} {math.log(10):.2f}")
 
 # %% role="concept"
-claim("gap between the untrained loss and the loss of a uniform guess",
-      abs(float(sight["loss"]) - math.log(10)), below=0.3)
+claim("gap between the untrained classifier's loss and the loss of a "
+      "uniform guess", abs(float(sight["loss"]) - math.log(10)), below=0.3)
 claim("classes in the first batch", sight["classes in it"],
       above=7)
 
@@ -553,9 +553,9 @@ claim("classes in the first batch", sight["classes in it"],
 #
 # ## What to log, and where
 #
-# Three weeks later, a colleague asks which run produced this file, and why the loss of
-# that run jumped at step 4,000. A log answers both questions if it has two kinds of
-# lines: a line at the start that says what was run, and a line per step that says what
+# Three weeks later, a colleague asks which run produced a certain model file, and why the
+# loss of that run jumped at step 4,000. A log answers both questions if it has two kinds
+# of lines: a line at the start that says what was run, and a line per step that says what
 # happened.
 #
 # The first line holds the settings, hashes of the code and the data, the versions, the
@@ -587,9 +587,9 @@ def provenance(code, data, **settings):
 # %% [markdown] role="concept"
 # Each line for a step holds the step, the loss, the norm of all gradients and the time;
 # add the learning rate if a schedule changes it. Of these values, you would miss the
-# gradient norm most. Before the optimizer takes a step, the norm shows that the step will
-# explode, and it tells exploding from vanishing gradients. No range of norms is healthy
-# for all models, so compare each norm with the median over the run's last steps.
+# gradient norm most. Before the optimizer takes a step, the norm shows whether the step
+# will explode, and it tells exploding from vanishing gradients. No range of norms is
+# healthy for all models, so compare each norm with the median over the run's last steps.
 # `clip_grad_norm_` returns the norm, so logging it costs nothing:
 
 # %% role="concept" compare=false
@@ -627,11 +627,10 @@ others = [digest(one_pixel, y_train), digest(x_train, one_label),
           digest(x_train.view(650, 128), y_train)]
 
 # %% role="concept"
-claim("are the same data recognized",
-      digest(*digits()[:2]) == header["data"],
-      expected=True)
-claim("unnoticed changes, of three: one pixel, one label, the shape",
-      others.count(header["data"]), expected=0)
+claim("does the same data have the same hash",
+      digest(*digits()[:2]) == header["data"], expected=True)
+claim("changes, of three, that leave the hash the same: one pixel, one "
+      "label, the shape", others.count(header["data"]), expected=0)
 
 # %% [markdown] role="concept"
 # Compare the hashes when you *load* a checkpoint, and report which hash differs. In a
@@ -715,8 +714,8 @@ first, second = epochs(2)                        # no worker_init_fn
 repeats = (first == second).float().mean()
 
 # %% trap="12.3" role="repair"
-claim("fraction of shifts that repeat in the second epoch", repeats,
-      below=0.2)
+claim("fraction of images with the same shift in both epochs, with "
+      "torch's seeds", repeats, below=0.2)
 
 # %% trap="12.3" role="repair"
 by_hand, by_torch = torch.stack([one, two]), torch.stack([first, second])
@@ -748,7 +747,8 @@ spread = max((k - keyed[0]).abs().max().item() for k in keyed)
 print("largest gap between 0, 1 and 2 workers:", spread)
 
 # %% trap="12.3" role="repair"
-claim("largest gap between 0, 1 and 2 workers", spread, expected=0)
+claim("largest gap between the shifts with 0, 1 and 2 workers", spread,
+      expected=0)
 
 # %% [markdown] trap="12.3" role="more" topics="two runs · one worker or two · without workers · why a tuple"
 # With worker processes, `torch.manual_seed` alone makes two runs draw the same shifts.
@@ -761,9 +761,9 @@ alone, _ = epochs(1)
 none, also_none = epochs(0)[0], epochs(0)[0]
 
 # %% trap="12.3" role="more"
-claim("fraction of equal shifts in two runs with one seed",
+claim("fraction of equal shifts in two runs with the same seed",
       (first == again).float().mean(), expected=1)
-claim("fraction of equal shifts with one worker and with two",
+claim("fraction of shifts that are the same with one worker as with two",
       (first == alone).float().mean(), below=0.9)
 claim("fraction of equal shifts in two runs without workers",
       (none == also_none).float().mean(), below=0.2)
@@ -871,7 +871,8 @@ plot_columns(matters, xlabel="setting", ylabel="variance explained",
 # %% role="concept"
 claim("fraction of the variance that the learning rate explains",
       matters["rate"], above=0.35)
-claim("lead of the learning rate over the next setting",
+claim("variance that the learning rate explains minus variance that the "
+      "next setting explains",
       matters["rate"] - max(v for k, v in matters.items() if k != "rate"),
       above=0.1)
 
@@ -1047,10 +1048,10 @@ for row in zip(z.tolist(), by_erf.tolist(), by_erfc.tolist()):
     print("z {:5}   ndtr {:.4g}   erfc {:.4g}".format(*row))
 
 # %% trap="12.4" role="more"
-claim("probability ten standard deviations down, by ndtr", by_erf[2],
-      expected=0)
-claim("probability ten standard deviations down, by erfc",
-      by_erfc[2], above=1e-24)
+claim("probability of a value ten standard deviations below the mean, by "
+      "ndtr", by_erf[2], expected=0)
+claim("probability of a value ten standard deviations below the mean, by "
+      "erfc", by_erfc[2], above=1e-24)
 
 # %% [markdown] trap="12.4" role="folklore"
 # **Told:** A Bayesian search is for "less than `20` dimensions" (in the tutorial named
@@ -1278,7 +1279,7 @@ norm = nn.utils.clip_grad_norm_(net.parameters(), 1.0,
 print(f"loss {safe_loss:.2f}, gradients NaN: {mended:.0%}")
 
 # %% trap="12.5" role="repair"
-claim("fraction of NaN in the gradients with the safe root", mended,
+claim("fraction of gradients that are NaN, with the safe root", mended,
       expected=0)
 
 # %% [markdown] trap="12.5" role="repair"
@@ -1298,14 +1299,14 @@ nan_hunt
 # zeros.
 
 # %% trap="12.5" role="more"
-claim("loss", loss, above=0.1, below=0.4)
+claim("loss with where as the guard", loss, above=0.1, below=0.4)
 claim("guards, of six, whose gradients are all finite", whole,
       expected=2)
 claim("largest gap between two guards' losses",
       max(by_guard.values()) - min(by_guard.values()), below=1e-4)
 claim("fraction of gradients that are NaN before clipping", before,
       above=0.2, below=0.95)
-claim("norm of all gradients", norm, above=0)
+claim("norm of all gradients, with the safe root", norm, above=0)
 
 # %% [markdown] trap="12.5" role="folklore"
 # **Told:** A NaN is hardly ever the fault of the model's code. **Measured:** In four of
@@ -1463,7 +1464,7 @@ for fault, place in places.items():
     print(f"{fault:24} {place}")
 
 # %% role="concept"
-claim("largest number of float16", torch.finfo(torch.float16).max,
+claim("largest finite number in float16", torch.finfo(torch.float16).max,
       expected=65504)
 claim("faults, of five, found at the right place",
       sum(found.startswith(place) for found, place in zip(
@@ -1632,8 +1633,8 @@ forms = {"loss": lambda loss: loss, "loss.detach()": torch.Tensor.detach,
 left = {name: search(form)[2] for name, form in forms.items()}
 
 # %% trap="12.6" role="repair"
-claim("MB of weights in memory, with numbers stored", left["loss.item()"],
-      expected=0)
+claim("MB of weights in memory if the losses are stored as numbers",
+      left["loss.item()"], expected=0)
 
 # %% trap="12.6" role="repair"
 plot_columns(left, xlabel="stored as", ylabel="MB of weights alive",
@@ -1649,20 +1650,21 @@ plot_columns(left, xlabel="stored as", ylabel="MB of weights alive",
 # gradients. A detached tensor has no graph, so it reaches neither.
 
 # %% trap="12.6" role="more"
-claim("MB of activations held", activations, expected=0)
-claim("MB that one loss reaches, divided by MB of one classifier",
-      reached / one, expected=2)
-claim("MB of weights in memory, with detached losses stored",
+claim("MB of activations that the stored losses keep in memory",
+      activations, expected=0)
+claim("MB that one stored loss keeps in memory, divided by MB of one "
+      "classifier", reached / one, expected=2)
+claim("MB of weights in memory if the losses are stored detached",
       left["loss.detach()"], expected=0)
 
 # %% [markdown] trap="12.6" role="folklore"
-# **Told:** `total_loss += loss` after the step fills the memory; such a loop is the first
-# example in PyTorch's own FAQ. **Measured:** The sum keeps no activations alive, whether
-# for this classifier under SGD, for a convolution with BatchNorm under Adam, or for
-# LayerNorm with dropout under AdamW. Each step adds only nodes to the sum's graph.
-# Activations do stay after `backward(retain_graph=True)`, in an `autograd.Function` that
-# keeps them on `ctx` without `save_for_backward`, or if you compute a second loss for the
-# log and never call `backward()` on it.
+# **Told:** If you write `total_loss += loss` after the step, the memory fills up; such a
+# loop is the first example in PyTorch's own FAQ. **Measured:** The sum keeps no
+# activations alive, whether for this classifier under SGD, for a convolution with
+# BatchNorm under Adam, or for LayerNorm with dropout under AdamW. Each step adds only
+# nodes to the sum's graph. Activations do stay after `backward(retain_graph=True)`, in an
+# `autograd.Function` that keeps them on `ctx` without `save_for_backward`, or if you
+# compute a second loss for the log and never call `backward()` on it.
 
 # %% trap="12.6" role="folklore"
 conv = nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 8, 3),
@@ -1696,18 +1698,20 @@ for name, (held, nodes) in found.items():
 print(f"retain_graph {stays:.2f} MB; a loss for the log {logged:.3f} MB")
 
 # %% trap="12.6" role="folklore"
-claim("MB of activations held by a running sum, largest of three nets",
-      max(held for held, _ in found.values()), expected=0)
-claim("nodes of a running sum over 20 steps, fewest of three nets",
-      min(nodes for _, nodes in found.values()), above=100)
-claim("MB of activations held with retain_graph", stays, above=1.9)
+claim("MB of activations that a running sum keeps in memory, largest of "
+      "three nets", max(held for held, _ in found.values()), expected=0)
+claim("nodes in the graph of a running sum over 20 steps, fewest of three "
+      "nets", min(nodes for _, nodes in found.values()), above=100)
+claim("MB of activations that a running sum keeps in memory with "
+      "retain_graph", stays, above=1.9)
 
 # %% [markdown] trap="12.6" role="folklore"
 # A loss for the log keeps only the tensors that its own nodes have saved. The rest of the
 # graph was shared with the training loss, whose `backward()` has freed the tensors there.
 
 # %% trap="12.6" role="folklore"
-claim("MB held by 20 losses for the log", logged, above=0.01, below=0.1)
+claim("MB that 20 losses computed only for the log keep in memory", logged,
+      above=0.01, below=0.1)
 log.clear()
 
 # %% trap="12.6" role="exercise" points=3 difficulty=2 minutes=10
@@ -1827,7 +1831,7 @@ claim("test accuracy with shifted labels", read, below=0.25)
 # %% trap="12.7" role="why" tags=["plumbing"]
 order = y_train.argsort()
 scores = {"as it should be": trained(x_train, y_train)[1],
-          "a sum for the mean": trained(x_train, y_train, "sum")[1],
+          "sum instead of mean": trained(x_train, y_train, "sum")[1],
           "sorted by label":
           trained(x_train[order], y_train[order], shuffle=False)[1]}
 
@@ -1870,8 +1874,8 @@ print("classes in a batch:", len(y_train[:50].unique()),
       " sorted:", len(y_train[order][:50].unique()))
 
 # %% trap="12.7" role="repair"
-claim("fraction of neighbours that agree, with shifted labels",
-      agreement(x_train, shifted), below=0.2)
+claim("fraction of images whose nearest neighbour has the same label, "
+      "with shifted labels", agreement(x_train, shifted), below=0.2)
 
 # %% [markdown] trap="12.7" role="more" topics="the four scores · the two other tests"
 # At the same learning rate, SGD on a sum of 50 losses takes steps 50 times as large as
@@ -1880,8 +1884,8 @@ claim("fraction of neighbours that agree, with shifted labels",
 # %% trap="12.7" role="more"
 claim("test accuracy without a fault",
       scores["as it should be"], above=0.85)
-claim("test accuracy with a sum instead of the mean, same learning rate",
-      scores["a sum for the mean"], below=0.4)
+claim("test accuracy with a sum instead of the mean, at the same learning "
+      "rate", scores["sum instead of mean"], below=0.4)
 claim("test accuracy with the data sorted by label",
       scores["sorted by label"], below=0.6)
 
@@ -1890,11 +1894,10 @@ claim("test accuracy with the data sorted by label",
 # And a loss summed over the batch doubles when each row appears twice:
 
 # %% trap="12.7" role="more"
-claim("fraction of neighbours that agree, with the correct labels",
-      agreement(x_train, y_train), above=0.9)
-claim("loss of a batch with each row twice, divided by the batch's loss, a "
-      "sum",
-      doubled("sum"), expected=2, within=0.001)
+claim("fraction of images whose nearest neighbour has the same label, "
+      "with correct labels", agreement(x_train, y_train), above=0.9)
+claim("summed loss of a batch with each row twice, divided by the batch's "
+      "summed loss", doubled("sum"), expected=2, within=0.001)
 
 # %% trap="12.7" role="exercise" points=4 difficulty=3 minutes=15
 def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
@@ -2018,7 +2021,7 @@ print(f"killed {over[0]} times; {over[1]} files load")
 measured("12.8", over[1], right=(0, 0))
 
 # %% trap="12.8" role="look"
-claim("files that load after the kill", over[1], expected=0)
+claim("files, of 20, that load after the kill", over[1], expected=0)
 
 # %% [markdown] trap="12.8" role="why"
 # Opening a file for writing empties it, and from then on, the old state is gone. A file
@@ -2049,7 +2052,8 @@ print(f"killed {beside[0]} times; {beside[1]} files load, "
       f"{beside[2]} from step 100")
 
 # %% trap="12.8" role="repair"
-claim("files that load, with the old state", beside[2], expected=20)
+claim("files, of 20, that load and hold the old state", beside[2],
+      expected=20)
 
 # %% trap="12.8" role="repair"
 kb = round(os.path.getsize(path) / 1000)
@@ -2141,12 +2145,12 @@ for name, gap in gaps.items():
     print(f"{name:14} {gap:.1e}")
 
 # %% trap="12.8" role="more"
-claim("largest gap if only the weights are restored", gaps["weights"],
-      above=1e-3)
-claim("largest gap with the optimizer as well", gaps["and optimizer"],
-      above=1e-3)
-claim("largest gap with the generator's state as well",
-      gaps["and generator"], expected=0)
+claim("largest gap to a weight of the unbroken run, with only the weights "
+      "restored", gaps["weights"], above=1e-3)
+claim("largest gap to a weight of the unbroken run, with weights and "
+      "optimizer restored", gaps["and optimizer"], above=1e-3)
+claim("largest gap to a weight of the unbroken run, with the generator's "
+      "state restored as well", gaps["and generator"], expected=0)
 
 # %% [markdown] trap="12.8" role="more"
 # To try this on a training script, compare an uninterrupted run with one that resumes.
@@ -2221,12 +2225,12 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
 
 # %% [markdown] trap="12.8" role="keep"
 # **Keep:** Never save over your only checkpoint. Write to a second file, call `os.fsync`,
-# and rename the file with `os.replace`. Store the weights, the step and the states of the
-# optimizer, the schedule and the random generators. Store single values as plain Python
-# numbers. **In your own code:** Kill a save once on purpose, load the file, continue
-# training, and compare with an uninterrupted run. **Source:** Python documentation,
-# [os.replace](https://docs.python.org/3/library/os.html#os.replace): "the renaming will
-# be an atomic operation". **Seen in the wild:** In
+# and rename the file with `os.replace`. Store the weights, the step number, and the
+# states of the optimizer, the schedule and the random generators. Store single values as
+# plain Python numbers. **In your own code:** Kill a save once on purpose, load the file,
+# continue training, and compare with an uninterrupted run. **Source:** Python
+# documentation, [os.replace](https://docs.python.org/3/library/os.html#os.replace): "the
+# renaming will be an atomic operation". **Seen in the wild:** In
 # [Lightning-AI/pytorch-lightning#688](https://github.com/Lightning-AI/pytorch-lightning/issues/688),
 # a SIGKILL while the file was being written led to "unexpected EOF" at the next load; in
 # [optuna/optuna-examples#53](https://github.com/optuna/optuna-examples/pull/53),
@@ -2238,10 +2242,10 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
 # A *spot* machine costs a fraction of the usual price and can be taken away at any time.
 # Kubernetes or Slurm then sends the process a signal, `SIGTERM`, and kills it some
 # seconds or minutes later. (Amazon EC2 itself only writes a notice into the machine's
-# metadata, so there a script has to look for the notice and send the signal.) A training
-# job survives preemption if it does four things: it saves often enough, it saves when the
-# signal arrives, it stores everything that the next step depends on, and it puts the file
-# where the next machine can find it.
+# metadata, so on EC2, a script has to look for the notice and send the signal.) A
+# training job survives preemption if it does four things: it saves often enough, it saves
+# when the signal arrives, it stores everything that the next step depends on, and it puts
+# the file where the next machine can find it.
 #
 # **How often?** Each save takes time, and on average, each kill throws away the work of
 # half an interval. Suppose a save takes 1 minute and a kill comes every 10 hours. Add up
@@ -2265,10 +2269,10 @@ plot_lines([60 * t for t in every], {"time lost": [100 * v for v in lost]},
                "minimum of 6 % near 35 minutes, and then rises slowly.")
 
 # %% role="concept"
-claim("minutes between two saves, cheapest in the list", 60 * cheapest,
-      expected=35)
-claim("minutes between two saves, by the formula", 60 * by_formula,
-      expected=34.6, within=0.1)
+claim("cheapest interval between two saves in the list, in minutes",
+      60 * cheapest, expected=35)
+claim("cheapest interval between two saves by the formula, in minutes",
+      60 * by_formula, expected=34.6, within=0.1)
 
 # %% [markdown] role="concept"
 # The lost time is smallest when the interval is the square root of 2 times the save time
@@ -2352,8 +2356,8 @@ print(f"stopped after step {stopped_at}, gap at the end {gap_after}")
 
 # %% role="concept"
 claim("step at which the signal stopped the run", stopped_at, expected=37)
-claim("largest gap between a weight and the unbroken run's weight",
-      gap_after, expected=0)
+claim("largest gap between a weight of the resumed run and the same "
+      "weight of the unbroken run", gap_after, expected=0)
 
 # %% [markdown] role="concept"
 # **Where does the next machine find the file?** A spot machine's disk disappears with the
@@ -2372,9 +2376,9 @@ claim("largest gap between a weight and the unbroken run's weight",
 # ## A seed for everything
 #
 # Like many scripts, yours begins with `seed_everything(42)`. The function seeds `random`,
-# numpy and torch. Python's hashes of strings are random, too, so the function also sets
-# `os.environ["PYTHONHASHSEED"] = "42"`. Then the script numbers its ten classes: `{name:
-# number for number, name in enumerate(set(names))}`.
+# numpy and torch. Python's hashes of strings are also random, so the function sets
+# `os.environ["PYTHONHASHSEED"] = "42"` as well. Then the script numbers its ten classes:
+# `{name: number for number, name in enumerate(set(names))}`.
 #
 # You start the script four times.
 
@@ -2400,12 +2404,10 @@ starts = [start(script) for _ in range(4)]
 
 # %% trap="12.9" role="guess"
 guess("12.9",
-      "How do the numberings of the four starts compare?",
-      choices=["all four differ",
-               "all four are the one that `PYTHONHASHSEED=42` in the shell "
-               "gives",
-               "all four are the same, but not the one that "
-               "`PYTHONHASHSEED=42` in the shell gives"])
+      "Do the four starts number the classes in the same way?",
+      choices=["no, all four numberings differ",
+               "yes, as with `PYTHONHASHSEED=42` set in the shell",
+               "yes, but not as with `PYTHONHASHSEED=42` set in the shell"])
 
 # %% trap="12.9" role="look" compare=false
 for names in starts:
@@ -2420,8 +2422,8 @@ claim("different numberings in four starts",
 
 # %% [markdown] trap="12.9" role="look"
 # The script's model knows only the numbers, not the names. The next cell trains a model
-# with the numbers from the first start and evaluates it with the numbers from each of the
-# four starts.
+# with the class numbers from the first start and evaluates it with the class numbers from
+# each of the four starts.
 
 # %% trap="12.9" role="look" compare=false
 def numbers_of(names):
@@ -2435,7 +2437,7 @@ read = [accuracy(taught, x_test, numbers_of(names)[y_test])
 print("accuracy:", " ".join(f"{share:.2f}" for share in read))
 
 # %% trap="12.9" role="look"
-claim("mean accuracy with the numbers from the three other starts",
+claim("mean accuracy with the class numbers from the three other starts",
       sum(read[1:]) / 3, below=0.6)
 
 # %% [markdown] trap="12.9" role="why"
@@ -2476,7 +2478,7 @@ child = ('import os, subprocess, sys\n'
          f'subprocess.run([sys.executable, "-S", "-c", {numbering!r}])')
 ways = {
     "in the shell": lambda: start(numbering, PYTHONHASHSEED="42"),
-    "started once more": lambda: start(again + numbering),
+    "restarted by itself": lambda: start(again + numbering),
     "a child of the script": lambda: start(child),
     "sorted": lambda: start(numbering.replace("set", "sorted"))}
 found = {name: {tuple(way()) for _ in range(2)}
@@ -2489,23 +2491,24 @@ print("sorted:", *found["sorted"].pop())
 shell, once_more, children, _ = found.values()
 
 # %% trap="12.9" role="repair"
-claim("different numberings in all starts with the variable set in time",
-      len(shell | once_more | children), expected=1)
+claim("different numberings over all starts that had the variable set in "
+      "time", len(shell | once_more | children), expected=1)
 
 # %% [markdown] trap="12.9" role="repair"
 # A sorted list still changes when you add a class, because all classes after the new
 # class move up by one. Only a list stored with the weights is stable. The exercise is
 # about such a list.
 
-# %% [markdown] trap="12.9" role="more" topics="a child of the script · the numbers from its own start"
+# %% [markdown] trap="12.9" role="more" topics="a child of the script · the numbers of the training start"
 # A process started by the script, such as a worker with the start method `spawn`, reads
-# the variable at its start, so its hashes differ from its parent's hashes. With the
-# numbers from its own start, the model classifies as it should.
+# the variable at its start, so its hashes differ from its parent's hashes. With the class
+# numbers from the start that trained it, the model classifies correctly.
 
 # %% trap="12.9" role="more"
-claim("does a child use its script's numbering",
+claim("does a child process share a numbering with its script",
       children <= {tuple(names) for names in starts}, expected=False)
-claim("accuracy with the numbers from its own start", read[0], above=0.9)
+claim("accuracy with the class numbers from the start that trained the "
+      "model", read[0], above=0.9)
 
 # %% [markdown] trap="12.9" role="folklore"
 # **Told** by many versions of `seed_everything`: a reproducible run needs this variable.
@@ -2529,7 +2532,7 @@ print("differ in two starts:", ", ".join(differ))
 print("equal:", {0, 8} == {8, 0}, "  as lists:", list({0, 8}), list({8, 0}))
 
 # %% trap="12.9" role="folklore"
-claim("things, of eight, that differ in two starts", len(differ),
+claim("things, of eight, that differ between two starts", len(differ),
       expected=3)
 claim("do two equal sets of numbers iterate in the same order",
       list({0, 8}) == list({8, 0}), expected=False)
@@ -2605,9 +2608,9 @@ def class_numbers(names: list, stored: dict) -> dict:
 # operations that return the same result every time, and raise an error if there is no
 # such operation. Deterministic operations cost time, as the GPU section shows.
 # `cudnn.deterministic` covers only convolutions, and `use_deterministic_algorithms`
-# includes it. cuBLAS, NVIDIA's library for matrix products, needs scratch memory. If the
-# size of this memory is left open, the same product may be computed in a different order.
-# `:4096:8` reserves eight buffers of 4,096 KiB each. If you do not set
+# includes it. cuBLAS, NVIDIA's library for matrix products, needs scratch memory. If you
+# do not fix the size of this memory, the same product may be computed in a different
+# order. `:4096:8` reserves eight buffers of 4,096 KiB each. If you do not set
 # `CUBLAS_WORKSPACE_CONFIG`, `use_deterministic_algorithms` raises an error at the first
 # matrix product on a GPU, and the error names the variable. Here are these settings as a
 # function:
@@ -2847,7 +2850,8 @@ epochs_seen = [row["epoch"] for row in twice if "epoch" in row]
 print("epochs:", epochs_seen)
 
 # %% trap="12.10" role="repair"
-claim("rows for epoch 3", epochs_seen.count(3), expected=2)
+claim("rows for epoch 3 in the log of the resumed run",
+      epochs_seen.count(3), expected=2)
 
 # %% [markdown] trap="12.10" role="repair"
 # The rows logged after the checkpoint belong to a run that no longer exists. If you
@@ -2861,9 +2865,10 @@ claim("rows for epoch 3", epochs_seen.count(3), expected=2)
 
 # %% trap="12.10" role="more"
 claim("training losses in the file", count(rows, "loss"), expected=100)
-claim("warnings on stderr, at most one for each dropped loss", told,
+claim("warnings on stderr about the five dropped validation losses", told,
       below=6)
-claim("warnings with their own axis", warned, expected=0)
+claim("warnings on stderr when the validation losses have their own axis",
+      warned, expected=0)
 
 # %% [markdown] trap="12.10" role="more"
 # Half of the repair is not enough. If the axis is defined but `step=` is still in the
@@ -2879,9 +2884,9 @@ half, _, _ = tracked(half_repaired)
 batches = [row["batch"] for row in twice if "batch" in row]
 
 # %% trap="12.10" role="more"
-claim("validation losses with the axis defined but step= still there",
-      count(half, "val_loss"), expected=0)
-claim("batches that are in the log twice, after resuming",
+claim("validation losses in the file, with the axis defined but step= "
+      "still in the call", count(half, "val_loss"), expected=0)
+claim("batches that the log of the resumed run contains twice",
       len(batches) - len(set(batches)), expected=30)
 
 # %% [markdown] trap="12.10" role="folklore"
@@ -2903,10 +2908,11 @@ print("validation losses at the steps", places)
 print("names in such a row:", sorted(merged[19]))
 
 # %% trap="12.10" role="folklore"
-claim("validation losses at the steps of batches",
+claim("validation losses in the file, logged with the last batch number",
       count(merged, "val_loss"), expected=5)
-claim("step of the first validation loss", places[0], expected=19)
-claim("does the first validation loss's row contain the epoch",
+claim("step of the first validation loss, logged with the last batch "
+      "number", places[0], expected=19)
+claim("does the row of the first validation loss contain the epoch",
       "epoch" in merged[19], expected=False)
 
 # %% trap="12.10" role="exercise" points=4 difficulty=3 minutes=15
@@ -2996,9 +3002,8 @@ versions = [version(x) for x in (x_train, x_train, one_pixel)]
 print(*versions, sep="\n")
 
 # %% role="concept"
-claim("different versions of the data, the same data, and data with a "
-      "changed pixel",
-      len(set(versions)), expected=2)
+claim("different versions among the data, the same data again, and data "
+      "with a changed pixel", len(set(versions)), expected=2)
 
 # %% [markdown] role="concept"
 # A run declares which artifact it used and which artifact it produced, and the server
@@ -3123,14 +3128,14 @@ for name, (taken, read) in runs.items():
     print(f"{name:20} {taken:3} steps taken, accuracy {read:.2f}")
 
 # %% trap="12.11" role="repair"
-claim("steps that the guard lets pass", runs["smoothed, guard"][0],
-      expected=0)
+claim("steps that the guard lets through, with smoothing over all classes",
+      runs["smoothed, guard"][0], expected=0)
 
 # %% [markdown] trap="12.11" role="repair"
 # With smoothing over the allowed classes only, the loss is finite and passes the guard.
 
 # %% trap="12.11" role="repair"
-claim("accuracy with the guard and smoothing over allowed classes",
+claim("accuracy with the guard and smoothing over the allowed classes",
       runs["over allowed, guard"][1], above=0.85)
 
 # %% [markdown] trap="12.11" role="more" topics="-1e9 instead of minus infinity · without a guard"
@@ -3139,10 +3144,12 @@ claim("accuracy with the guard and smoothing over allowed classes",
 # infinite. And if nothing checks the loss, the net learns:
 
 # %% trap="12.11" role="more"
-claim("loss without smoothing", plain, expected=1.6, within=0.1)
-claim("loss with -1e9 and smoothing", huge, above=1e7)
-claim("accuracy without a guard", runs["smoothed"][1],
-      above=0.85)
+claim("loss of the untrained classifier without smoothing", plain,
+      expected=1.6, within=0.1)
+claim("loss with smoothing and -1e9 instead of minus infinity", huge,
+      above=1e7)
+claim("accuracy without a guard, with smoothing over all classes",
+      runs["smoothed"][1], above=0.85)
 
 # %% [markdown] trap="12.11" role="folklore"
 # **Told:** Any logit of minus infinity makes the loss NaN. **Measured:** With class
@@ -3159,8 +3166,8 @@ print(f"wrong class {wrong:.2f}, label's class {label}, all {none}")
 
 # %% trap="12.11" role="folklore"
 claim("loss with minus infinity at a wrong class", wrong, below=1)
-claim("is the loss infinite at the label's class", math.isinf(label),
-      expected=True)
+claim("is the loss infinite with minus infinity at the label's class",
+      math.isinf(label), expected=True)
 claim("is the loss NaN with all classes masked", math.isnan(none),
       expected=True)
 
@@ -3249,8 +3256,8 @@ print(f"batches without a nine: {without} of {len(batches)}")
 measured("12.12", 100 * flawless, right=(45, 75))
 
 # %% trap="12.12" role="look"
-claim("F1 that the job reports for the labels", flawless, expected=0.6,
-      within=0.02)
+claim("F1 that the job reports for the perfect answers", flawless,
+      expected=0.6, within=0.02)
 
 # %% [markdown] trap="12.12" role="look"
 # The plot shows the same perfect answers at other batch sizes:
@@ -3266,11 +3273,11 @@ plot_columns(by_size, xlabel="digits in a batch", form=".2f",
                  "answers are the labels each time.")
 
 # %% [markdown] trap="12.12" role="why"
-# With a probability of `0.9 ** 8 = 0.43`, a batch of 8 has no nine. Then there is nothing
-# to find: TP, FP and FN are 0, and the batch adds a 0 to the mean. Any other number for
-# `0 / 0` is just as arbitrary. Accuracy is a mean over rows, so you can compute it
-# from the accuracies of the batches and their sizes. F1 is a ratio of two counts, and
-# both counts need all the rows.
+# A batch of 8 contains no nine with a probability of `0.9 ** 8 = 0.43`. Then there is
+# nothing to find: TP, FP and FN are 0, and the batch adds a 0 to the mean. Any other
+# number for `0 / 0` is just as arbitrary. Accuracy is a mean over rows, so you can
+# compute it from the accuracies of the batches and their sizes. F1 is a ratio of two
+# counts, and both counts need all the rows.
 
 # %% [markdown] trap="12.12" role="repair"
 # Add up the counts over all batches, and divide once:
@@ -3303,13 +3310,14 @@ by_counts = [counted(Counted(), nines, nines, size) for size in by_size]
 print("by counts:", by_counts)
 
 # %% trap="12.12" role="repair"
-claim("lowest F1 of the labels, by counts, in four batch sizes",
+claim("lowest F1 of the perfect answers from counts, over four batch sizes",
       min(by_counts), expected=1)
 
 # %% [markdown] trap="12.12" role="repair"
-# But the object remembers its counts. Suppose the job creates it once and uses it for six
-# nights. On the last night, the job loads the wrong file, with an untrained detector. In
-# the first line below, nobody calls `reset`. In the second, every night counts from zero:
+# But the metric object remembers its counts. Suppose the job creates it once and uses it
+# for six nights. On the last night, the job loads the wrong file, with an untrained
+# detector. In the first line below, nobody calls `reset`. In the second, every night
+# counts from zero:
 
 # %% trap="12.12" role="repair"
 trained = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
@@ -3324,15 +3332,15 @@ print("never reset:", [round(score, 2) for score in log])
 print("from zero:  ", [round(score, 2) for score in own])
 
 # %% trap="12.12" role="repair"
-claim("F1 on the last night: never reset, minus counted from zero",
-      log[-1] - own[-1], above=0.2)
+claim("F1 on the last night with counts never reset minus F1 with counts "
+      "from zero", log[-1] - own[-1], above=0.2)
 
 # %% [markdown] trap="12.12" role="more" topics="other numbers for 0/0 · sorted data · scikit-learn"
 # What if the job uses a 1 for `0 / 0`, or leaves out each batch where `0 / 0` occurs?
 # With a 1, a detector that never reports anything looks useful. If the job leaves such
 # batches out, a false alarm costs a lot in a batch without a nine, and little in a batch
-# with one. The second detector below finds every nine, and also takes each four for a
-# nine.
+# with one. The second detector below finds every nine, but it also reports every four as
+# a nine.
 
 # %% trap="12.12" role="more"
 def filled(alarm, nine, empty, size=8):
@@ -3349,9 +3357,10 @@ said = {"silent, with a 1": filled(silent, nines, empty=1.0),
 print({name: round(score, 2) for name, score in said.items()})
 
 # %% trap="12.12" role="more"
-claim("F1 of a silent detector, with a 1 for 0/0",
+claim("F1 of a detector that never reports a nine, with a 1 for 0/0",
       said["silent, with a 1"], expected=0.4, within=0.02)
-claim("F1 of 'nine or four', empty batches left out, minus by counts",
+claim("F1 of the 'nine or four' detector without empty batches minus its "
+      "F1 from counts",
       said["nine or four, left out"] - said["nine or four, by counts"],
       expected=-0.1, within=0.02)
 
@@ -3366,9 +3375,10 @@ ordered = nines.sort().values
 nothing = torch.zeros(8, dtype=torch.bool)
 
 # %% trap="12.12" role="more"
-claim("F1 that the job reports for the labels, sorted",
+claim("F1 that the job reports for the perfect answers on sorted data",
       nightly(ordered, ordered), below=0.15)
-claim("scikit-learn minus the counts", f1_score(nines, nine_or_four)
+claim("F1 of the 'nine or four' detector from scikit-learn minus its F1 "
+      "from counts", f1_score(nines, nine_or_four)
       - said["nine or four, by counts"], expected=0, within=1e-9)
 claim("scikit-learn's F1 for 0/0",
       f1_score(nothing, nothing, zero_division=0), expected=0)
@@ -3424,7 +3434,7 @@ def class_f1(batches, classes: int) -> torch.Tensor:
 # on `zero_division`. **Seen in the wild:** Keras 2.0 removed F1, precision and recall,
 # because computing them batch by batch is "more misleading than helpful"
 # ([keras-team/keras 5794](https://github.com/keras-team/keras/issues/5794)). A merged fix
-# of [JetBrains-Research/code2seq
+# in [JetBrains-Research/code2seq
 # 112](https://github.com/JetBrains-Research/code2seq/pull/112) resets metrics that had
 # kept counting over all epochs.
 
@@ -3486,14 +3496,12 @@ norms = spikes["SGD", "as it is"][:, 1]
 over_usual = (norms[100] / norms[50:100].median()).item()
 
 # %% role="concept"
-claim("norm of the damaged step, divided by the median norm of the 50 "
-      "steps before it",
-      over_usual, above=20)
-claim("SGD: loss in the ten steps after the damage, divided by the loss "
-      "before it",
-      jump["SGD", "as it is"], above=3)
-claim("clip or skip, largest of four runs: loss after the damage, divided "
-      "by the loss before it",
+claim("gradient norm at the damaged step, divided by the median of the 50 "
+      "steps before it", over_usual, above=20)
+claim("SGD: mean loss in the ten steps after the damage, divided by the "
+      "mean loss before it", jump["SGD", "as it is"], above=3)
+claim("clipping or skipping: loss after the damage divided by loss "
+      "before, largest of four runs",
       max(v for (_, remedy), v in jump.items() if remedy != "as it is"),
       below=1.8)
 
@@ -3542,12 +3550,13 @@ heads = {name: [attention_logits(size, name == "QK-norm")
 # %% role="concept"
 largest = {name: [z.abs().max().item() for z in found]
            for name, found in heads.items()}
-claim("growth of the largest logit when the weights grow eightfold",
-      largest["plain"][-1] / largest["plain"][0], expected=64, within=0.01)
-claim("growth of the largest logit with QK-norm when the weights grow "
+claim("without QK-norm: growth of the largest logit when the weights grow "
+      "eightfold", largest["plain"][-1] / largest["plain"][0], expected=64,
+      within=0.01)
+claim("with QK-norm: growth of the largest logit when the weights grow "
       "eightfold", largest["QK-norm"][-1]
       / largest["QK-norm"][0], expected=1, within=0.001)
-claim("largest logit with QK-norm, divided by the root of the width",
+claim("with QK-norm: largest logit divided by the square root of the width",
       max(largest["QK-norm"]) / 16**0.5, below=1.0001)
 
 # %% role="concept"
@@ -3597,8 +3606,10 @@ print("exit status:", ended.returncode)
 print(told)
 
 # %% role="concept"
-claim("lines that name trap 12.11", told.count("trap 12.11"), expected=1)
-claim("exit status, as without the tool", ended.returncode, expected=0)
+claim("lines of the output that name trap 12.11", told.count("trap 12.11"),
+      expected=1)
+claim("exit status of the script under the tool", ended.returncode,
+      expected=0)
 
 # %% [markdown] role="concept"
 # ### What two runs share
@@ -3626,10 +3637,10 @@ def turned(rows):
 
 # %% role="concept" compare=false
 first = learned()
-runs = {"the same once more": learned(),
-        "rows of each batch turned round": learned(turned)}
+runs = {"the same run again": learned(),
+        "rows of each batch reversed": learned(turned)}
 torch.use_deterministic_algorithms(True)
-runs["turned round, deterministic"] = learned(turned)
+runs["rows reversed, deterministic"] = learned(turned)
 fresh_memory = torch.empty(3)
 torch.use_deterministic_algorithms(False)
 runs["another seed"] = learned(seed=8)
@@ -3642,11 +3653,12 @@ for name, (weights, read) in runs.items():
 
 # %% role="concept"
 again, order, flagged, seeds = gaps.values()
-claim("gap when the run is repeated", again, expected=0)
-claim("gap with reversed batches, with or without the flag",
-      max(order, flagged), above=1e-9, below=1e-4)
-claim("gap from the seed, divided by the gap from the order",
-      seeds / order, above=1000)
+claim("largest gap between the weights when the run is repeated", again,
+      expected=0)
+claim("largest gap between the weights with reversed batches, with or "
+      "without the flag", max(order, flagged), above=1e-9, below=1e-4)
+claim("gap from a different seed, divided by the gap from a different "
+      "order", seeds / order, above=1000)
 
 # %% [markdown] role="concept"
 # The order of the additions changes the last digits of a sum.
@@ -3666,8 +3678,8 @@ claim("gap from the seed, divided by the gap from the order",
 # The GPU section below shows that a GPU may add in a different order each time.
 
 # %% role="concept"
-claim("is new memory NaN under the flag", fresh_memory.isnan().all(),
-      expected=True)
+claim("is new memory filled with NaN under the deterministic flag",
+      fresh_memory.isnan().all(), expected=True)
 
 # %% [markdown] role="concept"
 # ### Search on a real training
@@ -3785,11 +3797,12 @@ for way, losses in ends.items():
 middles = [np.median(losses) for losses in ends.values()]
 widest = max(losses[-1] / losses[0] for losses in ends.values())
 runs = [sum(len(s.trials) for s in ways[way]) for way in ways]
-claim("worst of eight searches divided by the best, largest of 3 methods",
-      widest, above=1.5)
-claim("worst median of a method divided by the best, divided by that ratio",
-      max(middles) / min(middles) / widest, below=0.95)
-claim("runs of Hyperband, divided by those of random search",
+claim("within one method: worst loss of eight searches divided by the "
+      "best, largest of three", widest, above=1.5)
+claim("between methods: worst median divided by the best, relative to the "
+      "ratio within one method", max(middles) / min(middles) / widest,
+      below=0.95)
+claim("runs of Hyperband, divided by runs of random search",
       runs[2] / runs[0], above=1.05)
 
 # %% [markdown] role="concept"
@@ -3813,7 +3826,7 @@ print(f"rates above 1: linear scale {(even > 1).float().mean():.0%},"
       f" log scale {1 / 5:.0%}")
 
 # %% role="concept"
-claim("fraction of rates above 1 on a linear scale",
+claim("fraction of rates above 1, drawn on a linear scale",
       (even > 1).float().mean(), above=0.85)
 
 # %% [markdown] role="concept"
@@ -3869,9 +3882,8 @@ print("rates:", " ".join(f"{r:.2f}" for r in fresh_rates))
 # %% role="concept"
 claim("is the killed run closed", study.trials[6].state.name == "FAIL",
       expected=True)
-claim("runs that repeat earlier settings, seeded with the number of runs "
-      "so far",
-      sum(rate in rates for rate in fresh_rates), expected=0)
+claim("runs that repeat earlier settings, with the number of runs so far "
+      "as the seed", sum(rate in rates for rate in fresh_rates), expected=0)
 
 # %% [markdown] role="concept"
 # ### The same search as a W&B sweep
@@ -4015,8 +4027,8 @@ print(f"20 graphs of 512 rows: {20 * batch_bytes / 1e9:.2f} GB;",
 # %% role="gpu"
 claim("different float32 sums in 20 orders", len(sums), above=1)
 claim("different integer sums in 20 orders", len(whole), expected=1)
-claim("operations of a step: in anomaly mode, divided by a plain step",
-      orders["watched"] / orders["step"], above=2)
+claim("operations of a step in anomaly mode, divided by operations of a "
+      "plain step", orders["watched"] / orders["step"], above=2)
 
 # %% role="gpu"
 @gpu_result("12/order",
@@ -4092,17 +4104,18 @@ answers_here = gpu_table(
     datasheet(order_of_sums.device_name),
     order_of_sums.asks("different results of 20 calls", "more than 1",
                        lambda: results("usual"), above=1),
-    order_of_sums.asks("the same, deterministic", 1.0,
+    order_of_sums.asks("different results, deterministic", 1.0,
                        lambda: results("deterministic"), expected=1),
     validation.asks("GB that the sum holds", sum_gb,
                     lambda: held_gb("total += loss"),
                     above=0.95 * sum_gb),
     validation.asks("GB held under no_grad", 0.0,
                     lambda: held_gb("no_grad"), below=0.05),
-    steps.asks("anomaly mode over a plain step",
+    steps.asks("a step in anomaly mode, divided by a plain step",
                orders["watched"] / orders["step"],
                lambda: over_kept("anomaly mode"), above=1.5),
-    steps.asks("item() at each step, over losses kept", "1 or more",
+    steps.asks("time with item() at each step, divided by without",
+               "1 or more",
                lambda: over_kept("item() each step"), above=0.95))
 answers_here
 

@@ -233,8 +233,8 @@ unmasked = change(second_keys(piece[:7], everyone[:7, :7]),
 print("without a mask:  ", [round(m, 2) for m in unmasked.tolist()])
 
 # %% role="concept"
-claim("smallest change of an old key without the mask", unmasked.min(),
-      above=1e-3)
+claim("smallest change of an old key without the mask, as a fraction of "
+      "its norm", unmasked.min(), above=1e-3)
 
 # %% role="concept" tags=["plumbing"]
 steps = {"causal mask": torch.eye(6), "no mask": torch.eye(6)}
@@ -266,11 +266,11 @@ kept = Cache()
 gpt(piece[None, :7], kept)                        # seven letters, once
 one_more = gpt(piece[None, 7:], kept)[0, -1]      # and one alone
 all_again = gpt(piece[None])[0, -1]
-print(f"letters of work for 1,000: {1000 * 1001 // 2:,} without a cache, "
+print(f"letters read to write 1,000: {1000 * 1001 // 2:,} without a cache, "
       f"1,000 with it; the cache now holds {length(kept)}")
 
 # %% role="concept"
-claim("largest difference between the logits with the cache and without",
+claim("largest difference between the logits with and without the cache",
       (one_more - all_again).abs().max(), below=1e-3)
 
 # %% [markdown] trap="13.1" role="situation" core=true fault="a cache block is freed while another request reads it" symptom="an answer contains another user's words, with no error, once requests share a prefix"
@@ -413,7 +413,7 @@ pool.readers.update(cem)
 print("Ann reads ", repr(reads(pool, ann)))
 
 # %% trap="13.1" role="repair"
-claim("with readers counted: blocks in both Ann's and Cem's table",
+claim("blocks that are in both Ann's and Cem's table, with readers counted",
       len({*ann} & {*cem}), expected=0)
 
 # %% [markdown] trap="13.1" role="repair"
@@ -440,8 +440,8 @@ print(f"probability that moves: {100 * moved:.0f} %")
 measured("13.1", 1)
 
 # %% trap="13.1" role="repair"
-claim("Ann's next letter: total variation caused by Cem", moved,
-      above=0.005, below=0.3)
+claim("total variation of Ann's next letter, caused by Cem's request",
+      moved, above=0.005, below=0.3)
 
 # %% [markdown] trap="13.1" role="more" topics="what the model makes of it · blocks given twice · a block that is half full"
 # What does the fault do to Ann's answer? Cem's letters are now where Ann's request reads
@@ -451,11 +451,11 @@ claim("Ann's next letter: total variation caused by Cem", moved,
 # that have no letter in common.
 
 # %% trap="13.1" role="more"
-claim("letters in Ann's prompt blocks that are not hers",
+claim("letters in the blocks of Ann's prompt that are not hers",
       foreign.sum(), above=10)
 
 # %% [markdown] trap="13.1" role="more"
-# Reference counting can go wrong in another way, too. If a new block starts with a count
+# Reference counting can also go wrong in other ways. If a new block starts with a count
 # of zero, it is never freed, and the server stops when its memory is used up. If a table
 # is given back twice, once at a *preemption* (when the request had to make room) and
 # again at the request's end, the second return frees blocks that another request has
@@ -572,7 +572,7 @@ for number in dice:
     afresh = torch.cat([afresh, new], 1)
 
 # %% role="concept"
-claim("fraction of letters that are the same with a cache and without",
+claim("fraction of letters that are the same with and without a cache",
       same(afresh[:, 24:], answer), above=0.99)
 
 # %% [markdown] trap="13.2" role="situation" core=true fault="a prefix-cache key leaves out what stood before the block" symptom="answers differ with the prefix cache on: a hit for a prompt that was never served"
@@ -647,7 +647,8 @@ print("first request:", repr(text.decode(before)))
 measured("13.2", 0)
 
 # %% trap="13.2" role="look"
-claim("letters found for a prompt that was never served", hits, expected=24)
+claim("letters found in the store for a prompt that was never served", hits,
+      expected=24)
 
 # %% [markdown] trap="13.2" role="why"
 # A key or a value does not depend only on the letters in its block. Keys and values are
@@ -658,8 +659,8 @@ claim("letters found for a prompt that was never served", hits, expected=24)
 # and values, so the second request gets the first request's answer:
 
 # %% trap="13.2" role="why"
-claim("fraction of letters equal to the first request's answer",
-      same(stored, before), above=0.95)
+claim("fraction of the second answer's letters that equal the first "
+      "request's answer", same(stored, before), above=0.95)
 
 # %% [markdown] trap="13.2" role="why"
 # In the tree below, blocks with the same letters are different nodes. A key made only
@@ -707,8 +708,8 @@ again = prefill(gpt, store, first, key_chain)[2]
 print("with store:", repr(text.decode(chained)))
 
 # %% trap="13.2" role="repair"
-claim("chained keys: fraction of letters that are the same without a store",
-      same(chained, alone), above=0.99)
+claim("fraction of letters that are the same with and without the store, "
+      "with chained keys", same(chained, alone), above=0.99)
 
 # %% [markdown] trap="13.2" role="more" topics="how far off the next letter is · adapters, images, new weights · a prompt that is found whole"
 # How wrong is the next letter? The test uses prompts of three blocks with the first two
@@ -739,15 +740,16 @@ right_maker = off(tuned, key_chain,
                   lambda ids: key_chain(ids, made_by="tuned"), swap=False)
 
 # %% trap="13.2" role="more"
-claim("blocks swapped: total variation of the next letter", wrong_order,
-      above=0.005)
-claim("different adapter, chained keys: total variation", wrong_maker,
-      above=0.02)
-claim("adapter in the key: total variation", right_maker, below=1e-4)
-claim("chained keys: letters found after the swap", false_hits,
-      expected=0)
-claim("chained keys: letters found for the same prompt again", again,
-      expected=24)
+claim("total variation of the next letter, with the blocks swapped",
+      wrong_order, above=0.005)
+claim("total variation of the next letter, with a different adapter and "
+      "chained keys", wrong_maker, above=0.02)
+claim("total variation of the next letter, with the adapter in the key",
+      right_maker, below=1e-4)
+claim("letters found in the store after the swap, with chained keys",
+      false_hits, expected=0)
+claim("letters found in the store for the same prompt again, with chained "
+      "keys", again, expected=24)
 
 # %% [markdown] trap="13.2" role="more"
 # The second claim shows the same fault in another form: the letters agree, but their keys
@@ -854,8 +856,8 @@ print("noon: ", repr(text.decode(noon[:50])))
 measured("13.3", percent, right=(4, 12))
 
 # %% trap="13.3" role="look"
-claim("fraction of letters that agree between two batches", percent / 100,
-      below=0.15)
+claim("fraction of letters that agree between a request alone and the "
+      "same request among four", percent / 100, below=0.15)
 
 # %% [markdown] trap="13.3" role="why"
 # Two unrelated texts agree at about as many positions as her two answers, because blanks
@@ -902,8 +904,8 @@ print("quiet:", repr(text.decode(quiet[:50])))
 print("noon: ", repr(text.decode(noon[:50])))
 
 # %% trap="13.3" role="repair"
-claim("fraction of letters that agree, one generator per request",
-      same(quiet, noon), expected=1)
+claim("fraction of letters that agree alone and among four, with one "
+      "generator per request", same(quiet, noon), expected=1)
 
 # %% [markdown] trap="13.3" role="more" topics="a fresh generator at each step · seed + step · requests that move"
 # You may not want to store a generator state for every request. If you build a fresh
@@ -1117,8 +1119,8 @@ print(repaired[:90])
 print("...", repr(repaired[-24:]))
 
 # %% trap="13.4" role="repair"
-claim("the stream equals the text before the stop word", repaired == body,
-      expected=True)
+claim("does the stream equal the text before the stop word",
+      repaired == body, expected=True)
 
 # %% [markdown] trap="13.4" role="more" topics="letters that vanish · a search in the text so far"
 # Two other repairs come to mind, and both fail. `errors="ignore"` silently drops broken
@@ -1143,8 +1145,8 @@ print("leaked:", repr(leaked))
 # %% trap="13.4" role="more"
 claim("letters lost with errors='ignore'",
       len(body) - len(ignored.split(stop)[0]), above=0)
-claim("letters of the stop word that a late search has sent", len(leaked),
-      above=2)
+claim("letters of the stop word that are sent if you search in the text "
+      "so far", len(leaked), above=2)
 
 # %% trap="13.4" role="exercise" points=4 difficulty=3 minutes=15
 class Stream:
@@ -1256,8 +1258,8 @@ meant = [own(*one[1:]).softmax(0) for one in sets]   # given validity
 
 # %% trap="13.10" role="guess" quoted="right"
 guess("13.10",
-      "How far is the distribution over the twelve words with the mask "
-      "from the model's own, from 0 % (equal) to 100 % (no overlap)?",
+      "How far apart are the odds with the mask and the model's own odds "
+      "of the twelve words, from 0 % (equal) to 100 % (no overlap)?",
       choices=["about 5 %",
                "about 20 %",
                "about 50 %",
@@ -1319,8 +1321,8 @@ scored = Counter(score_whole(*sets[0], u) for u in throws)
 shares = torch.tensor([scored[w] / 2000 for w in words])
 
 # %% trap="13.10" role="repair"
-claim("whole words scored: total variation", variation(shares, meant[0]),
-      below=0.01)
+claim("total variation from the model's own odds, with whole words scored",
+      variation(shares, meant[0]), below=0.01)
 
 # %% [markdown] trap="13.10" role="more" topics="answers that are too many to list"
 # The masked probabilities also sum to one. They are a distribution, but not the model's
@@ -1329,7 +1331,8 @@ claim("whole words scored: total variation", variation(shares, meant[0]),
 # %% trap="13.10" role="more"
 claim("sum of the masked probabilities", drawn[0].sum(), expected=1,
       within=1e-6)
-claim("largest total variation in the eight sets", max(apart), above=0.3)
+claim("largest total variation of masked sampling in the eight sets of "
+      "words", max(apart), above=0.3)
 
 # %% [markdown] trap="13.10" role="more"
 # A grammar with infinitely many answers cannot be enumerated. In that case, sample under
@@ -1396,9 +1399,8 @@ print(f"weights read in a call: {weights}; FLOPs: prefill {of_prompt}, "
       f"one letter {of_letter}; cache per letter: {per_letter} values")
 
 # %% role="concept"
-claim("FLOPs of the prefill, divided by those of one letter",
-      of_prompt / of_letter,
-      above=20)
+claim("FLOPs of the prefill of 24 letters, divided by FLOPs of one letter",
+      of_prompt / of_letter, above=20)
 
 # %% [markdown] role="concept"
 # So several requests share a call, as the rows of a batch. The batch need not wait for
@@ -1486,11 +1488,11 @@ claim("evictions if every request that fits now is admitted", storm,
       above=100)
 claim("evictions if half of the expected growth is kept free", calm,
       below=60)
-claim("letters per unit of time: longest answer, divided by fits now",
-      runs["longest answer"][2] / fits, below=0.75)
-claim("letters per unit of time: half the growth, divided by fits now",
-      half / fits, above=0.95)
-claim("letters per unit of time: 5 % kept free, divided by fits now",
+claim("throughput: reserving the longest answer, divided by admitting "
+      "what fits now", runs["longest answer"][2] / fits, below=0.75)
+claim("throughput: keeping half the growth free, divided by admitting "
+      "what fits now", half / fits, above=0.95)
+claim("throughput: keeping 5 % free, divided by admitting what fits now",
       runs["5 % stays free"][2] / fits, above=1.02)
 
 # %% role="concept" tags=["plumbing"]
@@ -1517,18 +1519,18 @@ flowing, short_way = lives(answers, 4, continuous=True)
 
 # %% role="concept"
 draw_lanes({**{f"static {n[5:]}": s for n, s in static.items()},
-            **{f"flowing {n[5:]}": s for n, s in flowing.items()}},
+            **{f"continuous {n[5:]}": s for n, s in flowing.items()}},
            unit="steps", moments={"static: all done": long_way,
-                                  "flowing: all done": short_way},
+                                  "continuous: all done": short_way},
            title="The static batch waits for its longest answer",
            alt="Eight lanes, four slots for each kind of batch. In the "
                "static batch, slots are empty until the longest of four "
-               "answers is done. In the flowing batch, the next request "
-               "follows at once, and all eight are done earlier.")
+               "answers is done. In the continuous batch, the next "
+               "request follows at once, and all eight are done earlier.")
 
 # %% role="concept"
-claim("steps: static batch, divided by continuous", long_way / short_way,
-      above=1.2)
+claim("steps of the static batch, divided by steps of the continuous batch",
+      long_way / short_way, above=1.2)
 
 # %% [markdown] role="concept"
 # A prefill is one long step, and while it runs, no other request gets a letter. So a
@@ -1696,13 +1698,14 @@ show(ax.figure, alt="Two bars for each of three wrong rules: the fraction "
      "is above zero for all three.")
 
 # %% trap="13.5" role="more"
-claim("letters that can never be written, keep if p >= q", never, above=5)
-claim("total variation, keep if p >= q", bent["keep if p >= q"][1],
-      above=0.05)
-claim("total variation, greedy draft with a soft q",
-      bent["greedy draft, soft q"][1], above=0.1)
-claim("greedy draft, q as one-hot: total variation",
-      variation(hot_right, p).mean(), below=1e-9)
+claim("letters that can never be written, with the rule p >= q", never,
+      above=5)
+claim("total variation from the target, with the rule p >= q",
+      bent["keep if p >= q"][1], above=0.05)
+claim("total variation from the target, with a greedy draft and the q of "
+      "a sampled draft", bent["greedy draft, soft q"][1], above=0.1)
+claim("total variation from the target, with a greedy draft and a one-hot "
+      "q", variation(hot_right, p).mean(), below=1e-9)
 
 # %% [markdown] trap="13.5" role="folklore"
 # **Told:** Accepting a draft only if a sample from the target agrees with it distorts the
@@ -1711,9 +1714,9 @@ claim("greedy draft, q as one-hot: total variation",
 # accepted. If you sample from the target again, the output is distorted.
 
 # %% trap="13.5" role="folklore"
-claim("drafts accepted: agreeing samples, divided by the right rule",
-      (p * q).sum(-1).mean() / accepted, below=0.7)
-claim("sampled again after a mismatch: total variation",
+claim("drafts accepted if samples agree, divided by drafts accepted under "
+      "the right rule", (p * q).sum(-1).mean() / accepted, below=0.7)
+claim("total variation from the target, with a new sample after a mismatch",
       variation(comes_out(p * q, p), p).mean(), above=0.01)
 
 # %% trap="13.5" role="exercise" points=3 difficulty=2 minutes=12
@@ -1828,8 +1831,8 @@ print(f"letters that agree: {agree:.2f}; drafts kept: {kept_share:.2f}; "
 measured("13.6", 1)
 
 # %% trap="13.6" role="look"
-claim("all entries kept: fraction of letters that are the same without "
-      "drafts", agree, below=0.6)
+claim("fraction of letters that agree with plain decoding, with all "
+      "entries kept", agree, below=0.6)
 
 # %% [markdown] trap="13.6" role="why"
 # The call that checked the drafts also wrote the keys and values of all four letters into
@@ -1862,8 +1865,8 @@ print(f"letters that agree: {rolled[0]:.2f}; drafts kept: {rolled[1]:.2f}; "
       f"calls for 40 letters: {rolled[2]:.0f}")
 
 # %% trap="13.6" role="repair"
-claim("cache rolled back: fraction of letters that are the same without "
-      "drafts", rolled[0], above=0.95)
+claim("fraction of letters that agree with plain decoding, with the cache "
+      "rolled back", rolled[0], above=0.95)
 
 # %% [markdown] trap="13.6" role="more" topics="one too few, one too many · what it saves"
 # If you keep one entry too few, the last accepted letter is never read. If you keep one
@@ -1882,11 +1885,12 @@ plot_columns({"all stay": first_try[0], "one too few": short[0],
                  "right position writes the letters of plain decoding.")
 
 # %% trap="13.6" role="more"
-claim("one entry too few: fraction of letters that are the same without "
-      "drafts", short[0], below=0.7)
-claim("one entry too many: fraction of letters that are the same without "
-      "drafts", long[0], below=0.8)
-claim("calls for 40 letters", rolled[2], below=39)
+claim("fraction of letters that agree with plain decoding, with one entry "
+      "too few", short[0], below=0.7)
+claim("fraction of letters that agree with plain decoding, with one entry "
+      "too many", long[0], below=0.8)
+claim("calls for 40 letters, with the cache rolled back", rolled[2],
+      below=39)
 
 # %% trap="13.6" role="exercise" points=3 difficulty=2 minutes=10
 def commit(past: int, draft: list, says: list) -> tuple:
@@ -2058,7 +2062,8 @@ plot_columns({"all zero": worth, **costs}, xlabel="what shares a scale",
                  "close to zero.")
 
 # %% trap="13.7" role="repair"
-claim("one scale per channel: nats lost", costs["channel"], below=0.02)
+claim("nats lost with 4-bit keys and one scale per channel",
+      costs["channel"], below=0.02)
 
 # %% [markdown] trap="13.7" role="more" topics="without outliers · 8 bits · float8 · a scale over one token · bytes"
 # Without large channels, one scale for the whole tensor is good enough here. With 8 bits,
@@ -2086,14 +2091,18 @@ alone = torch.randn(1, 4, 1, 16)
 nothing = (FourBits((2,)).add(0, alone, alone)[0] - alone).abs().max()
 
 # %% trap="13.7" role="more"
-claim("loss in float32: difference between the outlier and the GPT",
-      abs(full - nats(gpt)), below=1e-4)
-claim("4 bits, no large channels: nats lost", plain_cost, below=0.05)
-claim("8 bits with large channels: nats lost", eight, below=0.05)
-claim("float8 with large channels: nats lost", floats, below=0.02)
-claim("fraction of codes that are zero, large channels", gone, above=0.6)
-claim("one scale per channel, a single token: largest error", nothing,
-      below=1e-5)
+claim("difference between the losses with and without large channels, in "
+      "float32", abs(full - nats(gpt)), below=1e-4)
+claim("nats lost with 4-bit keys and one scale, without large channels",
+      plain_cost, below=0.05)
+claim("nats lost with 8-bit keys and one scale, with large channels", eight,
+      below=0.05)
+claim("nats lost with float8 keys and one scale, with large channels",
+      floats, below=0.02)
+claim("fraction of 4-bit codes that are zero, with large channels and one "
+      "scale", gone, above=0.6)
+claim("largest error of a key, with one scale per channel for a single "
+      "token", nothing, below=1e-5)
 
 # %% [markdown] trap="13.7" role="more"
 # The last claim above shows a trap of its own. In decode, tokens arrive one at a time. If
@@ -2116,8 +2125,8 @@ draw_boxes({f"groups of {g}": {"codes": 16 * 0.5, "scales": 64 / g}
                "with groups of 32 they are small.")
 
 # %% trap="13.7" role="more"
-claim("bytes per token and head, groups of 32", bytes_a_token(32),
-      expected=10)
+claim("bytes per token and head, with groups of 32 tokens",
+      bytes_a_token(32), expected=10)
 
 # %% trap="13.7" role="exercise" points=3 difficulty=2 minutes=12
 def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
@@ -2241,8 +2250,8 @@ claim("median product of the 24 ratios of an answer", whole.median(),
 # product of 24 such masses.
 
 # %% trap="13.8" role="why"
-claim("mean ratio of a letter with the same weights", ratio.mean(),
-      below=0.95)
+claim("mean ratio of a letter, with the same weights in server and trainer",
+      ratio.mean(), below=0.95)
 
 # %% trap="13.8" role="why" tags=["plumbing"]
 spread = (logits[:, 0] / 0.8).softmax(-1)
@@ -2313,14 +2322,15 @@ cold_gap = (logits.log_softmax(-1) - warm).gather(
 # %% trap="13.8" role="more"
 claim("largest difference between a ratio and the kept mass",
       (ratio - mass).abs().max(), below=1e-5)
-claim("smallest ratio, temperature forgotten", raw.min(), below=0.8)
-claim("largest ratio, temperature forgotten", raw.max(), above=1.1)
-claim("temperature forgotten, no cut: mean ratio", cold_gap.exp().mean(),
-      expected=1, within=0.08)
-claim("temperature forgotten, no cut: mean absolute log ratio",
+claim("smallest ratio, with the temperature forgotten", raw.min(),
+      below=0.8)
+claim("largest ratio, with the temperature forgotten", raw.max(), above=1.1)
+claim("mean ratio, with the temperature forgotten and no cut",
+      cold_gap.exp().mean(), expected=1, within=0.08)
+claim("mean absolute log ratio, with the temperature forgotten and no cut",
       cold_gap.abs().mean(), above=0.1)
-claim("bfloat16 server, no cut: mean absolute log ratio", noise,
-      below=0.05)
+claim("mean absolute log ratio, with a server in bfloat16 and no cut",
+      noise, below=0.05)
 
 # %% [markdown] trap="13.8" role="more"
 # If a trainer recomputes the kept set from its own logits, in a different precision, it
@@ -2424,8 +2434,8 @@ print(f"from dispatch {reported:.2f} s, from arrival {true:.2f} s; "
 measured("13.9", true, right=(1.4, 4))
 
 # %% trap="13.9" role="look"
-claim("p99 from arrival, divided by p99 from dispatch", true / reported,
-      above=20)
+claim("p99 of the time from arrival, divided by p99 of the time from "
+      "dispatch", true / reported, above=20)
 
 # %% [markdown] trap="13.9" role="why"
 # A request waits from its arrival until the semaphore lets it through, and the clock
@@ -2476,7 +2486,7 @@ plot_lines(loads, {"from arrival": from_arrival,
                "load approaches one.")
 
 # %% trap="13.9" role="repair"
-claim("p99 from arrival: load 0.95, divided by load 0.5",
+claim("p99 from arrival at a load of 0.95, divided by p99 at a load of 0.5",
       from_arrival[-1] / from_arrival[1], above=3)
 
 # %% [markdown] trap="13.9" role="more" topics="means · the closed loop · pads and pieces counted as tokens"
@@ -2501,11 +2511,11 @@ padded_sizes = sum(16 * max(answer_sizes[i:i + 16])
                    for i in range(0, 16000, 16))
 
 # %% trap="13.9" role="more"
-claim("mean time to first token at load 0.5, from arrival, in s",
+claim("mean time from arrival to first token at a load of 0.5, in s",
       half_mean, below=0.2)
-claim("answers per second: closed loop, divided by open loop at 0.8",
-      closed_loop() / open_rate, above=1)
-claim("tokens with pads, divided by tokens",
+claim("answers per second: closed loop, divided by open loop at a load of "
+      "0.8", closed_loop() / open_rate, above=1)
+claim("tokens counted with pads, divided by tokens without pads",
       padded_sizes / sum(answer_sizes), above=1.5)
 
 # %% [markdown] trap="13.9" role="more"
@@ -2619,8 +2629,8 @@ agree = {name: same(together(*rule, dice)[:3], single[:3])
          for name, rule in rules.items()}
 
 # %% role="concept"
-claim("short rows, one arange for all: fraction of letters equal to those "
-      "of a row alone", agree["one arange for all"], above=0.95)
+claim("short rows with one arange for all: fraction of letters that agree "
+      "with a row alone", agree["one arange for all"], above=0.95)
 
 # %% [markdown] role="concept"
 # With rotations, one `arange` for all rows is harmless, because within a row, every
@@ -2635,8 +2645,8 @@ claim("short rows, one arange for all: fraction of letters equal to those "
 # decode; in the prefill, each row had its own positions.
 
 # %% role="concept"
-claim("short rows, own positions first: fraction of letters equal to "
-      "those of a row alone", agree["own, then one for all"], below=0.9)
+claim("own positions in the prefill only: fraction of letters that agree "
+      "with a row alone", agree["own, then one for all"], below=0.9)
 
 # %% [markdown] role="concept"
 # ### The same in a library
@@ -2676,8 +2686,8 @@ own_way = by_hand(small, 24)
 library = llama.generate(small, **options)[:, 12:]
 
 # %% role="concept"
-claim("greedy tokens by hand and by generate: fraction that agree",
-      same(own_way, library), above=0.99)
+claim("fraction of greedy tokens that agree between decoding by hand and "
+      "generate", same(own_way, library), above=0.99)
 
 # %% [markdown] role="concept"
 # Now put a short row into a batch with a long one, and let `generate` find drafts in the
@@ -2698,12 +2708,12 @@ cache.crop(-4)                                   # and one more, fed again
 after_crop = llama(small[:, 11:], past_key_values=cache).logits[:, -1]
 
 # %% role="concept"
-claim("a short row next to a long one: fraction of tokens equal to those "
-      "of a row alone", same(beside, library), above=0.95)
-claim("drafts from the prompt: fraction of tokens equal to those without "
-      "drafts", same(drafted, library), above=0.95)
-claim("logits after three refused tokens are cropped: largest difference",
-      (after_crop - first_logits).abs().max(), below=1e-4)
+claim("a short row next to a long one: fraction of tokens that agree with "
+      "the row alone", same(beside, library), above=0.95)
+claim("drafts from the prompt: fraction of tokens that agree with "
+      "decoding without drafts", same(drafted, library), above=0.95)
+claim("largest difference of a logit after three refused tokens are "
+      "cropped", (after_crop - first_logits).abs().max(), below=1e-4)
 
 # %% [markdown] role="concept"
 # ### The library's continuous batching
@@ -2760,12 +2770,11 @@ show(ax.figure, "Tokens in each pass of the library's server. Both runs "
      "and the run ends later.")
 
 # %% role="concept"
-claim("a batch that changes: fraction of tokens equal to those of a "
-      "request alone",
-      min(same(with_room, one_by_one), same(pressed, one_by_one)),
+claim("a batch that changes: fraction of tokens that agree with a request "
+      "alone", min(same(with_room, one_by_one), same(pressed, one_by_one)),
       above=0.95)
-claim("passes for five answers; one after the other would take 120",
-      len(wide), below=40)
+claim("passes for five answers, which would take 120 passes one after the "
+      "other", len(wide), below=40)
 claim("tokens that are read again with twelve pages", reread, above=10)
 
 # %% [markdown] role="concept"
@@ -2782,9 +2791,9 @@ claim("tokens that are read again with twelve pages", reread, above=10)
 # **Measured:** On a CPU in float32, with one new letter per row and a cache, a matrix
 # product with one row uses a different kernel from a product with sixteen rows. So the
 # logits may differ in their last bits, but the likeliest letter is the same. (With
-# prompts of seven or more letters, no bit changed where this page was made.)
-# On a GPU in 16 bits, near ties can go either way, and then the text differs. vLLM
-# promises equal text only if you switch on its batch-invariant kernels, which are slower.
+# prompts of seven or more letters, no bit changed on the machine that made this page.) On
+# a GPU in 16 bits, near ties can go either way, and then the text differs. vLLM promises
+# equal text only if you switch on its batch-invariant kernels, which are slower.
 
 # %% role="concept"
 crowd = rows(16, 24, kept_back)
@@ -2799,10 +2808,11 @@ with_others = after_prefill(crowd)
 by_itself = torch.cat([after_prefill(one[None]) for one in crowd])
 
 # %% role="concept"
-claim("logits of a row alone and among sixteen: largest difference",
-      (with_others - by_itself).abs().max(), below=1e-4)
-claim("likeliest letters alone and among sixteen: fraction that agree",
-      same(with_others.argmax(-1), by_itself.argmax(-1)), above=0.9)
+claim("largest difference between the logits of a row alone and among "
+      "sixteen", (with_others - by_itself).abs().max(), below=1e-4)
+claim("fraction of rows whose likeliest letter is the same alone and "
+      "among sixteen", same(with_others.argmax(-1), by_itself.argmax(-1)),
+      above=0.9)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -2967,11 +2977,13 @@ for users in (1, 16, 64):
           f"second; a step takes {slower:.2f} times one user's")
 
 # %% role="gpu"
-claim("FLOPs per byte of weights, one token",
+claim("FLOPs per byte of weights, for one token",
       layer_flops(1) / layer_bytes, expected=1, within=0.01)
-claim("FLOPs per byte in a prefill of 2,048, divided by the ridge",
-      layer_flops(2048) / layer_bytes / sheet.ridge, above=5)
-claim("tokens per second, context 2,048: 64 users, divided by one",
+claim("FLOPs per byte of weights in a prefill of 2,048 tokens, divided by "
+      "the GPU's ridge", layer_flops(2048) / layer_bytes / sheet.ridge,
+      above=5)
+claim("tokens per second for 64 users, divided by tokens per second for "
+      "one, at a context of 2,048",
       tokens_a_second(64, 2048) / tokens_a_second(1, 2048), above=20)
 
 # %% role="gpu"
@@ -3021,15 +3033,15 @@ prefill_over_one = (layer_flops(2048) / peak.half_tflops / 1e12) / (
     layer_bytes / peak.memory_gbs / 1e9)
 answers_here = gpu_table(
     peak,
-    layer_times.asks("one row: bandwidth over the datasheet's", 1,
+    layer_times.asks("one row: bandwidth, divided by the datasheet's", 1,
                      lambda: bandwidth(layer_times, rows=1),
                      "0.69, all of Llama-2-7B, A100, gpt-fast", above=0.3),
-    layer_times.asks("16 rows over one row: time", 1,
+    layer_times.asks("time for 16 rows, divided by time for one", 1,
                      lambda: over_one(16), below=2),
-    layer_times.asks("a prefill of 2,048 over one row: time",
+    layer_times.asks("time of a prefill of 2,048, divided by one row",
                      round(prefill_over_one, 1), lambda: over_one(2048),
                      above=2),
-    cache_times.asks("16 users, 16,384 tokens: share of the bandwidth", 1,
+    cache_times.asks("16 users, 16,384 tokens: fraction of bandwidth", 1,
                      lambda: bandwidth(cache_times, context=16384),
                      above=0.1))
 answers_here

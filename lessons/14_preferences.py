@@ -102,9 +102,9 @@ other = torch.randn(K, A).log_softmax(-1)
 lost = worth(best) - worth(other)
 
 # %% role="concept"
-claim("gap between a random policy's objective and the best, divided by "
-      "beta times its KL to the best policy",
-      (lost / (BETA * kl(other, best))).item(), expected=1, within=0.001)
+claim("objective lost by a random policy, divided by beta times its KL to "
+      "the best policy", (lost / (BETA * kl(other, best))).item(),
+      expected=1, within=0.001)
 
 # %% [markdown] role="concept"
 # For the first prompt, the figure shows the start and the best policy at three prices of
@@ -126,8 +126,8 @@ draw_grids({"probability of each answer": shown.exp().clamp(max=0.5) * 2},
                "rewards are high.")
 
 # %% role="concept"
-claim("best policy's KL to the start at beta 0.2, divided by its KL at "
-      "beta 1",
+claim("KL of the best policy to the start at a beta of 0.2, divided by "
+      "this KL at a beta of 1",
       (kl(best_policy(start, reward, 0.2), start)
        / kl(best, start)).item(), above=2)
 
@@ -198,8 +198,8 @@ print("reward minus beta times log ratio, the first prompt:",
       sorted({round(r, 4) for r in rest[0].tolist()}))
 
 # %% role="concept"
-claim("reward minus beta times log ratio: largest spread within a prompt",
-      (rest.amax(1) - rest.amin(1)).max(), below=1e-4)
+claim("largest spread within one prompt of the reward minus beta times "
+      "the log ratio", (rest.amax(1) - rest.amin(1)).max(), below=1e-4)
 
 # %% role="concept"
 ax = new_axes("The log ratio is the reward, up to a constant per prompt",
@@ -268,8 +268,8 @@ of_answer, of_all = (answer_logp(logits, ids, mask).sum()
                      for mask in (is_answer, is_read))
 
 # %% role="concept"
-claim("nats summed over prompts and answers, divided by nats of the "
-      "answers", (of_all / of_answer).item(), above=1.2)
+claim("log-probability of prompts and answers, divided by log-probability "
+      "of the answers alone", (of_all / of_answer).item(), above=1.2)
 
 # %% [markdown] trap="14.1" role="situation" core=true fault="the reference is the policy itself" symptom="the DPO loss stays at 0.693, and the model drifts away all the same"
 # ## A loss that stands still
@@ -313,15 +313,15 @@ print(f"KL to the start: {moved[-1]:.2f} nats, best {best_moved:.2f}")
 measured("14.1", moved[-1], right=(1.2, 3.0))
 
 # %% trap="14.1" role="look"
-claim("the lowest loss of the 400 steps", min(losses), expected=0.693,
+claim("lowest loss of the 400 steps", min(losses), expected=0.693,
       within=0.001)
 
 # %% [markdown] trap="14.1" role="look"
 # No digit of the loss has changed, yet the policy has moved far past the best policy:
 
 # %% trap="14.1" role="look"
-claim("KL to the start, divided by the best policy's KL to the start",
-      moved[-1] / best_moved, above=2.5)
+claim("trained policy's KL to the start, divided by the best policy's KL "
+      "to the start", moved[-1] / best_moved, above=2.5)
 
 # %% [markdown] trap="14.1" role="why"
 # `reference = policy` copies a name, not a table. So policy and reference always agree,
@@ -361,8 +361,8 @@ print(f"KL to the start: {held_moved[-1]:.2f}, best {best_moved:.2f}; "
       f"KL to the best: {kl(held, best):.3f}")
 
 # %% trap="14.1" role="repair"
-claim("with a copy: KL to the best policy", kl(held, best).item(),
-      below=0.08)
+claim("KL to the best policy, with a copy as the reference",
+      kl(held, best).item(), below=0.08)
 
 # %% [markdown] trap="14.1" role="repair"
 # From pairs alone, training nearly found the best policy.
@@ -380,11 +380,12 @@ plot_lines(list(range(1, 401)),
 # %% [markdown] trap="14.1" role="more" topics="the mean over tokens · pairs the wrong way round · other ways to 0.693 · what a falling loss hides"
 # Taking *the mean over tokens* instead of the sum divides each margin by the answer's
 # length. For answers of equal length n, the mean has the same effect as replacing beta by
-# beta / n, so nats cost only an n-th of the price. The closed form shows this for n = 12:
+# beta / n, so a nat costs only 1/n of the price. The closed form shows this for n = 12:
 
 # %% trap="14.1" role="more"
 loose = best_policy(start, reward, BETA / 12)
-claim("KL of the best policy: mean over 12 tokens, divided by the sum",
+claim("best policy's KL to the start with the mean over 12 tokens, "
+      "divided by its KL with the sum",
       (kl(loose, start) / kl(best, start)).item(), above=2)
 
 # %% [markdown] trap="14.1" role="more"
@@ -403,8 +404,8 @@ def swapped(logp):
 turned, turned_losses, _ = learn(swapped, steps=200)
 
 # %% trap="14.1" role="more"
-claim("pairs in reverse order: last loss", turned_losses[-1], below=0.67)
-claim("pairs in reverse order: reward lost",
+claim("last loss with the pairs reversed", turned_losses[-1], below=0.67)
+claim("reward lost with the pairs reversed",
       (earned(start) - earned(turned)).item(), above=0.2)
 
 # %% [markdown] trap="14.1" role="more"
@@ -490,11 +491,11 @@ kl_price
 
 # %% [markdown] role="explore"
 # If the judge is right, a lower price of a nat earns more reward. If the judge errs, the
-# reward that the judge assigns still rises with every lower price. The true reward is
-# 0.42 at a beta of 1, 0.51 at 0.7, 0.49 at 0.5 and -0.24 at 0.3. At a price of 0.3, the
-# judge's reward for the trick pays for the trick's nats. The KL penalty protects a policy
-# from its judge's errors, but a plot of the judge's reward does not show when that
-# protection fails.
+# reward that the judge assigns still rises each time you lower the price. The true reward
+# is 0.42 at a beta of 1, 0.51 at 0.7, 0.49 at 0.5 and -0.24 at 0.3. At a price of 0.3,
+# the judge's reward for the trick outweighs the price of the trick's nats. The KL penalty
+# protects a policy from its judge's errors, but a plot of the judge's reward does not
+# show when that protection fails.
 
 # %% [markdown] trap="14.2" role="situation" core=true fault="rewards are grouped across prompts" symptom="right answers are pushed down, because their rewards are compared with those of other prompts"
 # ## Eight answers to each prompt
@@ -560,7 +561,7 @@ print(f"probability of the right answer: {100 * viewed[0]:.1f} % at first, "
 measured("14.2", 1)
 
 # %% trap="14.2" role="look"
-claim("probability of the right answer, groups by view", viewed[-1],
+claim("probability of the right answer, with grouping by view", viewed[-1],
       above=0.35, below=0.75)
 
 # %% [markdown] trap="14.2" role="look"
@@ -573,7 +574,7 @@ rewards = points[asked] + is_right
 down = (by_view(rewards)[is_right] < 0).float().mean().item()
 
 # %% trap="14.2" role="look"
-claim("fraction of right answers pushed down, groups by view", down,
+claim("fraction of right answers pushed down, with grouping by view", down,
       above=0.1)
 
 # %% [markdown] trap="14.2" role="why"
@@ -593,10 +594,10 @@ draw_grids({"view(-1, 4)": cut, "one prompt, one group": cut.T},
                "column is one.")
 
 # %% [markdown] trap="14.2" role="why"
-# Grouping by view does not push in the wrong direction. Other prompts' rewards have
-# nothing to do with *this* answer, so they add noise, not a direction. But the standard
-# deviation of such a group is many times too large, so every push is too small. The mean
-# reward rises slowly, and a plot of it does not look broken.
+# On average, grouping by view does not push in the wrong direction. Other prompts'
+# rewards have nothing to do with *this* answer, so they add noise, not a direction. But
+# the standard deviation of such a group is many times too large, so every push is too
+# small. The mean reward rises slowly, and a plot of it does not look broken.
 
 # %% [markdown] trap="14.2" role="repair"
 # View the list in the shape in which it was written, rounds by prompts, and take the mean
@@ -614,15 +615,15 @@ print(f"probability of the right answer: {100 * grouped[-1]:.0f} %, "
       f"right answers pushed down: {down_now}")
 
 # %% trap="14.2" role="repair"
-claim("probability of the right answer, one group per prompt", grouped[-1],
-      above=0.95)
+claim("probability of the right answer, with one group per prompt",
+      grouped[-1], above=0.95)
 
 # %% [markdown] trap="14.2" role="repair"
 # Compared with answers to its own prompt, a right answer is never below the mean:
 
 # %% trap="14.2" role="repair"
-claim("right answers pushed down, one group per prompt", down_now,
-      expected=0)
+claim("number of right answers pushed down, with one group per prompt",
+      down_now, expected=0)
 
 # %% [markdown] trap="14.2" role="repair"
 # A right answer's push is divided by the standard deviation of its own group:
@@ -632,8 +633,8 @@ spread = (rewards.view(-1, G).std(1).mean()
           / rewards.view(G, N).std(0).mean()).item()
 
 # %% trap="14.2" role="repair"
-claim("standard deviation of a group: by view, divided by one per prompt",
-      spread, above=4)
+claim("standard deviation of groups by view, divided by standard "
+      "deviation of groups by prompt", spread, above=4)
 
 # %% trap="14.2" role="repair"
 batch = grpo(lambda r: (r - r.mean()) / (r.std() + 1e-4))
@@ -654,20 +655,21 @@ plot_lines(list(range(61)), {"one group per prompt": grouped,
 # on purpose, after subtracting the mean of the group. Here the prompts differ:
 
 # %% trap="14.2" role="more"
-claim("probability of the right answer, whole batch as a group", batch[-1],
-      below=0.9)
+claim("probability of the right answer, with the whole batch as one group",
+      batch[-1], below=0.9)
 
 # %% [markdown] trap="14.2" role="more"
 # *A group without a difference*, with all answers right or all wrong, teaches nothing,
 # because all its advantages are 0. (In float32, the mean of equal rewards such as 0.1 may
 # be off by a rounding error, which the division then blows up.) Without the small number
-# added to the standard deviation, the advantages of a group of ones or zeros are nan:
+# added to the standard deviation, the advantages in a group of all ones or all zeros are
+# nan:
 
 # %% trap="14.2" role="more"
 equal = torch.ones(4)
 plain = (equal - equal.mean()) / equal.std()
-claim("a group of equal rewards, nothing added: nan advantages",
-      plain.isnan().sum().item(), expected=4)
+claim("nan advantages, of four, with equal rewards and nothing added to "
+      "the standard deviation", plain.isnan().sum().item(), expected=4)
 
 # %% [markdown] trap="14.2" role="more"
 # *Unequal groups* arise when answers are filtered, time out, or are cut off at the end of
@@ -832,7 +834,7 @@ plot_lines(range(1, A + 1), {
         "answer.")
 
 # %% trap="14.3" role="why"
-claim("largest mean gradient of the log-ratio",
+claim("largest entry of the log-ratio's mean gradient",
       pull(log_ratio, halfway).abs().max(), below=1e-5)
 
 # %% [markdown] trap="14.3" role="repair"
@@ -851,8 +853,8 @@ print(f"KL to the start: {mended_way[-1]:.3f}, to the best policy: "
       f"{(pull(half_square, halfway) - wanted).abs().max():.1e}")
 
 # %% trap="14.3" role="repair"
-claim("KL to the best policy, with half the square", kl(mended, best),
-      below=0.01)
+claim("KL to the best policy, with half the squared log-ratio in the loss",
+      kl(mended, best), below=0.01)
 
 # %% [markdown] trap="14.3" role="repair"
 # If an answer has several tokens, `now` and `then` are sums over its tokens, so sum first
@@ -860,10 +862,10 @@ claim("KL to the best policy, with half the square", kl(mended, best),
 
 # %% [markdown] trap="14.3" role="more" topics="in the reward · k3, the better estimate · tokens squared one by one"
 # You get the same mean gradient if you subtract the log-ratio from the *reward*, as a
-# number without gradient. PPO for language models traditionally does it this way.
+# number without a gradient. PPO for language models traditionally does it this way.
 #
-# GRPO adds another estimate to the loss, *k3*: exp(-d) - 1 + d for a log-ratio d. As an
-# estimate of the KL's value, k3 is also unbiased. The estimate is never negative, and
+# GRPO adds a different estimate to the loss, *k3*: exp(-d) - 1 + d for a log-ratio d. As
+# an estimate of the KL's value, k3 is also unbiased. The estimate is never negative, and
 # near the start, it has less noise than the log-ratio. As a loss, k3 has the gradient of
 # the *other* KL, from the start to the policy. So k3 does pull on the policy (the thread
 # cited below calls k3 fine), but towards another target:
@@ -884,13 +886,15 @@ third = learn(reinforce(k3))[0]
 elsewhere = true_pull(lambda p: kl(start, p), halfway)
 
 # %% trap="14.3" role="more"
-claim("KL to the best policy, log-ratio subtracted from the reward",
-      kl(paid, best).clamp(min=0), below=0.01)
-claim("largest gap between the gradients of k3 and of the other KL",
-      (pull(k3, halfway) - elsewhere).abs().max(), below=1e-4)
+claim("KL to the best policy, with the log-ratio subtracted from the "
+      "reward", kl(paid, best).clamp(min=0), below=0.01)
+claim("largest gap between the mean gradient of k3 and the gradient of "
+      "KL(start, policy)", (pull(k3, halfway) - elsewhere).abs().max(),
+      below=1e-4)
 claim("KL to the best policy, with k3 in the loss", kl(third, best),
       above=0.02)
-claim("half the square: largest gap to the gradient of the KL",
+claim("largest gap between the mean gradient of half the square and the "
+      "gradient of the KL",
       (pull(half_square, halfway) - wanted).abs().max(), below=1e-5)
 
 # %% [markdown] trap="14.3" role="more"
@@ -930,8 +934,8 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="14.3" role="keep"
 # **Keep:** An estimate with the right value need not have the right gradient, because
 # what gets sampled also depends on the weights. To penalize a KL, use half the squared
-# log-ratio. **In your own code:** Reverse the sign of the penalty. If the KL still
-# develops the same way, the penalty has no gradient. **Source:** [Tang and Munos
+# log-ratio. **In your own code:** Reverse the sign of the penalty. If the curve of the KL
+# stays the same, the penalty has no gradient. **Source:** [Tang and Munos
 # 2025](https://arxiv.org/abs/2506.09477); on the values, [Schulman 2020, "Approximating
 # KL Divergence"](http://joschu.net/blog/kl-approx.html). **Seen in the wild:** In
 # [allenai/open-instruct 535](https://github.com/allenai/open-instruct/pull/535), the
@@ -1019,12 +1023,12 @@ claim("probability of the winner after the round", at_last, above=0.3)
 now = torch.eye(6)                        # step t works on policy t
 old = torch.zeros(6, 6)
 old[:, 0] = 0.4                           # the one that sampled
-draw_grids({"kept from the sampling": torch.maximum(now, old),
-            "computed again": now},
-           captions={"kept from the sampling": "pale: used as old"},
-           marks={"computed again": now.bool()},
+draw_grids({"stored at sampling": torch.maximum(now, old),
+            "recomputed": now},
+           captions={"stored at sampling": "pale: used as old"},
+           marks={"recomputed": now.bool()},
            legend="trained, and used as old at the same time",
-           rows="inner steps", columns="policies; the first sampled",
+           rows="inner steps", columns="policies, sampler first",
            title="Each policy is compared with itself",
            alt="Two grids of six inner steps by six policies. In both, the "
                "policy of each step is filled, on the diagonal. On the "
@@ -1050,19 +1054,20 @@ kept_way = inner_steps_kept(start, answers, adv)
 
 # %% trap="14.4" role="repair"
 plot_lines(range(1, 17), {
-    "computed again": [kl(start, p) for p in way[1:]],
-    "kept": [kl(start, p) for p in kept_way[1:]]},
+    "recomputed": [kl(start, p) for p in way[1:]],
+    "stored": [kl(start, p) for p in kept_way[1:]]},
     title="The first step is the same, the later steps are not",
     xlabel="inner steps", ylabel="KL to the policy that sampled, nats",
     logy=True,
     alt="Two curves over sixteen inner steps on a logarithmic axis. They "
-        "start at the same point. With the log-probabilities kept, the "
-        "curve is soon flat. With the log-probabilities computed again, "
-        "the curve keeps rising.")
+        "start at the same point. With stored log-probabilities, the "
+        "curve is soon flat. With recomputed log-probabilities, it keeps "
+        "rising.")
 
 # %% trap="14.4" role="repair"
-claim("KL of the round: computed again, divided by kept",
-      kl(start, way[-1]) / kl(start, kept_way[-1]), above=15)
+claim("KL of the round with recomputed values, divided by its KL with "
+      "stored values", kl(start, way[-1]) / kl(start, kept_way[-1]),
+      above=15)
 
 # %% [markdown] trap="14.4" role="repair"
 # In the first step, the policy *is* the one that sampled the answers, so both runs agree,
@@ -1070,15 +1075,15 @@ claim("KL of the round: computed again, divided by kept",
 # in trl does by default, rightly reports a ratio of 1 and no clipping:
 
 # %% trap="14.4" role="repair"
-claim("first inner step: largest difference between computed again and "
-      "kept", (way[1] - kept_way[1]).abs().max(), below=1e-5)
+claim("first inner step: largest gap between the policies with recomputed "
+      "and stored values", (way[1] - kept_way[1]).abs().max(), below=1e-5)
 
 # %% [markdown] trap="14.4" role="more" topics="rounds of one step · does it cost reward? · a forgotten temperature · one ratio per answer"
 # Does the fault cost reward? With one inner step per round, the fault changes nothing. At
 # a small learning rate, the policy trained with the fault even earns more, because every
 # step keeps pushing where the clip would stop it. At the learning rate of this trap,
 # eight noisy rewards decide everything: after ten rounds, that policy has almost settled
-# on one answer per prompt, and it stays there. The policy trained with the kept
+# on one answer per prompt, and it stays there. The policy trained with the stored
 # log-probabilities still learns, and with most seeds, it ends with a higher reward:
 
 # %% trap="14.4" role="more" tags=["plumbing"]
@@ -1099,20 +1104,21 @@ def entropy(policy):
     trained(inner, **how)
     for how in ({"steps": 1}, {"rate": 0.1}, {}, {"times": 100})
     for inner in (inner_steps, inner_steps_kept))
-print(f"reward after 10 rounds: again {earned(large):.2f}, "
-      f"kept {earned(large_kept):.2f}; after 100: again "
-      f"{earned(late):.2f}, kept {earned(late_kept):.2f}")
+print(f"reward after 10 rounds: recomputed {earned(large):.2f}, "
+      f"stored {earned(large_kept):.2f}; after 100: recomputed "
+      f"{earned(late):.2f}, stored {earned(late_kept):.2f}")
 
 # %% trap="14.4" role="more"
-claim("ten rounds of one step: largest difference between computed again "
-      "and kept", (single.exp() - single_kept.exp()).abs().max(),
-      below=1e-4)
-claim("ten rounds at a small rate: reward computed again, minus kept",
-      earned(small) - earned(small_kept), above=0)
-claim("ten rounds, computed again: entropy of the policy", entropy(large),
-      below=0.45)
-claim("ten rounds, kept: entropy of the policy", entropy(large_kept),
-      above=0.45)
+claim("ten rounds of one step: largest gap between the policies with "
+      "recomputed and stored values",
+      (single.exp() - single_kept.exp()).abs().max(), below=1e-4)
+claim("ten rounds at a small rate: reward with recomputed values minus "
+      "reward with stored values", earned(small) - earned(small_kept),
+      above=0)
+claim("entropy of the policy after ten rounds with recomputed values",
+      entropy(large), below=0.45)
+claim("entropy of the policy after ten rounds with stored values",
+      entropy(large_kept), above=0.45)
 
 # %% [markdown] trap="14.4" role="more"
 # The old log-probability belongs to the distribution that the answer was sampled from,
@@ -1126,10 +1132,11 @@ picked = draw(hot, 512)
 ratio = (start - hot).gather(1, picked).exp()
 
 # %% trap="14.4" role="more"
-claim("sampled at 0.6, scored at 1: mean ratio", ratio.mean(), expected=1,
-      within=0.1)
-claim("sampled at 0.6, scored at 1: fraction outside the clip",
-      ((ratio - 1).abs() > 0.2).float().mean(), above=0.5)
+claim("mean ratio of answers sampled at a temperature of 0.6 and scored "
+      "at 1", ratio.mean(), expected=1, within=0.1)
+claim("fraction of ratios outside the clip range, for answers sampled at "
+      "0.6 and scored at 1", ((ratio - 1).abs() > 0.2).float().mean(),
+      above=0.5)
 
 # %% [markdown] trap="14.4" role="more"
 # In a language model, every token has its own ratio. The product of these ratios over an
@@ -1194,8 +1201,8 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # if the model never hangs up.
 #
 # You train the policy on its *return*: the reward of a turn plus the rewards after it,
-# with another factor of 0.95 for each later turn. The ten probabilities of answering
-# begin at 73 %, so an average call has 2.6 answers.
+# with another factor of 0.95 for each later turn. The ten probabilities of answering, one
+# per turn, begin at 73 %, so an average call has 2.6 answers.
 
 # %% trap="14.5" role="break"
 TURNS, CALLS, STEPS = 10, 32, 60          # turns; lines; turns on a line
@@ -1265,7 +1272,7 @@ print(f"answers in a call: {length:.1f}; reward of a call: "
 measured("14.5", 2)
 
 # %% trap="14.5" role="look"
-claim("answers in a call after training", length, below=2)
+claim("mean number of answers in a call after training", length, below=2)
 
 # %% [markdown] trap="14.5" role="why"
 # A line has many calls, one after the other, and `later` runs through all of them. So
@@ -1314,7 +1321,8 @@ plot_lines(range(1, TURNS + 1), {
         "turns 2 to 4.")
 
 # %% trap="14.5" role="repair"
-claim("answers in a call, returns within a call", length, above=6)
+claim("mean number of answers in a call after training with returns "
+      "within a call", length, above=6)
 
 # %% [markdown] trap="14.5" role="more" topics="the end of the buffer · a time limit · GAE"
 # The buffer's last column is a different case: the collection stops there in the middle
@@ -1330,11 +1338,11 @@ print(f"mean return of a first turn: {early.mean():.2f}; in the last "
       f"column: {last.mean():.2f}")
 
 # %% trap="14.5" role="more"
-claim("mean return of a first turn, the last column minus the early ones",
-      last.mean() - early.mean(), below=0)
-claim("largest return of hanging up, within a call",
+claim("mean return of a first turn in the last column minus its mean in "
+      "the first forty columns", last.mean() - early.mean(), below=0)
+claim("largest return of hanging up, with returns within a call",
       within[~answered].abs().max(), expected=0)
-claim("answers in a call before training",
+claim("mean number of answers in a call before training",
       answers_of(torch.ones(TURNS).sigmoid())[0], expected=2.6, within=0.02)
 
 # %% [markdown] trap="14.5" role="more"
@@ -1403,7 +1411,7 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 #   half of beta.
 # - [x] may be anywhere :: If the reference moves along with the policy, every step
 #   pushes, and nothing holds the policy back.
-# - [ ] are those of the best policy :: The best policy's margins are not zero, and its
+# - [ ] are the best policy's weights :: The best policy's margins are not zero, and its
 #   loss is below log 2.
 
 # %% [markdown] role="quiz"
@@ -1512,11 +1520,12 @@ plot_bars({"policy in training": 8 * 16, "reference": 8 * 2,
 
 # %% role="gpu"
 few = batch_of("cpu", torch.float32, rows=3, size=5, vocabulary=40)
-claim("GB of log_softmax: whole, divided by row by row",
-      peaks["whole"] / peaks["by_row"], above=6)
-claim("GB of the reference, divided by GB of log_softmax for all rows",
-      16 / peaks["whole"], above=1.5)
-claim("log-probabilities: difference between whole and by row",
+claim("GB of log_softmax for all rows at once, divided by GB for one row "
+      "at a time", peaks["whole"] / peaks["by_row"], above=6)
+claim("GB of the reference, divided by GB of log_softmax for all rows at "
+      "once", 16 / peaks["whole"], above=1.5)
+claim("largest gap between log-probabilities computed for all rows at "
+      "once and row by row",
       (whole(*few) - by_row(*few)).abs().max().item(), below=1e-5)
 
 # %% role="gpu"
@@ -1539,13 +1548,14 @@ def over(column):
 
 answers_here = gpu_table(
     datasheet(forms.device_name),
-    forms.asks("whole: peak beside the logits, GB",
+    forms.asks("all rows at once: GB at the peak, without the logits",
                round(peaks["whole"], 1),
                lambda: forms.value("peak_gb", form="whole"), above=4),
-    forms.asks("by row over whole: peak memory",
+    forms.asks("peak memory by row, divided by all rows at once",
                round(peaks["by_row"] / peaks["whole"], 2),
                lambda: over("peak_gb"), below=0.5),
-    forms.asks("by row over whole: time", 1, lambda: over("ms"), below=1.5))
+    forms.asks("time by row, divided by all rows at once", 1,
+               lambda: over("ms"), below=1.5))
 answers_here
 
 # %% [markdown] role="gpu"

@@ -241,7 +241,7 @@ print("gradient of body, off by:", *(f"{gap(g, true):.0%}" for g in grads))
 measured("15.1", 100 * gap(grads[0], true), right=(25, 70))
 
 # %% trap="15.1" role="look"
-claim("rank 0's gradient of body in the first step: error",
+claim("error of rank 0's gradient of body in the first step",
       gap(grads[0], true), above=0.25)
 
 # %% [markdown] trap="15.1" role="look"
@@ -315,7 +315,7 @@ print(f"loss at the end {losses[0][-1]:.4f}, joined "
       f"{joined(whole, x, y):.4f}")
 
 # %% trap="15.1" role="repair"
-claim("rank 0's gradient of body with the second sum: error",
+claim("error of rank 0's gradient of body, with the second sum",
       gap(grads[0], true), below=1e-4)
 
 # %% [markdown] trap="15.1" role="repair"
@@ -326,20 +326,19 @@ predicted = 60 * 2 * (512 * 32 * 4)               # steps, sums, bytes
 print(f"predicted bytes {predicted:,}, on the tape {sum(sent()):,}")
 
 # %% trap="15.1" role="repair"
-claim("bytes on the tape of 60 steps", sum(sent()),
+claim("bytes on the tape after 60 steps", sum(sent()),
       expected=60 * 2 * 512 * 32 * 4)
 
-# %% [markdown] trap="15.1" role="more" topics="both runs, as bounds · a sum that autograd knows · what torch does · a bias"
+# %% [markdown] trap="15.1" role="more" topics="both runs compared · a sum that autograd knows · what torch does · a bias"
 # The next claims compare the runs without and with the second sum:
 
 # %% trap="15.1" role="more"
-claim("distance between the copies of body and head after 60 steps without "
-      "the sum",
-      apart, above=0.1)
-claim("distance between the copies of body and head after 60 steps with "
-      "the sum",
-      gap(flat(whole[0][:6]), flat(whole[1][:6])), expected=0)
-claim("difference between the two ranks' last losses with the sum",
+claim("distance between the copies of body and head after 60 steps, "
+      "without the second sum", apart, above=0.1)
+claim("distance between the copies of body and head after 60 steps, with "
+      "the second sum", gap(flat(whole[0][:6]), flat(whole[1][:6])),
+      expected=0)
+claim("difference between the two ranks' last losses, with the second sum",
       abs(losses[0][-1] - losses[1][-1]), expected=0)
 
 # %% [markdown] trap="15.1" role="more"
@@ -362,8 +361,9 @@ twice = ranks.run(with_known_sum, SEED, x, y, uses=parts)[0]
 of_a = torch.autograd.grad(F.cross_entropy(uncut(params, x), y), a)[0][:64]
 
 # %% trap="15.1" role="more"
-claim("gradient of rank 0's A with a known sum, divided by the true one",
-      (twice.norm() / of_a.norm()).item(), expected=2, within=0.01)
+claim("norm of rank 0's gradient of A with a sum known to autograd, "
+      "divided by the true norm", (twice.norm() / of_a.norm()).item(),
+      expected=2, within=0.01)
 
 # %% [markdown] trap="15.1" role="more"
 # `parallelize_module` puts both sums where they belong. `ColwiseParallel` cuts `A` and
@@ -395,7 +395,7 @@ by_dtensor, bias_grad = ranks.run(by_torch, SEED, x, y,
                                   uses=(torch_net,))[0]
 
 # %% trap="15.1" role="more"
-claim("gradient of body with parallelize_module: error",
+claim("error of the gradient of body, with parallelize_module",
       gap(by_dtensor, body.weight.grad), below=1e-4)
 
 # %% [markdown] trap="15.1" role="more"
@@ -405,7 +405,7 @@ claim("gradient of body with parallelize_module: error",
 # Neither gradient needs a collective call.
 
 # %% trap="15.1" role="more"
-claim("gradient of the bias on rank 0: error",
+claim("error of the second bias's gradient on rank 0",
       gap(bias_grad, wide[2].bias.grad), below=1e-4)
 
 # %% trap="15.1" role="exercise" points=4 difficulty=3 minutes=12
@@ -527,8 +527,8 @@ print("weights of the passes:", *(f"{s:.4f}" for s in share))
 measured("15.2", round((share[3] / share[0]).item()), right=(64, 64))
 
 # %% trap="15.2" role="look"
-claim("weight of the last pass, divided by the weight of the first",
-      (share[3] / share[0]).item(), expected=64, within=1)
+claim("weight of the last pass in the gradient, divided by the weight of "
+      "the first", (share[3] / share[0]).item(), expected=64, within=1)
 
 # %% [markdown] trap="15.2" role="why"
 # At the end of each pass, the schedule divides `p.grad` by 4, the number of
@@ -592,7 +592,8 @@ plot_bars(ends, title="Lost passes hurt AdamW, and short steps hurt SGD",
               "pass divides, and also with equally small weights.")
 
 # %% trap="15.2" role="why"
-claim("AdamW, divided in each pass: loss relative to a quarter each",
+claim("AdamW: loss if each pass divides, as a multiple of the loss with a "
+      "quarter per pass",
       ends["AdamW, divided each pass"] / ends["AdamW, a quarter each"],
       above=1.05)
 
@@ -626,8 +627,8 @@ share = shares(torch.cat(piped))
 print("weights of the passes:", *(f"{s:.4f}" for s in share))
 
 # %% trap="15.2" role="repair"
-claim("smallest weight of a pass", share.min().item(), expected=0.25,
-      within=0.001)
+claim("smallest weight of a pass in the gradient, if no pass divides",
+      share.min().item(), expected=0.25, within=0.001)
 
 # %% [markdown] trap="15.2" role="repair"
 # Rank 0 sends 32 values per digit, rank 1 sends their gradients back, and no weight's
@@ -642,7 +643,8 @@ for rank in (0, 1):
           f"{sum(micro)} in {len(micro)} calls")
 
 # %% trap="15.2" role="repair"
-claim("bytes of activations and their gradients, both ranks together",
+claim("bytes of activations and their gradients, sent by both ranks "
+      "together",
       sum(s for rank in (0, 1) for s in sent("send", rank) if s == 512),
       expected=2 * 64 * 32 * 4)
 
@@ -655,18 +657,21 @@ own = own_gradients(x64, y64)
 mixed, meant = torch.tensor(kept) @ own, own.mean(0)
 
 # %% trap="15.2" role="more"
-claim("SGD, divided in each pass: loss relative to a quarter each",
+claim("SGD: loss if each pass divides, as a multiple of the loss with a "
+      "quarter per pass",
       ends["SGD, divided each pass"] / ends["SGD, a quarter each"],
       above=1.3)
-claim("SGD, divided in each pass: loss relative to equally small weights",
+claim("SGD: loss if each pass divides, as a multiple of the loss with "
+      "equally small weights",
       ends["SGD, divided each pass"] / ends["SGD, as small"], expected=1,
       within=0.1)
-claim("AdamW, equally small weights: loss relative to a quarter each",
+claim("AdamW: loss with equally small weights, as a multiple of the loss "
+      "with a quarter per pass",
       ends["AdamW, as small"] / ends["AdamW, a quarter each"], expected=1,
       within=0.02)
-claim("norm of the mixed gradient, divided by the norm of the mean",
-      (mixed.norm() / meant.norm()).item(), below=0.85)
-claim("cosine of the mixed gradient and the mean gradient",
+claim("norm of the mixed gradient, divided by the norm of the mean "
+      "gradient", (mixed.norm() / meant.norm()).item(), below=0.85)
+claim("cosine between the mixed gradient and the mean gradient",
       F.cosine_similarity(mixed, meant, 0).item(), below=0.99)
 
 # %% trap="15.2" role="exercise" points=3 difficulty=2 minutes=12
@@ -822,7 +827,7 @@ print(f"one GPU, new rows:    {unsplit_loss:.2f} nats")
 measured("15.3", 3)
 
 # %% trap="15.3" role="look"
-claim("whole sequences: loss of the net that was trained on two ranks",
+claim("loss on uncut sequences of the net that was trained on two ranks",
       unsplit_loss, above=6)
 
 # %% [markdown] trap="15.3" role="why"
@@ -879,8 +884,8 @@ print(f"one GPU, new rows: {copy_loss(placed_net, fresh, unsplit):.2f} "
       f"nats; logits differ by {apart:.0e}")
 
 # %% trap="15.3" role="repair"
-claim("split, positions counted in the whole: largest difference of a "
-      "logit", apart, below=1e-3)
+claim("largest difference of a logit between two ranks and one GPU, with "
+      "the right positions", apart, below=1e-3)
 
 # %% [markdown] trap="15.3" role="repair"
 # A cut into halves has a second flaw: rank 1 computes up to three times as many scores as
@@ -924,10 +929,11 @@ misread = {
     "own keys": copy_loss(placed_net, fresh, placed, attend_own).item()}
 
 # %% trap="15.3" role="more"
-claim("a good net, ranks count from 0: loss", misread["from zero"], above=5)
-claim("a good net, is_causal on gathered keys: loss",
+claim("loss of a good net if each rank counts from 0", misread["from zero"],
+      above=5)
+claim("loss of a good net with is_causal on gathered keys",
       misread["is_causal"], above=5)
-claim("a good net, each rank sees only its own keys: loss",
+claim("loss of a good net if each rank sees only its own keys",
       misread["own keys"], above=5)
 
 # %% [markdown] trap="15.3" role="more"
@@ -942,14 +948,15 @@ wrong_seam = [(a, b) for a, b in zip(zigzag[0], zigzag[0][1:])
               if b != a + 1]
 
 # %% trap="15.3" role="more"
-claim("labels left of 31 if each half shifts its own", kept, expected=30)
-claim("positions of rank 0, out of 4, with a label from elsewhere",
+claim("labels that remain, of 31, if each half shifts its own labels", kept,
+      expected=30)
+claim("positions of rank 0, of 4, whose label is not the next token",
       len(wrong_seam), expected=1)
 
 # %% [markdown] trap="15.3" role="more"
 # Rotary positions are relative, but that helps only within a half. In the next cell, a
 # query at position 20 and a key at position 4 are 16 apart. On ranks that count from 0,
-# both are at position 4, so their score is that of two tokens at the same position:
+# both are at position 4, so they get the score of two tokens at the same position:
 
 # %% trap="15.3" role="more"
 def rotated(x, place, base=100.0):
@@ -964,10 +971,11 @@ scores = {pair: (rotated(one_q, pair[0]) @ rotated(one_k, pair[1])).item()
           for pair in ((4, 4), (11, 7), (27, 23))}
 
 # %% trap="15.3" role="more"
-claim("within a half: difference between the scores at 27, 23 and at 11, 7",
-      abs(scores[27, 23] - scores[11, 7]), below=1e-3)
-claim("across the cut: difference between counted from 0 and not rotated",
-      abs(scores[4, 4] - (one_q @ one_k).item()), below=1e-3)
+claim("within a half: difference between the scores for positions 27, 23 "
+      "and for 11, 7", abs(scores[27, 23] - scores[11, 7]), below=1e-3)
+claim("across the cut: difference between the score counted from 0 and "
+      "the unrotated score", abs(scores[4, 4] - (one_q @ one_k).item()),
+      below=1e-3)
 
 # %% [markdown] trap="15.3" role="more"
 # The cut has a price: every layer gathers the keys and values of all ranks, here for 256
@@ -1085,11 +1093,12 @@ print("tokens at the experts:", [n for _, n in visited])
 print("tape of rank 1, rows there and back:", rows_sent, "bytes")
 
 # %% role="concept"
-claim("output of experts on two ranks: largest gap to one process",
+claim("largest gap between the experts' output on two ranks and in one "
+      "process",
       max((visited[r][0] - at_home[r]).abs().max() for r in (0, 1)),
       below=1e-4)
-claim("bytes on the tape of rank 1: nine rows of eight values, two ways",
-      sum(rows_sent), expected=2 * 9 * 8 * 4)
+claim("bytes on the tape of rank 1 for nine rows of eight values, there "
+      "and back", sum(rows_sent), expected=2 * 9 * 8 * 4)
 
 # %% [markdown] role="concept"
 # The tape records either what a rank passes in or what it receives, whichever is larger.
@@ -1186,8 +1195,8 @@ print(f"one layer {single:.3f}, four experts {lost(net):.3f}: "
 measured("15.4", 0)
 
 # %% trap="15.4" role="look"
-claim("four experts, weights divided: loss relative to one layer",
-      percent / 100, above=0.7, below=1.1)
+claim("four experts with divided weights: loss as a fraction of one "
+      "layer's loss", percent / 100, above=0.7, below=1.1)
 
 # %% [markdown] trap="15.4" role="why"
 # Two paths lead from the router to the loss. *Which* expert is an index, and an index has
@@ -1223,8 +1232,8 @@ draw_tree({"router": f"gradient {pull:.0e}", "which": "an index",
               "Both wires are crossed out. The experts' wire is intact.")
 
 # %% trap="15.4" role="why"
-claim("gradient at the router: weights divided, relative to not divided",
-      pull / alive, below=1e-4)
+claim("router's gradient with divided weights, relative to its gradient "
+      "with undivided weights", pull / alive, below=1e-4)
 
 # %% [markdown] trap="15.4" role="repair"
 # With one expert per token, use the softmax weight as it is. Testing whether the router
@@ -1260,8 +1269,8 @@ draw_grids({"divided": who_serves(net), "not divided": who_serves(switch)},
                "tokens of a kind go to one expert.")
 
 # %% trap="15.4" role="repair"
-claim("four experts, weights not divided: loss relative to one layer",
-      lost(switch) / single, below=0.55)
+claim("four experts with undivided weights: loss as a fraction of one "
+      "layer's loss", lost(switch) / single, below=0.55)
 
 # %% [markdown] trap="15.4" role="more" topics="two experts per token · a small number in the sum · softmax over the chosen · which routers moved"
 # With two experts per token, the divided weights still say which expert counts more, so
@@ -1286,19 +1295,18 @@ with torch.random.fork_rng():
 chosen_alone = router_pull(1, lambda top: top.log().softmax(-1))
 
 # %% trap="15.4" role="more"
-claim("two experts per token, divided: loss relative to one layer",
-      lost(pair) / single, below=0.55)
-claim("1e-6 in the sum: the router's gradient, relative to not divided",
-      trickle / alive, below=1e-3)
-claim("softmax over the chosen scores: router's gradient relative to not "
-      "divided",
-      chosen_alone / alive, below=1e-4)
-claim("weights divided: how far the router moved in 300 steps",
-      stayed, below=0.15)
-claim("weights divided: tokens whose expert serves mostly their kind",
-      sorted_share(net), below=0.7)
-claim("not divided: tokens whose expert serves mostly their kind",
-      sorted_share(switch), above=0.7)
+claim("two experts per token with divided weights: loss as a fraction of "
+      "one layer's loss", lost(pair) / single, below=0.55)
+claim("router's gradient with 1e-6 in the sum, relative to its gradient "
+      "with undivided weights", trickle / alive, below=1e-3)
+claim("router's gradient with a softmax over the chosen scores, relative "
+      "to undivided weights", chosen_alone / alive, below=1e-4)
+claim("change of the router in 300 steps, as a fraction of its norm, with "
+      "divided weights", stayed, below=0.15)
+claim("fraction of tokens whose expert mostly serves their kind, with "
+      "divided weights", sorted_share(net), below=0.7)
+claim("fraction of tokens whose expert mostly serves their kind, with "
+      "undivided weights", sorted_share(switch), above=0.7)
 
 # %% [markdown] trap="15.4" role="more"
 # AdamW divides each gradient by its own size, so even such a trickle of gradient leads to
@@ -1306,7 +1314,7 @@ claim("not divided: tokens whose expert serves mostly their kind",
 # rounding.
 
 # %% trap="15.4" role="more"
-claim("1e-6 in the sum, AdamW: loss relative to one layer",
+claim("AdamW with 1e-6 in the sum: loss as a fraction of one layer's loss",
       lost(dripped) / single, below=0.2)
 
 # %% [markdown] trap="15.4" role="more"
@@ -1324,8 +1332,8 @@ claim("1e-6 in the sum, AdamW: loss relative to one layer",
 # and does without the second expert.)
 
 # %% trap="15.4" role="folklore"
-claim("one expert per token, not divided: how far the router moved", moved,
-      above=0.5)
+claim("change of the router in 300 steps, as a fraction of its norm, with "
+      "undivided weights", moved, above=0.5)
 
 # %% trap="15.4" role="exercise" points=3 difficulty=2 minutes=10
 def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
@@ -1449,8 +1457,8 @@ plot_columns({f"{e}": load for e, load in enumerate(loads(crowd).tolist())},
                  "at nearly 1; most are empty.")
 
 # %% trap="15.5" role="look"
-claim("counts squared, weight 5: fraction of tokens at the busiest expert",
-      percent / 100, above=0.5)
+claim("fraction of tokens at the busiest expert, with squared counts at a "
+      "weight of 5", percent / 100, above=0.5)
 
 # %% [markdown] trap="15.5" role="why"
 # A count is made from indices, and an index has no gradient. So the balance loss gives no
@@ -1467,7 +1475,8 @@ print("the loss has a gradient:",
 measured("15.5", 0)
 
 # %% trap="15.5" role="why"
-claim("router at weight 5 and without a balance loss: largest difference",
+claim("largest difference between the routers with a balance loss of "
+      "weight 5 and without one",
       (crowd.router.weight - without.router.weight).abs().max(), expected=0)
 
 # %% [markdown] trap="15.5" role="repair"
@@ -1507,8 +1516,8 @@ plot_columns(busiest, xlabel="balance loss", form=".2f",
                  "last is near the dashed line at 0.25.")
 
 # %% trap="15.5" role="repair"
-claim("counts times probabilities: tokens at the busiest expert",
-      busiest["counts × chances"], below=0.48)
+claim("fraction of tokens at the busiest expert, with counts times "
+      "probabilities", busiest["counts × chances"], below=0.48)
 
 # %% [markdown] trap="15.5" role="more" topics="other ways to balance · 1.00 for ever · below one · who waits · pads"
 # Two other methods also balance the load. One is a loss of squared mean probabilities
@@ -1533,17 +1542,17 @@ def chances_alone(chances, chosen):
 by_chances = loads(balanced(chances_alone, 0.5)[0]).max().item()
 
 # %% trap="15.5" role="more"
-claim("mean over experts: largest distance of the printed number from 1",
-      max(abs(one - 1) for one in ones), below=1e-3)
-claim("mean over experts: fraction of tokens at the busiest expert",
+claim("largest distance of the printed balance loss from 1, with a mean "
+      "over experts", max(abs(one - 1) for one in ones), below=1e-3)
+claim("fraction of tokens at the busiest expert, with a mean over experts",
       busiest["mean over experts"], above=0.5)
 claim("balance loss when counts and probabilities disagree", under,
       below=0.9)
-claim("mean probabilities squared: tokens at the busiest expert",
-      by_chances, below=0.48)
-claim("counts squared: idle experts of eight", idle, above=1.5)
-claim("counts times probabilities: idle experts of eight", idle_mended,
-      below=1.5)
+claim("fraction of tokens at the busiest expert, with squared mean "
+      "probabilities", by_chances, below=0.48)
+claim("idle experts, of eight, with squared counts", idle, above=1.5)
+claim("idle experts, of eight, with counts times probabilities",
+      idle_mended, below=1.5)
 
 # %% [markdown] trap="15.5" role="more"
 # With one expert per GPU, the layer is done when the busiest expert is done. To a router,
@@ -1565,12 +1574,12 @@ def refused(pads, masked, n=512, experts=4, spare=1.25):
 slower = loads(crowd).max().item() / 0.25
 
 # %% trap="15.5" role="more"
-claim("counts squared, one expert per GPU: time relative to an even load",
-      slower, above=2)
-claim("300 pads of 512: fraction of real tokens without a slot",
-      refused(300, False), above=0.12)
-claim("300 pads, masked before slots are given: real tokens without a slot",
-      refused(300, True), below=0.1)
+claim("time of the layer with squared counts, divided by its time with an "
+      "even load", slower, above=2)
+claim("fraction of real tokens without a slot, with 300 pads among 512 "
+      "tokens", refused(300, False), above=0.12)
+claim("fraction of real tokens without a slot, with the 300 pads masked "
+      "before slots are given", refused(300, True), below=0.1)
 
 # %% [markdown] trap="15.5" role="folklore"
 # **Told:** A balance loss of 1 shows that the router works. **Measured:** If the router's
@@ -1591,11 +1600,10 @@ with torch.no_grad():
     at_rest = counts_and_chances(*even_only(x)[1:]).item()
 
 # %% trap="15.5" role="folklore"
-claim("four kinds, weights divided: value of the balance loss",
-      at_rest, expected=1, within=0.03)
-claim("the router trained by the balance loss: tokens whose expert serves "
-      "mostly their kind",
-      sorted_share(even_only), below=0.7)
+claim("balance loss of a router that only the balance loss trains", at_rest,
+      expected=1, within=0.03)
+claim("fraction of tokens whose expert mostly serves their kind, with the "
+      "balance loss alone", sorted_share(even_only), below=0.7)
 
 # %% trap="15.5" role="exercise" points=3 difficulty=2 minutes=12
 def balance(p: torch.Tensor, chosen: torch.Tensor,
@@ -1755,7 +1763,7 @@ print(f"cosine of the gradients: {cosine:.2f}")
 measured("15.6", 1)
 
 # %% trap="15.6" role="look"
-claim("cosine of the gradients with checkpoints and without", cosine,
+claim("cosine between the gradients with and without checkpoints", cosine,
       above=0.35, below=0.85)
 
 # %% [markdown] trap="15.6" role="why"
@@ -1811,8 +1819,8 @@ back = F.cosine_similarity(gradient_back, gradient_all, 0).item()
 print(f"cosine of the gradients: {back:.4f}")
 
 # %% trap="15.6" role="repair"
-claim("cosine of the gradients with the generators restored", back,
-      above=0.999)
+claim("with the generators restored: cosine between the gradients with "
+      "and without checkpoints", back, above=0.999)
 
 # %% trap="15.6" role="repair" tags=["plumbing"]
 def smooth(losses):
@@ -1820,7 +1828,7 @@ def smooth(losses):
     return torch.tensor(losses).view(-1, 8).mean(1).tolist()
 
 runs_of = {"all kept": losses_all, "checkpoints": losses_few,
-           "dice put back": losses_back}
+           "generators restored": losses_back}
 costs = smooth(losses_few)[-1] - smooth(losses_all)[-1]
 
 # %% trap="15.6" role="repair"
@@ -1854,22 +1862,22 @@ flag = {keep: F.cosine_similarity(ordinary(
     ordinary(plainly), 0).item() for keep in (True, False)}
 
 # %% trap="15.6" role="more"
-claim("last epoch: loss with checkpoints minus loss without", costs,
-      above=0)
-claim("nn.Dropout: cosine of the gradients, preserve_rng_state=True",
-      flag[True], above=0.999)
-claim("nn.Dropout: cosine of the gradients, preserve_rng_state=False",
-      flag[False], below=0.99)
+claim("loss of the last epoch with checkpoints minus loss without "
+      "checkpoints", costs, above=0)
+claim("cosine between the gradients with nn.Dropout and "
+      "preserve_rng_state=True", flag[True], above=0.999)
+claim("cosine between the gradients with nn.Dropout and "
+      "preserve_rng_state=False", flag[False], below=0.99)
 
 # %% [markdown] trap="15.6" role="more"
 # The second run also repeats everything else, until it has the last tensor that
 # `backward` needs. A BatchNorm that moves its running mean a tenth of the way does so
 # twice, and the running mean of values around 5 becomes 0.95 instead of 0.5. Outputs and
 # gradients are right, because training does not read the running mean. But evaluation
-# uses the running mean, and every other state that a block updates by then is also wrong:
-# counts of calls and of tokens per expert, or the scale of an 8-bit format. You will
-# often read that you should halve the momentum. If you do, the running mean becomes 5
-# times 1 - 0.95², but the layer still counts two batches.
+# uses the running mean, so evaluation is wrong. Every other state that the block updates
+# is wrong as well: counts of calls and of tokens per expert, or the scale of an 8-bit
+# format. You will often read that you should halve the momentum. If you do, the running
+# mean becomes 5 times 1 - 0.95², but the layer still counts two batches.
 
 # %% trap="15.6" role="more"
 def normed(run, momentum=0.1):
@@ -1884,14 +1892,14 @@ seen_once, seen_twice = normed(plainly), normed(again)
 seen_halved = normed(again, momentum=0.05)
 
 # %% trap="15.6" role="more"
-claim("running mean after one step without a checkpoint", seen_once[1],
+claim("running mean after one step, without a checkpoint", seen_once[1],
       expected=0.5, within=1e-4)
 claim("running mean after one step, with a checkpoint", seen_twice[1],
       expected=0.95, within=1e-4)
 claim("batches counted after one step, with a checkpoint", seen_twice[0],
       expected=2)
-claim("running mean with a checkpoint and half the momentum",
-      seen_halved[1], expected=5 * (1 - 0.95 ** 2), within=1e-4)
+claim("running mean after one step, with a checkpoint and half the "
+      "momentum", seen_halved[1], expected=5 * (1 - 0.95 ** 2), within=1e-4)
 
 # %% [markdown] trap="15.6" role="more"
 # `torch.func.functional_call` runs a module with other tensors in place of the module's
@@ -1912,7 +1920,7 @@ def on_copies(block, h):
     return checkpoint(run, h, use_reentrant=False)
 
 # %% trap="15.6" role="more"
-claim("batches counted after one step, second run on copies",
+claim("batches counted after one step, with the second run on copies",
       normed(on_copies)[0], expected=1)
 
 # %% trap="15.6" role="exercise" points=4 difficulty=3 minutes=18
@@ -2083,7 +2091,7 @@ print(f"in all_reduce {table(0)['all_reduce'] * whole:.0f} and "
       f"{table(1)['all_reduce'] * whole:.0f} ms, sending {sent_for:.0f} ms")
 
 # %% trap="15.7" role="repair"
-plot_bars({"as recorded": whole, "a network in no time": without,
+plot_bars({"as recorded": whole, "a network that takes no time": without,
            "batches of equal length": even}, xlabel="ms for four steps",
           title="The ranks wait for each other, not for the network",
           alt="Three bars: the four steps as recorded; on a network that "
@@ -2091,9 +2099,8 @@ plot_bars({"as recorded": whole, "a network in no time": without,
               "length, much shorter.")
 
 # %% trap="15.7" role="repair"
-claim("time saved by equal batches, divided by time saved by a free "
-      "network",
-      (whole - even) / (whole - without), above=2)
+claim("time saved by equal batches, divided by time saved by a network "
+      "that takes no time", (whole - even) / (whole - without), above=2)
 
 # %% [markdown] trap="15.7" role="more" topics="bars inside bars · clocks that disagree · launched, and not overlapped · tiny kernels"
 # **Bars inside bars.** The recording also contains the matrix products, whose bars are
@@ -2114,12 +2121,13 @@ spans = [(b.start, b.end) for b in bars
 in_all = sum(end - start for start, end in spans)
 
 # %% trap="15.7" role="more"
-claim("all_reduce in the tables: the smaller of the two fractions",
+claim("smaller of the two ranks' fractions of time in all_reduce",
       min(table(rank)["all_reduce"] for rank in (0, 1)), above=0.25)
-claim("compute bars of rank 0: their sum, divided by their union",
+claim("sum of rank 0's compute bars, divided by the length of their union",
       in_all / covered(spans), above=1.5)
-claim("replayed steps with transfers: time as a fraction of the recorded "
-      "time", (without + sent_for) / whole, expected=1, within=0.03)
+claim("time of the replayed steps with transfers, as a fraction of the "
+      "recorded time", (without + sent_for) / whole, expected=1,
+      within=0.03)
 
 # %% [markdown] trap="15.7" role="more"
 # **Clocks.** Both processes here read the same clock, but two machines read different
@@ -2136,8 +2144,8 @@ apart = sorted(b - a for a, b in zip(ends(0), ends(1, ahead=20)))
 offset = (apart[1] + apart[2]) / 2               # the middle one
 
 # %% trap="15.7" role="more"
-claim("clocks 20 ms apart: ms estimated from the ends of the collectives",
-      offset, expected=20, within=2)
+claim("estimated ms between clocks that are 20 ms apart, from the ends of "
+      "the collectives", offset, expected=20, within=2)
 
 # %% [markdown] trap="15.7" role="more"
 # **Launched, but not overlapped.** A collective called with `async_op=True` can run
@@ -2162,7 +2170,7 @@ at_once, in_the_end = buckets(True), buckets(False)
 
 # %% trap="15.7" role="more"
 draw_lanes({"compute, waits at once": at_once[0], "its network": at_once[1],
-            "compute, waits in the end": in_the_end[0],
+            "compute, waits at the end": in_the_end[0],
             "its network ": in_the_end[1]},
            title="Simulated: one line decides which sends are hidden",
            alt="Four lanes. Above, backward and send take turns. Below, "
@@ -2176,10 +2184,10 @@ def sticks_out(lanes):
     return covered(compute + network) - covered(compute)
 
 # %% trap="15.7" role="more"
-claim("exposed ms if the step waits for each sum at once",
-      sticks_out(at_once), expected=8)
-claim("exposed ms if the step waits at the end", sticks_out(in_the_end),
-      expected=2)
+claim("ms of sending that nothing hides, if the step waits for each sum "
+      "at once", sticks_out(at_once), expected=8)
+claim("ms of sending that nothing hides, if the step waits at the end",
+      sticks_out(in_the_end), expected=2)
 
 # %% [markdown] trap="15.7" role="more"
 # **Tiny kernels.** Python needs a few microseconds to launch a kernel. If a kernel takes
@@ -2210,10 +2218,9 @@ draw_lanes({"Python": python, "GPU": gpu}, unit="µs",
            "short kernels have long gaps between them.")
 
 # %% trap="15.7" role="more"
-claim("tiny kernels: fraction of the time for which the GPU is "
-      "idle", idle_gpu,
-      above=0.5)
-claim("kernels twice as fast: fraction of the time saved",
+claim("fraction of the time for which the GPU is idle, with tiny kernels",
+      idle_gpu, above=0.5)
+claim("fraction of the time saved by kernels that are twice as fast",
       1 - end_of[1.0] / end_of[2.0], below=0.05)
 
 # %% trap="15.7" role="exercise" points=4 difficulty=3 minutes=20
@@ -2326,8 +2333,8 @@ hoped = sum(on_paper(seven, copies=8, micro=4).values()) / 1e9
 
 # %% trap="15.8" role="guess"
 guess("15.8",
-      "The plan says 24 GB. How many GB does each GPU need in the first "
-      "step?", unit="GB")
+      "Your plan adds up to 24 GB per GPU. How many GB does each GPU "
+      "really need in the first step?", unit="GB")
 
 # %% [markdown] trap="15.8" role="look"
 # Count what autograd keeps for four sequences in a small Llama:
@@ -2505,7 +2512,8 @@ plot_bars(times, title="Checkpoints and ZeRO-3 save memory and cost time",
           "one sequence are fastest, checkpoints and ZeRO-3 take longer.")
 
 # %% trap="15.8" role="repair"
-claim("seconds per step: checkpoints, divided by micro-batches of one",
+claim("seconds per step with checkpoints, divided by seconds with "
+      "micro-batches of one",
       times["micro 4, checkpoints"] / times["micro 1"], expected=1.25,
       within=0.01)
 
@@ -2543,20 +2551,20 @@ wide_peak = cost(lambda: F.cross_entropy(
 planned = needs(wide, 3)
 
 # %% trap="15.8" role="more"
-claim("weights of the 7B: counted, divided by the formula",
+claim("weights of the 7B model: count divided by the formula's value",
       counted_weights / weights(seven), expected=1)
-claim("bytes kept in a layer: counted, divided by the formula",
+claim("bytes kept in a layer: count divided by the formula's value",
       one_layer / (2 * kept(small)), expected=1)
-claim("bytes of a checkpoint: counted, divided by 2 * width per token",
+claim("bytes of a checkpoint: count divided by 2 * width per token",
       one_input / (2 * 2 * small.width * small.tokens), expected=1)
-claim("state with ZeRO-1 on eight copies, bytes per weight", state_bytes,
+claim("bytes of state per weight, with ZeRO-1 on eight copies", state_bytes,
       expected=2 + 2 + 12 / 8, within=1e-3)
-claim("bytes that the loss adds, divided by 4 per logit",
+claim("bytes that the loss adds: count divided by 4 bytes per logit",
       (kept_bytes(1, loss=True) - kept_bytes(1)) / (
           4 * small.vocab * small.tokens), expected=1, within=1e-3)
-claim("peak of a whole pass: counted, divided by activations and logits",
-      wide_peak / (planned["activations"] + planned["logits"]),
-      below=1.25)
+claim("peak bytes of a whole pass: count divided by planned activations "
+      "and logits",
+      wide_peak / (planned["activations"] + planned["logits"]), below=1.25)
 
 # %% [markdown] trap="15.8" role="more"
 # The last value is above 1, because the backward pass also needs room for the
@@ -2596,8 +2604,8 @@ ranks.run(cut_blocks, True, uses=(over_ranks, summed, entered))
 print("without checkpoints", plain_calls, "with", sent())
 
 # %% trap="15.8" role="more"
-claim("bytes of a cut layer's calls, predicted and on the tape",
-      sum(plain_calls), expected=4 * 8 * 32 * 4)
+claim("bytes on the tape for the calls of a cut layer", sum(plain_calls),
+      expected=4 * 8 * 32 * 4)
 claim("calls of a cut layer with checkpoints", len(sent()), expected=5)
 
 # %% [markdown] trap="15.8" role="more"
@@ -2630,9 +2638,9 @@ tiny_gb = in_gb({"state": 16 * tiny_weights / 16,
 print({name: round(size, 1) for name, size in tiny_gb.items()})
 
 # %% trap="15.8" role="more"
-claim("MFU of the published run, counting whole squares", utilisation(1),
-      expected=published["MFU"], within=0.01)
-claim("GB of the published run, divided by the GB of its card",
+claim("MFU of the published run, with whole squares of attention counted",
+      utilisation(1), expected=published["MFU"], within=0.01)
+claim("estimated GB of the published run, divided by the GB of its card",
       sum(tiny_gb.values()) / published["card, GB"], below=0.9)
 
 # %% [markdown] trap="15.8" role="more"
@@ -2764,13 +2772,13 @@ print(f"counted {once:,}, with checkpoints {twice / once:.3f} times")
 without, with_them = 12.109, 16.128   # seconds of a step, a 7B, 8 A100
 
 # %% role="concept"
-claim("operations: counted, divided by the formula with whole squares",
+claim("operations: count divided by the formula's value with whole squares",
       once / (2 * operations(small, square=1)), expected=1, within=1e-6)
-claim("operations that checkpoints add: counted, divided by the formula",
-      (twice - once) / (2 * repeated(small, square=1)), expected=1,
+claim("operations that checkpoints add: count divided by the formula's "
+      "value", (twice - once) / (2 * repeated(small, square=1)), expected=1,
       within=1e-6)
-claim("a published step: time with checkpoints, divided by without",
-      with_them / without, expected=1.33, within=0.01)
+claim("a published step: time with checkpoints, divided by time without "
+      "checkpoints", with_them / without, expected=1.33, within=0.01)
 
 # %% [markdown] role="concept"
 # The last claim is about [a 7B model on eight A100
@@ -2781,11 +2789,11 @@ claim("a published step: time with checkpoints, divided by without",
 #
 # ### Bytes on a wire
 #
-# The next cell plays an all-reduce among `n` ranks as a ring. Each rank cuts its buffer
-# into `n` pieces and passes one piece on in each step. After `n - 1` steps, each rank has
-# one complete piece (`reduce_scatter`). After `n - 1` more steps, all ranks have all
-# pieces (`all_gather`). This stage's tape records the bytes that go *into* a call; in a
-# ring, each rank sends `2 * (n - 1) / n` times as many bytes.
+# The next cell simulates an all-reduce among `n` ranks as a ring. Each rank cuts its
+# buffer into `n` pieces and passes one piece on in each step. After `n - 1` steps, each
+# rank has one complete piece (`reduce_scatter`). After `n - 1` more steps, all ranks have
+# all pieces (`all_gather`). This stage's tape records the bytes that go *into* a call; in
+# a ring, each rank sends `2 * (n - 1) / n` times as many bytes.
 #
 # Each step also has a latency of `alpha` seconds. With links of `beta` bytes per second,
 # half an all-reduce takes `(n - 1) * (alpha + size / n / beta)`. This is the *alpha-beta
@@ -2816,7 +2824,7 @@ for size in (16e3, 1e6, 14e9):
           f"latency {14 * 5e-6 / t:.0%}")
 
 # %% role="concept"
-claim("sums of a ring: largest distance from the true sum",
+claim("largest distance of a ring's sum from the true sum",
       max((s - sum(eight)).abs().max() for s in ring_sums), below=1e-4)
 claim("values sent by one of eight ranks, divided by the buffer's size",
       numbers_sent / 160, expected=1.75)
@@ -2881,9 +2889,8 @@ played_over = max(abs(over_ideal(p, m) - (p - 1) / m)
                   for p, m in ((2, 4), (4, 4), (4, 16), (8, 8)))
 
 # %% role="concept"
-claim("four played schedules: largest difference from (p - 1) / m",
-      played_over,
-      below=1e-9)
+claim("largest gap between the extra time of four simulated schedules and "
+      "(p - 1) / m", played_over, below=1e-9)
 
 # %% [markdown] role="concept"
 # So a step takes `1 + (p - 1) / m` times as long as without waits, if the stages are
@@ -2951,10 +2958,10 @@ claim("four played schedules: largest difference from (p - 1) / m",
 # **6. With and without activation checkpointing, the first loss is the same to the last
 # digit. What follows?**
 #
-# - [ ] the gradient is also equal :: The gradient is computed through a second run, which
-#   may draw different random numbers.
+# - [ ] the gradients are also equal :: The gradient is computed through a second run,
+#   which may draw different random numbers.
 # - [ ] the buffers are also equal :: The second run changes them a second time.
-# - [x] the first run is equal, but you know nothing about the second run :: Compare
+# - [x] the first runs are equal, but you know nothing about the second run :: Compare
 #   gradients and buffers, with checkpoints and without.
 
 # %% [markdown] role="quiz"
@@ -3029,10 +3036,11 @@ for n in (1, 2, 4, 8):
           f"sum {sum_ms(n):.2f} ms")
 
 # %% role="gpu"
-claim("FLOPs of an eighth of the MLP, divided by FLOPs of the whole",
+claim("FLOPs of an eighth of the MLP, divided by FLOPs of the whole MLP",
       part_flops(8) / part_flops(1), expected=1 / 8)
-claim("time on paper: the sum, divided by the products of an eighth",
-      sum_ms(8) / product_ms(8), expected=0.85, within=0.02)
+claim("time on paper: sum of the outputs, divided by products of an "
+      "eighth of the MLP", sum_ms(8) / product_ms(8), expected=0.85,
+      within=0.02)
 
 # %% role="gpu"
 @gpu_result("15/cut", uses=[cut_mlp, run_mlp],
@@ -3056,9 +3064,10 @@ def of_whole(ranks):
 
 answers_here = gpu_table(
     datasheet(cut_times.device_name),
-    cut_times.asks("half of the MLP over the whole: time", 0.5,
+    cut_times.asks("time of half of the MLP, divided by the whole", 0.5,
                    lambda: of_whole(2), below=0.8),
-    cut_times.asks("an eighth of the MLP over the whole: time", 0.125,
+    cut_times.asks("time of an eighth of the MLP, divided by the whole",
+                   0.125,
                    lambda: of_whole(8), below=0.4))
 answers_here
 

@@ -109,8 +109,8 @@ measured("model.1", before, right=(known - 0.5, known + 0.5))
 # of the number of different letters.
 
 # %% role="concept"
-claim("loss before the first step, minus ln of the number of letters",
-      before - known, below=0.1, above=-0.1)
+claim("loss before the first step minus the logarithm of the number of "
+      "letters", before - known, below=0.1, above=-0.1)
 
 # %% [markdown] role="concept"
 # ## What it costs
@@ -220,11 +220,12 @@ for name, value in found.items():
 # %% role="concept"
 claim("weights hidden from the optimizer", found["hidden weights"],
       expected=0)
-claim("names that the audit finds", len(found["audit"]["missing"]),
-      expected=0)
+claim("trainable weights that the audit finds missing from the optimizer",
+      len(found["audit"]["missing"]), expected=0)
 claim("largest change of a row's logits when other rows change",
       found["moved by neighbours"], below=1e-3)
-claim("waits in a step", found["waits in a step"], above=0)
+claim("times that a step waits for a value from the device",
+      found["waits in a step"], above=0)
 
 # %% [markdown] role="concept"
 # You can compute attention whole or in tiles. `tiled_attention` from exercise 08.4 holds
@@ -264,7 +265,8 @@ plot_lines(range(20), curves, title="Your parts learn as torch's do",
            alt="Two falling curves that coincide.")
 
 # %% role="concept"
-claim("largest difference of the first 20 losses", apart_by, below=1e-3)
+claim("largest difference between your parts' and the stand-ins' first 20 "
+      "losses", apart_by, below=1e-3)
 
 # %% [markdown] role="concept"
 # Two of your answers compute the same gradient in a different way: `ce_from_logits`
@@ -283,9 +285,10 @@ for name, change in ways.items():
     ends[name] = [short.one_step() for _ in range(4)][-1]
 
 # %% role="concept"
-claim("loss 3: by hand minus autograd",
-      ends["by hand"] - curves["yours"][3], below=1e-3, above=-1e-3)
-claim("loss 3: bfloat16 minus float32",
+claim("fourth loss with the gradient by hand minus fourth loss with "
+      "autograd", ends["by hand"] - curves["yours"][3], below=1e-3,
+      above=-1e-3)
+claim("fourth loss in bfloat16 minus fourth loss in float32",
       ends["bfloat16"] - curves["yours"][3], below=0.05, above=-0.05)
 
 # %% [markdown] role="concept"
@@ -313,8 +316,8 @@ best = min(row["valid"] for row in run.log())
 measured("model.10", best, right=(0.85 * best, 1.15 * best))
 
 # %% role="concept"
-claim("lowest validation loss, minus the loss before the first step",
-      best - before, below=-0.5)
+claim("lowest validation loss minus the validation loss before the first "
+      "step", best - before, below=-0.5)
 
 # %% [markdown] role="concept"
 # What would the curve have shown if one of these parts were wrong? It would have shown
@@ -344,9 +347,9 @@ in_one_go = list(unbroken.run())
 
 # %% role="concept"
 claim("step of the checkpoint", at, expected=4)
-claim("is every weight the same, to the bit", torch.equal(
-    apart.weights(resumed.model), apart.weights(unbroken.model)),
-      expected=True)
+claim("is every weight the same as in the unbroken run, to the bit",
+      torch.equal(apart.weights(resumed.model),
+                  apart.weights(unbroken.model)), expected=True)
 claim("entries of the resumed run's log", len(resumed.log()), expected=3)
 
 # %% [markdown] role="concept"
@@ -374,9 +377,9 @@ measured("model.5", sent / count, right=(3, 8))
 
 # %% role="concept"
 gap = pair[0]["weights"] - apart.weights(alone.model)
-claim("largest difference of a weight between two ranks and one",
+claim("largest difference of a weight between two ranks and one process",
       gap.abs().max(), below=1e-4)
-claim("are both ranks the same, to the bit",
+claim("are the weights of both ranks the same, to the bit",
       torch.equal(pair[0]["weights"], pair[1]["weights"]), expected=True)
 
 # %% [markdown] role="concept"
@@ -391,9 +394,9 @@ shards = parts.reshard(state, 2)
 back = parts.reshard(shards, 1)[0]
 
 # %% role="concept"
-claim("largest difference after two updates with DDP",
-      (both[0] - one).abs().max(), below=1e-5)
-claim("does the state come back from its shards",
+claim("largest difference of a weight after two updates, between DDP and "
+      "one process", (both[0] - one).abs().max(), below=1e-5)
+claim("is the state the same after it is cut into shards and put together",
       all(torch.equal(back[name], state[0][name]) for name in back),
       expected=True)
 
@@ -446,7 +449,7 @@ with torch.no_grad():
 measured("model.6", work[False] / work[True], right=(25, 75))
 
 # %% role="concept"
-claim("largest difference of a logit, with and without the cache",
+claim("largest difference between the logits with and without the cache",
       (torch.cat(stepwise, 1) - whole).abs().max(), below=1e-3)
 
 # %% [markdown] role="concept"
@@ -489,8 +492,8 @@ losses = {"before": adapters.loss_of(lora, tests).item()}
 measured("model.7", 100 * share, right=(6, 15))
 
 # %% role="concept"
-guess("model.11", "By how much does the loss on promises that it has not "
-      "seen fall?", unit="nats per letter")
+guess("model.11", "By how much does the loss fall on promises that the "
+      "adapter has not seen?", unit="nats per letter")
 
 # %% role="concept"
 adapters.tune(lora, lessons, epochs=2)
@@ -510,11 +513,11 @@ plot_bars(losses, title="The adapter learns, and merges without loss",
               "three are equal.")
 
 # %% role="concept"
-claim("loss of the second text after tuning, minus before",
+claim("loss on the second text after tuning minus its loss before tuning",
       losses["tuned"] - losses["before"], below=0)
-claim("change of the loss by merging",
+claim("absolute change of the loss when the adapter is merged",
       abs(losses["merged"] - losses["tuned"]), below=1e-3)
-claim("change of the loss by saving and loading",
+claim("absolute change of the loss when the adapter is saved and loaded",
       abs(losses["read back"] - losses["tuned"]), below=1e-6)
 
 # %% [markdown] role="concept"
@@ -610,11 +613,12 @@ plot_bars({name: size / 1e6 for name, (size, _) in sizes.items()},
 full = sizes["float32"][1]
 claim("loss in 8 bits minus loss in float32", sizes["8 bits"][1] - full,
       below=0.005)
-claim("batches on which ONNX differs", len(off), expected=0)
+claim("batches, of two, on which the ONNX program differs", len(off),
+      expected=0)
 
 # %% [markdown] role="concept"
-# In this corner of a matrix, about half of the weights are zero: the weights that were
-# closest to zero.
+# In this corner of a matrix, pruning has set about half of the weights to zero, namely
+# the weights that were closest to zero.
 
 # %% role="concept"
 left = small_ones["half pruned"].model.blocks[0].up.weight[:12, :24] != 0
