@@ -3487,7 +3487,7 @@ guess("09.12", "What is the norm of the whole gradient after clipping?",
 plot_bars({"whole gradient": norm, "rank 0 believes": own[0][0],
            "rank 1 believes": own[1][0],
            "whole, once both clip to 0.1": own[0][1].norm().item()},
-          title="Both ranks clip to 0.1, and the whole norm is 0.14",
+          title="Both ranks clip to 0.1, and the whole norm stays above it",
           xlabel="norm of the gradient",
           alt="Four bars. The whole gradient is the longest; each rank "
               "computes a smaller norm, over its own part. After clipping "
