@@ -681,8 +681,8 @@ plot_lines([k / 10 for k in range(11)], walks,
                "Mixup rises more evenly and ends lower.")
 
 # %% role="concept"
-claim("second class's probability: rise from 0.3 to 0.7 of the way, with "
-      "Mixup divided by without",
+claim("from 0.3 to 0.7 of the way: rise in probability with Mixup divided "
+      "by rise without Mixup",
       (walks["with Mixup"][7] - walks["with Mixup"][3])
       / (walks["without Mixup"][7] - walks["without Mixup"][3]), below=0.9)
 
@@ -884,8 +884,8 @@ claim("mean entropy of the label of a blend of two classes, all weights "
       expected=0.5, within=0.005)
 claim("training loss with soft labels, mean of the last 200 steps", late,
       above=0.45)
-claim("training loss of the last 200 steps: with argmax divided by with "
-      "soft labels",
+claim("last 200 steps: training loss with argmax divided by training loss "
+      "with soft labels",
       hard_late / late, below=0.7)
 
 # %% trap="06.2" role="exercise" points=3 difficulty=2 minutes=15
@@ -1954,8 +1954,8 @@ claim("labels from a die, split by rows: accuracy lost with three times "
 claim("accuracy on test rows minus accuracy on new digits, split by rows",
       true_rows - new_rows,
       above=0)
-claim("gap between accuracy on test rows and on new digits: split by "
-      "originals minus by rows",
+claim("gap between accuracy on test rows and new digits: split by "
+      "originals minus split by rows",
       (true_groups - new_groups) - (true_rows - new_rows), below=0)
 claim("accuracy on new digits: split by rows minus split by originals",
       new_rows - new_groups, above=-0.05)
@@ -2226,9 +2226,9 @@ finder = stroke_finder(changed)
 # %% trap="06.9" role="guess"
 guess("06.9",
       "Take a test image as it is, and mirror only its mask. Some stroke "
-      "pixels of the image are background in the mirrored mask. On average, "
-      "what probability of a stroke does the network predict for these "
-      "pixels?", unit="%")
+      "pixels of the image are background in the mirrored mask. On "
+      "average, what probability of a stroke does the network predict for "
+      "these pixels?", unit="%")
 
 # %% trap="06.9" role="look"
 test_images = x_test.view(-1, 8, 8)
@@ -2526,7 +2526,8 @@ better = (accuracy(dealt_net, x_test, y_test)
           - accuracy(copied_net, x_test, y_test))
 
 # %% trap="06.10" role="repair"
-claim("test accuracy: rows dealt out minus each worker reads all rows",
+claim("test accuracy with rows dealt out minus test accuracy when each "
+      "worker reads all rows",
       better, above=0.01)
 
 # %% [markdown] trap="06.10" role="repair"
