@@ -2169,18 +2169,21 @@ least = sheet.least_us(0, image_bytes * (2 + 1 + 1 + 1))
 # %% role="gpu"
 answers = gpu_table(
     sheet,
-    norms.asks("fused LayerNorm over a copy: time", 1,
+    norms.asks("time of the fused LayerNorm divided by time of a copy", 1,
                lambda: over("fused", "copy"), below=1.5),
-    norms.asks("by hand over fused: time",
+    norms.asks("time of LayerNorm by hand divided by time of the fused "
+               "LayerNorm",
                moved["by_hand"] / moved["fused"],
                lambda: over("by hand", "fused"), above=2),
-    norms.asks("by hand over fused: memory on top",
+    norms.asks("extra memory of LayerNorm by hand divided by extra memory "
+               "of the fused LayerNorm",
                counted["by_hand"].peak / counted["fused"].peak,
                lambda: norms.value("peak_mb", form="by hand")
                / norms.value("peak_mb", form="fused"), above=1.5),
-    orders.asks("BatchNorm and ReLU, contiguous: us", least,
+    orders.asks("microseconds for BatchNorm and ReLU, contiguous", least,
                 lambda: order_us("contiguous"), above=0.8 * least),
-    orders.asks("channels_last over contiguous: time", "1: equal bytes",
+    orders.asks("time with channels_last divided by time with contiguous "
+                "images", "1: equal bytes",
                 lambda: order_us("channels_last") / order_us("contiguous"),
                 below=2))
 answers

@@ -2953,15 +2953,19 @@ def over(part, other):
 # %% role="gpu"
 answers = gpu_table(
     datasheet(feeding.device_name),
-    feeding.asks("copy of a batch, floats over bytes: time", times_bytes,
+    feeding.asks("time to copy a batch of floats divided by time to copy "
+                 "it as bytes", times_bytes,
                  over("copy floats", "copy bytes"), above=2.5),
-    feeding.asks("augmentation on the device, images over batch: time",
+    feeding.asks("time to augment on the device: image by image divided "
+                 "by whole batch",
                  "more: 128 times the operations",
                  over("augment images", "augment batch"), above=5),
-    feeding.asks("augmentation of a batch over a training step: time",
+    feeding.asks("time to augment a batch divided by time of a training "
+                 "step",
                  "a fraction: a few passes over the pixels",
                  over("augment batch", "step"), below=0.5),
-    feeding.asks("one CPU worker over a training step: time an image",
+    feeding.asks("time per image: one CPU worker divided by a training "
+                 "step",
                  "more: one worker cannot keep up",
                  over("one CPU worker", "step"), above=1))
 answers

@@ -970,7 +970,7 @@ claim("number of layers that train in the first epoch",
 # head's rate, or trains at the same rate. Afterwards you put the old head back and also
 # test the old digits.
 #
-# A fine-tuning guide says: "A body that learns as fast as its head forgets what it knew
+# A fine-tuning guide says: "If a body learns as fast as its head, it forgets what it knew
 # and also does worst on the new task."
 
 # %% trap="07.3" role="break"
@@ -2740,16 +2740,19 @@ sheet = datasheet(switches.device_name)
 # %% role="gpu"
 answers = gpu_table(
     sheet,
-    switches.asks("half, last over fp32, first: time",
+    switches.asks("time in 16 bits, channels last, divided by time in 32 "
+                  "bits, channels first",
                   sheet.fp32_tflops / sheet.half_tflops,
                   lambda: over("half, last", "fp32, first"), below=0.7),
-    switches.asks("16 bits: channels last over first: time",
+    switches.asks("time in 16 bits: channels last divided by channels "
+                  "first",
                   "1: the same FLOPs and bytes",
                   lambda: over("half, last", "half, first"), below=1.1),
-    switches.asks("benchmark over none: time", "1 or less",
+    switches.asks("time with cudnn.benchmark divided by time without it",
+                  "1 or less",
                   lambda: over("half, last, benchmark", "half, last"),
                   below=1.2),
-    throughput.asks("training, images a second",
+    throughput.asks("images per second in training",
                     sheet.half_tflops * 1e12 / training,
                     lambda: throughput.value("images_s", step="training"),
                     below=sheet.half_tflops * 1e12 / training))

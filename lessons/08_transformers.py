@@ -4070,31 +4070,38 @@ def times(what, than):
 
 sheet = datasheet(attention.device_name)         # FLOPs of both products:
 least = sheet.least_us(4 * 16 * 8192**2 * 128, 0) / 1e3        # in ms
-ours = (one_head.asks("our kernel, one head: ms, FLOPs at full rate",
+ours = (one_head.asks("milliseconds of our kernel for one head, predicted "
+                      "from FLOPs at full rate",
                       least / 16, lambda: one_head.value("ms", form="ours"),
                       above=0.9 * least / 16),
-        one_head.asks("our kernel: gap to float64, half a step at 4",
+        one_head.asks("difference of our kernel from float64, predicted "
+                      "as half a 16-bit step at 4",
                       2**-9, lambda: one_head.value("gap", form="ours"),
                       below=1e-2))
 
 # %% role="gpu"
 answers = gpu_table(
     sheet,
-    attention.asks("math, 8,192 over 4,096 tokens: memory on top", 4,
+    attention.asks("extra memory with math: 8,192 tokens divided by 4,096 "
+                   "tokens", 4,
                    lambda: doubled("math"), above=3.5),
-    attention.asks("flash, the same", 2, lambda: doubled("flash"),
+    attention.asks("extra memory with flash: 8,192 tokens divided by "
+                   "4,096 tokens", 2, lambda: doubled("flash"),
                    below=2.5),
-    attention.asks("math over flash: time", "above 1: traffic",
+    attention.asks("time with math divided by time with flash",
+                   "above 1: traffic",
                    lambda: ms("math") / ms("flash"), above=1.5),
-    attention.asks("flash: ms, FLOPs at full rate", least,
+    attention.asks("milliseconds of flash, predicted from FLOPs at full "
+                   "rate", least,
                    lambda: ms("flash"),
                    "FlashAttention-2 reaches 35 % of an H100 "
                    "(arXiv 2407.08608, abstract)", above=0.9 * least),
     *ours,
-    addresses.asks("stride 8 over stride 1: time",
+    addresses.asks("time at stride 8 divided by time at stride 1",
                    stride_bytes(8) / stride_bytes(1),
                    lambda: times("stride 8", "stride 1"), above=2),
-    addresses.asks("ten small operations over one: time", 10,
+    addresses.asks("time of ten small operations divided by time of one",
+                   10,
                    lambda: times("ten small", "one small"), above=4))
 answers
 
