@@ -370,11 +370,11 @@ padding_moves = {
 print({name: f"{moved:.2f}" for name, moved in padding_moves.items()})
 
 # %% role="concept"
-claim("change of the first row's output when other rows are padded, with "
-      "BatchNorm",
+claim("BatchNorm: change of the first row's output when other rows are "
+      "padded",
       padding_moves["BatchNorm"], above=0.3)
-claim("change of the first row's output when other rows are padded, with "
-      "LayerNorm",
+claim("LayerNorm: change of the first row's output when other rows are "
+      "padded",
       padding_moves["LayerNorm"], expected=0)
 
 # %% role="concept" tags=["plumbing"]
@@ -1125,7 +1125,7 @@ draw_grids({"who drops": torch.tensor([acts["train"], acts["eval"]]).T},
                "units only in train mode.")
 
 # %% trap="05.3" role="look"
-claim("number of the six ways that drop units in eval mode",
+claim("how many of the six ways drop units in eval mode",
       sum(acts["eval"]),
       expected=3)
 
@@ -1368,12 +1368,13 @@ plot_lines(range(1, 21), sizes, logy=True, xlabel="linear layer",
                "about a millionth.")
 
 # %% role="concept"
-claim("mean square after twenty linear layers, weights of variance 1/n",
+claim("mean square after twenty linear layers with weights of variance 1/n",
       sizes["1/n"][-1], above=0.3,
       below=3)
-claim("mean square after twenty linear layers, weights of variance 2/n",
+claim("mean square after twenty linear layers with weights of variance 2/n",
       sizes["2/n"][-1], above=1e5)
-claim("mean square after twenty linear layers, weights of variance 0.5/n",
+claim("mean square after twenty linear layers with weights of variance "
+      "0.5/n",
       sizes["0.5/n"][-1],
       below=1e-5)
 
@@ -1399,14 +1400,16 @@ for name, (forward, backward) in grows.items():
     print(f"{name:11}  forward x {forward:.2f}   backward x {backward:.2f}")
 
 # %% role="concept"
-claim("growth of the gradient's mean square, variance 1 / fan-in",
+claim("growth of the gradient's mean square with weights of variance 1 / "
+      "fan-in",
       grows["1 / fan-in"][1], expected=8, within=0.5)
-claim("growth of the signal's mean square, variance 1 / fan-out",
+claim("growth of the signal's mean square with weights of variance 1 / "
+      "fan-out",
       grows["1 / fan-out"][0], expected=1 / 8, within=0.01)
-claim("growth of the signal's mean square, Xavier's variance",
+claim("growth of the signal's mean square with Xavier's weights",
       grows["Xavier"][0],
       expected=2 * 64 / 576, within=0.02)
-claim("growth of the gradient's mean square, Xavier's variance",
+claim("growth of the gradient's mean square with Xavier's weights",
       grows["Xavier"][1],
       expected=2 * 512 / 576, within=0.1)
 
@@ -1483,7 +1486,7 @@ print(f"tanh, saturated with He: {saturated:.2%}")
 measured("05.4", 0)
 
 # %% trap="05.4" role="look"
-claim("fraction of the tenth layer's outputs beyond 0.99, tanh with He's "
+claim("fraction of saturated outputs in the tenth layer, tanh with He's "
       "weights", saturated,
       below=0.01)
 
@@ -1642,7 +1645,7 @@ claim("ReLU, SGD at a rate of 0.03: accuracy with He's weights minus "
 first = (last_layer(torch.tanh, he, depth=1).abs() > 0.99).float().mean()
 
 # %% trap="05.4" role="more"
-claim("fraction of the first layer's outputs beyond 0.99, tanh with He's "
+claim("fraction of saturated outputs in the first layer, tanh with He's "
       "weights", first,
       expected=0.06, within=0.01)
 
@@ -1823,8 +1826,8 @@ claim("accuracy of torch's averaged model with copied "
 # %% trap="05.5" role="more"
 claim("accuracy of the trained model", read["student"],
       above=0.93)
-claim("batches that the averaged model's BatchNorm has "
-      "seen", seen, expected=0)
+claim("number of batches that the averaged model's BatchNorm has seen",
+      seen, expected=0)
 claim("accuracy of the averaged weights with the statistics of the batch",
       by_batch, above=0.94)
 
@@ -2107,7 +2110,8 @@ for name, c in counted.items():
 
 # %% role="gpu"
 small = torch.randn(32, 64)
-claim("largest difference between LayerNorm by hand and fused",
+claim("largest difference between LayerNorm by hand and the fused "
+      "LayerNorm",
       (by_hand(small) - fused(small)).abs().max(), below=1e-5)
 claim("bytes moved by LayerNorm by hand divided by bytes moved by the "
       "fused LayerNorm",

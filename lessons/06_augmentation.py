@@ -1231,7 +1231,7 @@ print(f"state_dict(): lowest {lowest:.3f}, last {last:.3f}, "
 measured("06.4", 8 - sum(shares.values()), right=(2, 2))
 
 # %% trap="06.4" role="look"
-claim("number of the eight ways that keep the model's own tensors",
+claim("how many of the eight ways keep the model's own tensors",
       sum(shares.values()),
       expected=6)
 
@@ -2896,10 +2896,11 @@ times_bytes = augment(u).nbytes / u[..., :224, :224].nbytes
 print(orders, f"floats over bytes: {times_bytes:.0f}")
 
 # %% role="gpu"
-claim("number of operations on a whole batch: 16 images divided by 2 "
-      "images",
+claim("operations on a whole batch: number for 16 images divided by number "
+      "for 2 images",
       orders["batch", 16] / orders["batch", 2], expected=1)
-claim("number of operations image by image: 16 images divided by 2 images",
+claim("operations image by image: number for 16 images divided by number "
+      "for 2 images",
       orders["images", 16] / orders["images", 2], above=7)
 claim("bytes of the crops as floats divided by their bytes as uint8",
       times_bytes,

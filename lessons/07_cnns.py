@@ -666,7 +666,8 @@ print("fields:", *(field for field, _ in steps))
 print("ResNet-50:", walk(main_path(resnet50))[0], "pixels")
 
 # %% trap="07.2" role="folklore"
-claim("width of the receptive field after the pooling, up from 9 pixels",
+claim("width of the receptive field after the pooling, in pixels, up from "
+      "9",
       steps[1][0],
       expected=10)
 claim("width of the receptive field after one more 3x3 layer, in pixels",
@@ -1043,8 +1044,8 @@ plot_bars({**{f"new, {p}": s for p, s in new.items()},
               "the old digits, the order is reversed.")
 
 # %% trap="07.3" role="look"
-claim("new digits: accuracy with one rate for all minus accuracy with a "
-      "frozen body",
+claim("new digits: accuracy with the body at the head's rate minus "
+      "accuracy with a frozen body",
       new["one rate"] - new["frozen"], above=0.08)
 
 # %% [markdown] trap="07.3" role="look"
@@ -1052,8 +1053,8 @@ claim("new digits: accuracy with one rate for all minus accuracy with a "
 # bars show the cost:
 
 # %% trap="07.3" role="look"
-claim("old digits: accuracy with a frozen body minus accuracy with one "
-      "rate for all",
+claim("old digits: accuracy with a frozen body minus accuracy with the "
+      "body at the head's rate",
       old["frozen"] - old["one rate"], above=0.08)
 
 # %% [markdown] trap="07.3" role="why"
@@ -1102,14 +1103,14 @@ print(f"body and head at 0.3: new {hot_new:.2f}   old {hot_old:.2f}")
 # %% trap="07.3" role="more"
 claim("old digits: accuracy with a rate of 0.3 for body and head",
       hot_old, below=0.6)
-claim("new digits: accuracy with one rate of 0.3 minus accuracy with one "
-      "rate of 0.01",
+claim("new digits: accuracy with body and head at 0.3 minus accuracy with "
+      "body and head at 0.01",
       hot_new - new["one rate"], below=-0.05)
-claim("new digits: accuracy with one rate for all minus accuracy with a "
-      "hundredth for the body",
+claim("new digits: accuracy at the head's rate minus accuracy at a "
+      "hundredth of the head's rate",
       new["one rate"] - new["a hundredth"], above=0.05)
-claim("new digits: accuracy with a tenth for the body minus accuracy with "
-      "a frozen body",
+claim("new digits: accuracy at a tenth of the head's rate minus accuracy "
+      "with a frozen body",
       new["a tenth"] - new["frozen"], above=0.05)
 
 # %% [markdown] trap="07.3" role="folklore"
@@ -1462,7 +1463,8 @@ claim("layers whose output has channels last, with only the model "
 # for tensor cores and 16 bits.
 
 # %% trap="07.5" role="more"
-claim("number of values that differ between the batch before and after",
+claim("number of the batch's values that change when the channels are "
+      "moved",
       (batch != back).sum(),
       expected=0)
 claim("stride of the channel axis before the channels were moved",
@@ -2145,7 +2147,8 @@ claim("accuracy with permute in both training and serving",
 # test with fifty seeds, it was worse once, by 0.6 percentage points.
 
 # %% trap="07.9" role="more"
-claim("accuracy with permute in both minus accuracy with reshape in both",
+claim("in both training and serving: accuracy with permute minus accuracy "
+      "with reshape",
       share["permute"] - consistent, above=-0.02)
 claim("second value of channel 0 by reshape, which is from pixel 0",
       tiny.reshape(1, 3, 2, 2)[0, 0, 0, 1], expected=1)

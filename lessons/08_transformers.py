@@ -1586,7 +1586,7 @@ size = {n: cost(lambda: tiled(*tokens(n, device="meta"))).peak
 # %% trap="08.4" role="more"
 claim("largest difference between the formula and torch's attention", gap,
       below=1e-4)
-claim("attention by the formula: bytes in use with 2,048 tokens divided by "
+claim("attention by formula: bytes in use with 2,048 tokens divided by "
       "bytes with 1,024 tokens",
       kept["written out"][-1] / kept["written out"][-2], expected=4,
       within=0.2)
@@ -2569,8 +2569,8 @@ mha = nn.MultiheadAttention(64, 4, dropout=0.1, batch_first=True).eval()
 gaps["MHA"] = (mha(x, x, x)[0] - mha(x, x, x)[0]).abs().max().item()
 
 # %% trap="08.9" role="repair"
-claim("dropout by the module's mode, and MHA: largest difference of two "
-      "calls in eval mode",
+claim("dropout by the module's mode, and MHA: largest difference between "
+      "two calls in eval mode",
       max(gaps["ByMode"], gaps["MHA"]), expected=0)
 
 # %% [markdown] trap="08.9" role="more" topics="the root of 2p, and the grad mode · axes without a transpose"
@@ -2580,8 +2580,8 @@ claim("dropout by the module's mode, and MHA: largest difference of two "
 # %% trap="08.9" role="more"
 claim("square root of 2p minus the measured relative difference",
       math.sqrt(2 * 0.1) - difference, expected=0, within=0.08)
-claim("dropout by the grad mode: largest difference of two calls in eval "
-      "mode with gradients",
+claim("dropout by the grad mode: largest difference between two calls in "
+      "eval mode with gradients",
       gaps["ByGrad"], above=0.01)
 
 # %% [markdown] trap="08.9" role="more"
@@ -3429,9 +3429,9 @@ for kind, rope in (("sinusoids", False), ("RoPE", True)):
     print(kind, {n: f"{share:.2f}" for n, share in reached[kind].items()})
 
 # %% role="concept"
-claim("lower accuracy of the two models on rows of 16, the trained length",
+claim("accuracy of the worse model on rows of 16, the trained length",
       min(reached[kind][16] for kind in reached), above=0.95)
-claim("higher accuracy of the two models at the end of rows of 256, where "
+claim("accuracy of the better model at the end of rows of 256, where "
       "guessing has 0.125",
       max(reached[kind][256] for kind in reached), below=0.5)
 
@@ -3753,9 +3753,11 @@ turing, ampere, hopper = table
 # %% role="concept"
 claim("number of tensor-core instructions for sm_75", turing.tensor_cores,
       expected=0)
-claim("number of tensor-core instructions, the smaller of sm_80 and sm_90",
+claim("number of tensor-core instructions for sm_80 or sm_90, whichever "
+      "has fewer",
       min(ampere.tensor_cores, hopper.tensor_cores), above=1)
-claim("number of spills: sm_75 minus the larger of sm_80 and sm_90",
+claim("spills for sm_75 minus spills for sm_80 or sm_90, whichever has "
+      "more",
       turing.spills - max(ampere.spills, hopper.spills), above=100)
 
 # %% [markdown] role="concept"
