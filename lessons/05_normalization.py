@@ -2105,7 +2105,7 @@ reads = {"by_hand": 5, "fused": 1}
 moved = {name: reads[name] + c.written / x.nbytes
          for name, c in counted.items()}
 for name, c in counted.items():
-    print(f"{name}: {c.orders} orders, {moved[name]:.2f} times x is read "
+    print(f"{name}: {c.orders} launches, {moved[name]:.2f} times x is read "
           f"or written, {c.peak / x.nbytes:.2f} copies exist at a time")
 
 # %% role="gpu"

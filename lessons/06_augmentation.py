@@ -2719,7 +2719,7 @@ claim("columns chosen on all rows: excess score with 300 patients divided "
 # %% role="concept"
 draw_line({leak: [(*sorted(pair), f"{pair[0] - pair[1]:+.0f}")]
            for leak, pair in few.items()},
-          unit="% right with 40 patients, new patients to test",
+          unit="accuracy in % with 40 patients: new patients, test rows",
           title="A column made from the label misleads most",
           alt="One bar per leak, from the score on new patients to the "
               "score on the test rows. The bar for a target in a column is "

@@ -2302,7 +2302,7 @@ falling = train(fresh, fresh_optimizer)
 plot_lines(range(201), {"head last": stuck, "optimizer last": falling,
                         "head last, body free": free_losses},
            xlabel="step", ylabel="loss on the new digits",
-           title="Made before the head, the optimizer misses it",
+           title="An optimizer made before the head misses it",
            alt="Loss over 200 steps. With the body frozen and the head put "
                "in last, the loss is a level line. With the optimizer made "
                "last, the loss falls. It falls most with the body free, "

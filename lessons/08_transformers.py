@@ -1450,7 +1450,7 @@ plot_bars(
      for k, name in enumerate(("written out", "tiled"))
      for n in (4096, 8192)},
     xlabel="MB moved",
-    title="Tiles move a quarter, but also grow fourfold",
+    title="In tiles, traffic is a quarter but also grows fourfold",
     alt="Four bars. Written out, 8,192 tokens move four times the bytes of "
         "4,096 tokens. In tiles, both bars are a quarter as long, and "
         "again 8,192 tokens move four times the bytes.")
@@ -2187,7 +2187,7 @@ guess("08.8",
 x = torch.empty(4096, device="meta", dtype=torch.float16)
 chain = cost(lambda: gelu(x))
 fused = cost(lambda: F.gelu(x, approximate="tanh"))
-# nine orders write a tensor each; four of them read two, five one
+# nine kernels write a tensor each; four of them read two, five one
 travel = 9 + 4 * 2 + 5
 times = {name: [predicted(2**n, *args) for n in range(12, 29, 2)]
          for name, args in (("chain", (chain.orders, travel)),
