@@ -838,9 +838,9 @@ claim("loss of post-norm minus the median of three pre-norm losses, all at "
 
 # %% [markdown] trap="05.2" role="more" topics="nets that stay stuck · the numbers · what the last norm is for"
 # How high a rate pre-norm tolerates depends on the width. At a rate of 0.007, nets four
-# times as wide often stay stuck near the loss of guessing, and even a single net of width
-# 32 may stay stuck. That is why the bar for pre-norm shows the middle of three nets, and
-# the bar for warm-up the best of three. Here are the losses:
+# times as wide often stay stuck near the loss of guessing, and sometimes even a net of
+# width 32 does. That is why the bar for pre-norm shows the middle of three nets, and the
+# bar for warm-up the best of three. Here are the losses:
 
 # %% trap="05.2" role="more"
 claim("loss of post-norm after 50 steps at a rate of 0.007, where guessing "
@@ -856,10 +856,10 @@ claim("loss of pre-norm without the final norm layer, at a rate of 0.007",
 
 # %% [markdown] trap="05.2" role="more"
 # The pre-norm stream grows as layers add to it. At any depth, a final norm layer brings
-# the stream back to size one. This matters if large values do harm. The last link of this
-# trap is about a model that produced NaN in mixed precision without a final norm layer.
-# In torch, `norm_first=True` does not add a final norm layer, so pass one to
-# `nn.TransformerEncoder` as `norm=`.
+# the stream back to size one. The final norm layer matters if large values do harm. The
+# last link of this trap is about a model that produced NaN in mixed precision without a
+# final norm layer. In torch, `norm_first=True` does not add a final norm layer, so pass
+# one to `nn.TransformerEncoder` as `norm=`.
 
 # %% trap="05.2" role="more"
 def stream_sizes(norm_first):
@@ -1684,7 +1684,7 @@ def gain_for(act) -> float:
     # END SOLUTION
 
 # %% [markdown] trap="05.4" role="hint"
-# 1. You need only one number: how large the output of `act` is, on average, for the inputs of a layer at the start.
+# 1. You need only one number: how large the output of `act` is, on average, for the inputs that a layer gets at the start of training.
 # 2. Draw many numbers from N(0, 1). With a thousand numbers, the result can be off by more than 2 %. With a million numbers, it is not, unless `act` grows very steeply.
 # 3. The gain is one over the root of the mean square. Take the mean square, not the variance, and build no graph.
 
@@ -2013,7 +2013,7 @@ claim("fraction of the gradient left after 50 tanh steps with an "
 # **2. You want fresh running statistics for new images. You run them through the model**
 #
 # - [ ] in eval mode, so that nothing else changes :: Then nothing changes at all, because the statistics move only in train mode.
-# - [x] with the norm layers in train mode, under no_grad, and dropout off :: The norm layers measure, no graph is kept, and no dropout adds noise to their inputs.
+# - [x] with the norm layers in train mode, under no_grad, and dropout off :: The norm layers collect new statistics, no graph is kept, and no dropout adds noise to their inputs.
 # - [ ] in train mode with the optimizer at rate 0 :: The running statistics do move, but the backward pass is wasted, and dropout is on.
 
 # %% [markdown] role="quiz"
@@ -2029,7 +2029,7 @@ claim("fraction of the gradient left after 50 tanh steps with an "
 # outputs. What do you search the code for?**
 #
 # - [x] `F.dropout` without `training=`, and `dropout_p=` in attention calls :: A function does not know the mode unless you pass it.
-# - [ ] a missing `no_grad()` :: `no_grad()` keeps autograd from building a graph, and makes nothing less random. (`eval()` does not switch gradients off, either.)
+# - [ ] a missing `no_grad()` :: `no_grad()` keeps autograd from building a graph, but does not make anything less random. (`eval()` does not switch gradients off, either.)
 # - [ ] BatchNorm layers, which never settle :: In eval mode, they use stored statistics, so the same input returns the same output.
 
 # %% [markdown] role="quiz"
@@ -2197,7 +2197,7 @@ answers
 # LayerNorm by hand takes more than four times as long as the fused LayerNorm. Both times
 # are close to what the bytes predict. But BatchNorm with ReLU takes 2.7 times as long as
 # its bytes require. With `channels_last`, the pair takes a fifth less time, although it
-# moves as many bytes. A copy reaches only 84 % of the datasheet's bandwidth, which
+# moves just as many bytes. A copy reaches only 84 % of the datasheet's bandwidth, which
 # explains a small part of the gap. The bytes set the least time that a kernel can take,
 # and only a measurement shows how much longer it takes.
 #

@@ -83,14 +83,14 @@ claim("accuracy on training digits minus accuracy on test digits, 1,280 "
 
 # %% [markdown] role="concept"
 # So the first remedy is more data. The other remedies are for cases in which you cannot
-# get any.
+# get more data.
 #
 # ## Two learning curves: training loss and validation loss
 #
 # Before you choose a remedy, find out whether overfitting is your problem. Plot the loss
 # on the training rows and on held-out *validation* rows over the steps of training, and
-# plot the accuracy next to the two losses. A pattern of the two curves can have several
-# causes, and the table's last column says how to tell them apart.
+# plot the accuracy next to the two losses. The same pattern of the two curves can have
+# several causes, and the table's last column says how to tell them apart.
 #
 # | training loss | validation loss | what it may be | what to do next |
 # |---|---|---|---|
@@ -1636,7 +1636,7 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
 # %% [markdown] trap="06.5" role="hint"
 # 1. Inside the loop, `select` and `fit` get the same rows, all rows outside the fold.
 # 2. Let `inside = folds == fold`. Then `select` and `fit` get the rows that `~inside` keeps, and the model predicts `x[inside][:, columns]`.
-# 3. Count the right rows over all folds and divide once, because folds can differ in size.
+# 3. Count the correctly classified rows over all folds and divide once, because folds can differ in size.
 
 # %% [markdown] trap="06.5" role="keep"
 # **Keep:** Split first. Then do every step that learns from labels on only the training
@@ -1934,11 +1934,11 @@ claim("accuracy on test rows with labels from a die, split by originals",
 
 # %% [markdown] trap="06.7" role="more" topics="how often a row has no twin · louder noise · the scores in numbers"
 # A test row has no twin in training if the four other copies are also test rows. This
-# happens with a probability of 0.3 to the fourth, less than one in a hundred. With louder
-# noise, the twin is harder to find: with three times the noise, the network gets far
-# fewer of the random labels right. `by_groups` draws for each original separately, so the
-# size of the test set varies. Splitting a shuffled list of originals would make the size
-# constant.
+# happens with a probability of 0.3 to the power of 4, less than one in a hundred. With
+# louder noise, the twin is harder to find: with three times the noise, the network gets
+# far fewer of the random labels right. `by_groups` draws for each original separately, so
+# the size of the test set varies. Splitting a shuffled list of originals would make the
+# size constant.
 
 # %% trap="06.7" role="more"
 with torch.random.fork_rng(devices=[]):
@@ -2107,7 +2107,7 @@ claim("only the sampler, log k subtracted: mean probability minus base "
 
 # %% [markdown] trap="06.8" role="more" topics="alarms, recall and AUC of the four ways · how near the sum comes to 2 log k"
 # After the 400 steps, each remedy has added a little less than $\log k$. (In a model that
-# cannot fit the data, weights also turn the decision boundary, which also changes the
+# cannot fit the data, class weights also turn the decision boundary, which changes the
 # AUC.)
 
 # %% trap="06.8" role="more" tags=["plumbing"]
@@ -2325,8 +2325,8 @@ claim("with tv_tensors: pairs that agree, out of 50",
 
 # %% [markdown] trap="06.9" role="more"
 # The type also determines how a mask is resized. A plain tensor is interpolated, so
-# labels 0 and 1 turn into fractions, and the labels 1 and 3 turn into 2. A `Mask` takes
-# the nearest pixel:
+# fractions appear between the labels 0 and 1, and a label 2 appears between the labels 1
+# and 3. A `Mask` takes the nearest pixel:
 
 # %% trap="06.9" role="more"
 wider = v2.Resize(12, antialias=True)
@@ -2474,14 +2474,15 @@ claim("test accuracy with one worker minus test accuracy with 16 workers",
 
 # %% [markdown] trap="06.10" role="why"
 # If a dataset can look up rows by number, the loader deals out the numbers, and no two
-# workers get the same one. A stream has no numbers to deal out. So each worker runs the
-# whole `__iter__` of its own copy. The loader takes one batch from each worker in turn:
-# the first batch of worker 0, the same batch of worker 1, then the second batch of each.
+# workers get the same number. A stream has no numbers to deal out. So each worker runs
+# the whole `__iter__` of its own copy. The loader takes one batch from each worker in
+# turn: the first batch of worker 0, the same batch of worker 1, then the second batch of
+# each.
 
 # %% [markdown] trap="06.10" role="repair"
-# The dataset has to skip the rows of the other workers by itself. In a worker,
-# `get_worker_info()` returns the worker's `id` and the number of workers. In the main
-# process, it returns `None`.
+# Each copy of the dataset has to skip the rows of the other workers by itself. In a
+# worker, `get_worker_info()` returns the worker's `id` and the number of workers. In the
+# main process, it returns `None`.
 
 # %% trap="06.10" role="repair" tags=["for-repair"]
 class Dealt(Rows):
@@ -2536,7 +2537,7 @@ claim("test accuracy with rows dealt out minus test accuracy when each "
 # to the ranks.
 
 # %% [markdown] trap="06.10" role="more" topics="the loader's order · a pass without a limit · the learning rate · validation · shuffling · torch's warning"
-# The batches that `repeated` computes are the loader's own:
+# The batches that `repeated` computes are the same as the loader's:
 
 # %% trap="06.10" role="more"
 computed = torch.cat([rows for rows, _, _ in repeated(2)])
@@ -2582,9 +2583,9 @@ claim("accuracy over all returned rows minus accuracy with each row "
       within=1e-6)
 
 # %% [markdown] trap="06.10" role="more"
-# Dealing out rows needs one order for all workers. Torch gives every worker its own seed.
-# If each worker shuffles the rows before it takes its share, the number of rows is right,
-# but about a quarter of the digits are missing and as many come twice:
+# To deal out rows, all workers need the same order. Torch gives every worker its own
+# seed. If each worker shuffles the rows before it takes its share, the number of rows is
+# right, but about a quarter of the digits are missing and as many come twice:
 
 # %% trap="06.10" role="more"
 class Shuffled(Dealt):
@@ -2669,10 +2670,11 @@ def worker_rows(stream, worker: int, workers: int, rank: int, world: int):
 # 3. A function with `yield` in a loop over `stream` reads only as far as its caller asks.
 
 # %% [markdown] trap="06.10" role="keep"
-# **Keep:** Every worker runs the whole `__iter__` of an iterable dataset. Split the stream
-# there, by rank and by worker, in one order that all of them share. **In your own code:**
-# Collect the row numbers (or hashes of rows) of one pass, with `num_workers=0` and with
-# 2. Both have to contain every row once. **Source:** PyTorch documentation,
+# **Keep:** Every worker runs the whole `__iter__` of an iterable dataset. Split the
+# stream there, by rank and by worker, in one order that all of them share. **In your own
+# code:** Collect the row numbers (or hashes of rows) of one pass, with `num_workers=0`
+# and with `num_workers=2`. Both passes have to contain every row once. **Source:**
+# PyTorch documentation,
 # [IterableDataset](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset).
 # **Seen in the wild:** In [pytorch
 # #30599](https://github.com/pytorch/pytorch/issues/30599), an epoch grows with
