@@ -444,7 +444,7 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 # %% [markdown] trap="07.1" role="hint"
 # 1. How many windows fit along one side? The padded side has `size + 2 * padding` values, and the first window takes `kernel` of them. Count for both height and width.
 # 2. The number of positions in a layer's output is the size of the next layer's input. The channels do not matter here.
-# 3. The bytes are 4 for a float32, times batch, channels, height and width.
+# 3. A float32 takes 4 bytes, so multiply 4 by batch, channels, height and width.
 
 # %% [markdown] trap="07.1" role="keep"
 # **Keep:** The maps of a convolutional net grow with the batch and with the pixels, but
@@ -600,7 +600,8 @@ receptive_field
 
 # %% [markdown] trap="07.2" role="more" topics="layers that average · what counts inside the field · strides, and ResNet-50"
 # `walk` computes the field only for nets of windowed layers. A layer that averages over
-# the map (a BatchNorm in train mode, a GroupNorm, a global pooling) lets every pixel in.
+# the map (a BatchNorm in train mode, a GroupNorm, a global pooling) lets every pixel
+# influence the unit.
 #
 # The field says which pixels *can* matter, not which ones do. Where windows overlap, a
 # pixel in the middle reaches the unit on many paths, a pixel at the edge on fewer, and a
@@ -842,12 +843,12 @@ claim("norm of the gradient after 40 layers with additions and F(x) = -x/2",
 
 # %% [markdown] role="concept"
 # So the addition keeps a block *near a copy* when its layers are small, as with
-# torchvision's `zero_init_residual`. Starting near a copy is a good default, but no
-# guarantee for trained nets, because the third stack also has the additions but still
-# loses its gradient. He et al. do not blame vanishing gradients for the poor results of
-# their deep nets without additions, because these nets had BatchNorm and healthy gradient
-# norms. The authors attribute the failure to difficult optimization. Source: [He et al.
-# 2015](https://arxiv.org/abs/1512.03385), figure 1 and section 4.1.
+# torchvision's `zero_init_residual`. Starting near a copy is a good default, but
+# additions guarantee nothing for trained nets, because the third stack also has additions
+# and still loses its gradient. He et al. do not blame vanishing gradients for the poor
+# results of their deep nets without additions, because these nets had BatchNorm and
+# healthy gradient norms. The authors attribute the failure to difficult optimization.
+# Source: [He et al. 2015](https://arxiv.org/abs/1512.03385), figure 1 and section 4.1.
 #
 # ## Transfer: start from layers that have learned
 #
@@ -1093,8 +1094,8 @@ from dlsys_helpers.explorers.forgetting import forgetting
 forgetting
 
 # %% [markdown] trap="07.3" role="more" topics="a rate that is too high for both · the other gaps"
-# A rate can also be too high for both tasks. If head and body both train at 0.3, the
-# classifier is worse on both tasks than at 0.01:
+# A rate can also be too high for both tasks. If head and body both train at a rate of
+# 0.3, the classifier is worse on both tasks than at 0.01:
 
 # %% trap="07.3" role="more"
 hot_new, hot_old = tune(0.3, 0.3)[-1]
@@ -1458,9 +1459,9 @@ claim("layers whose output has channels last, with only the model "
 # %% [markdown] trap="07.5" role="more" topics="exceptions · what it is worth · the other counts"
 # There are two exceptions: a convolution with circular padding does not pass the format
 # on, and `view` refuses to join axes that are no longer side by side. With one channel,
-# or 1 x 1 pixels, both orders are the same in memory. How much time channels last saves
-# depends on the layer and the machine, also on a CPU. The GPU section measures the saving
-# for tensor cores and 16 bits.
+# or 1 x 1 pixels, both orders are the same in memory. On a GPU or a CPU, how much time
+# channels last saves depends on the layer and the machine. The GPU section measures the
+# saving for tensor cores and 16 bits.
 
 # %% trap="07.5" role="more"
 claim("number of the batch's values that change when the channels are "
@@ -1574,7 +1575,7 @@ claim("with the helper: the head's rate, as a multiple of the base rate",
 # %% [markdown] trap="07.6" role="why"
 # Both counts are wrong. `n_layers` counts the model's three children, not its 12 layers.
 # `i` counts *tensors*, 12 per layer. So the exponent reaches zero at the fourth tensor,
-# and from there the rates grow.
+# and every later tensor gets more than the base rate.
 
 # %% trap="07.6" role="why"
 plot_lines(range(len(names)),
@@ -2333,9 +2334,9 @@ claim("number of tensors that one step moves if the head is replaced last",
 # frozen tensors. **Measured:** Frozen tensors do not move while their gradient is `None`,
 # because SGD with momentum, Adam and AdamW skip such tensors. After
 # `requires_grad_(False)` and today's `zero_grad()`, the gradient is `None`. If the
-# gradient holds *zeros*, as after a mask, all three optimizers move the tensor. SGD and
-# Adam add the decay to the gradient and step with the sum; AdamW multiplies the tensor by
-# `1 - lr * weight_decay` at each step.
+# gradient holds *zeros*, for example because it was masked, all three optimizers move the
+# tensor. SGD and Adam add the decay to the gradient and step with the sum; AdamW
+# multiplies the tensor by `1 - lr * weight_decay` at each step.
 
 # %% trap="07.10" role="folklore"
 def drift(make, zeros):
@@ -2632,7 +2633,7 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 #   pixels are neighbours, and `reshape` destroys this order.
 
 # %% [markdown] role="gpu"
-# ## On a GPU: what format, 16 bits and the choice of an algorithm are worth
+# ## On a GPU: what the memory format, 16 bits and the choice of an algorithm are worth
 #
 # A convolution is a matrix product in disguise, so tensor cores can compute it. Three
 # settings determine how close a convolution comes to the tensor cores' rate: the width of
@@ -2810,8 +2811,8 @@ answers
 # - A convolution assumes that nearby pixels belong together and that a pattern means the
 #   same everywhere. If you move the input by a multiple of the stride, the map moves with
 #   it, except near the borders.
-# - Pooling preserves whether something is there and discards where. A residual
-#   block adds to its input, so it can also leave the input unchanged.
+# - Pooling keeps the information that something is there and discards where it is. A
+#   residual block adds to its input, so it can also leave the input unchanged.
 # - The maps of a convolutional net grow with the batch and the pixels, but the
 #   convolutions' weights do not.
 # - Two numbers, field and step, determine which pixels a unit reads. Nothing outside the

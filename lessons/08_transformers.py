@@ -42,9 +42,9 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## Attention is an average that chooses its weights
 #
-# In "the cat ran, and then it hid", what is *it*? A token's meaning depends on other tokens,
-# near or far, and the text decides on which. A convolution always looks at the same
-# neighbours. *Attention* lets each token choose where to look.
+# In "the cat ran, and then it hid", what is *it*? A token's meaning depends on other
+# tokens, near or far, and the text determines which ones. A convolution always looks at
+# the same neighbours. *Attention* lets each token choose where to look.
 #
 # Each token has three vectors: a *query* (what the token looks for), a *key* (what other
 # tokens find it by) and a *value* (what it passes on). The example below has four tokens
@@ -422,9 +422,9 @@ claim("number of parameters saved by weight tying, which is vocabulary "
 # `nn.init.normal_(model.token.weight, std=0.02)`.
 #
 # In training, each position sees the *true* tokens before it (*teacher forcing*). When
-# the model generates text, its input is tokens that it has sampled itself, so a bad token
-# becomes part of the input. In training, the input never contained such mistakes. This
-# mismatch is called *exposure bias*.
+# the model generates text, its input consists of tokens that it has sampled itself, so a
+# bad token becomes part of the input. In training, the input never contained such
+# mistakes. This mismatch is called *exposure bias*.
 
 # %% role="concept" tags=["plumbing"]
 def nll(logits, ids):
@@ -577,7 +577,7 @@ claim("fresh model with the causal mask: largest change of an earlier "
 # To detect a mask that is off by one position, or a wrong mask for packed documents, test
 # each position in turn. In the exercise, you write such a probe for any model.
 
-# %% [markdown] trap="08.1" role="more" topics="the loss in training · masks by hand, and True means opposite things · rows without a key · packed documents, varlen_attn, FlashAttention-4 · the whole row in, logits shifted"
+# %% [markdown] trap="08.1" role="more" topics="the loss in training · masks by hand, and True means opposite things · rows without a key · packed documents, varlen_attn, FlashAttention-4 · whole rows as input, logits shifted"
 # **The loss in training.** The entire training loss comes from the last of eight
 # positions. In the probe, change real tokens rather than pads. An untrained model already
 # shows the leak, unless its branches start at zero. In that case, the leak appears only
@@ -681,7 +681,7 @@ claim("pairs within the documents as a fraction of all pairs in the causal "
 # al.](https://arxiv.org/abs/2603.05451), abstract). Whichever kernel runs, compare packed
 # documents with the same documents one at a time.
 #
-# **The whole row in.** In the trap, the last token was cut off before the row went into
+# **Whole rows as input.** In the trap, the last token was cut off before the row went into
 # the model. Many libraries pass in the whole row and shift the logits afterwards. If
 # whole rows go in without a mask, every position that has to predict a token can look at
 # the answer:
@@ -1315,7 +1315,7 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 #
 # | | mask | trained to predict | good for |
 # |---|---|---|---|
-# | encoder (BERT) | pads only | hidden tokens | reading: labels, search |
+# | encoder (BERT) | pads only | hidden tokens | classification, search |
 # | decoder (GPT) | causal | the next token | writing |
 # | encoder and decoder (T5) | text: pads; answer: causal | the next token of the answer | translating, summarizing |
 #
@@ -1666,22 +1666,22 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
 
 # %% [markdown] trap="08.4" role="keep"
 # **Keep:** With a running maximum, a running sum and one correction factor, you can
-# compute a softmax tile by tile. Memory then grows linearly with the sequence, but
-# arithmetic and traffic quadratically. **In your own code:** Look for a tensor of shape
-# `(..., N, N)`. Call `scaled_dot_product_attention` instead, and measure the memory,
-# because on a CPU, dropout or a mask with gradients makes it write out the matrix.
-# **Source:** [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867), algorithm 3,
-# for the online softmax; [Dao et al. 2022](https://arxiv.org/abs/2205.14135), section 2.1
-# for the A100's memories, section 3.2, theorem 2 and figure 2 (left) for the traffic,
-# algorithm 1 for loops that hold the keys instead; [Dao
-# 2023](https://arxiv.org/abs/2307.08691), sections 3.1 and 3.2, for the loop order used
-# here, the tiles skipped under a causal mask and the five products; [Shah et al.
-# 2024](https://arxiv.org/abs/2407.08608), table 3, for the rounding error in 16 bits,
-# measured against float64: 1.9e-4, compared with 3.2e-4 for the formula. **Seen in the
-# wild:** [tracel-ai/cubecl 1070](https://github.com/tracel-ai/cubecl/pull/1070): rows
-# without a key were NaN in the reference but finite in the kernel, and the test let that
-# pass. [pytorch/pytorch 101967](https://github.com/pytorch/pytorch/issues/101967): a NaN
-# at a masked position reached the result.
+# compute a softmax tile by tile. Memory grows linearly with the sequence, but arithmetic
+# and traffic grow quadratically. **In your own code:** Look for a tensor of shape `(...,
+# N, N)`. Call `scaled_dot_product_attention` instead, and measure the memory, because on
+# a CPU, dropout or a mask with gradients makes it write out the matrix. **Source:**
+# [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867), algorithm 3, for the
+# online softmax; [Dao et al. 2022](https://arxiv.org/abs/2205.14135), section 2.1 for the
+# A100's memories, section 3.2, theorem 2 and figure 2 (left) for the traffic, algorithm 1
+# for loops that hold the keys instead; [Dao 2023](https://arxiv.org/abs/2307.08691),
+# sections 3.1 and 3.2, for the loop order used here, the tiles skipped under a causal
+# mask and the five products; [Shah et al. 2024](https://arxiv.org/abs/2407.08608), table
+# 3, for the rounding error in 16 bits, measured against float64: 1.9e-4, compared with
+# 3.2e-4 for the formula. **Seen in the wild:** [tracel-ai/cubecl
+# 1070](https://github.com/tracel-ai/cubecl/pull/1070): rows without a key were NaN in the
+# reference but finite in the kernel, and the test let that pass. [pytorch/pytorch
+# 101967](https://github.com/pytorch/pytorch/issues/101967): a NaN at a masked position
+# reached the result.
 
 # %% [markdown] trap="08.5" role="situation" symptom="GPU kernel reads an eighth of the data and is as slow as reading all, uncoalesced memory access, array of structs" fault="uncoalesced reads of one field of every record"
 # ## One field of every record
@@ -3299,7 +3299,7 @@ claim("tied again: loss of the server's model minus loss of the trainer's "
 # %% [markdown] trap="08.12" role="more" topics="load_state_dict(assign=True) · deepcopy · two tables"
 # `load_state_dict(state, assign=True)` replaces the parameters by the tensors of the
 # state, which avoids a copy. But it also unties the layers. In the state of a tied model,
-# both names share their memory, and so do the two new parameters. But an optimizer sees
+# both names share their memory, and so do the two new parameters, but an optimizer sees
 # two parameters and changes this memory twice in each step. A `deepcopy` keeps the tie.
 # Two tables are also a valid design if both programs have two; then the trainer's loss
 # before the repair is the right one:
@@ -3886,7 +3886,7 @@ claim("largest difference between flex attention and SDPA with the "
 # - [ ] the masked model, because its loss is lower :: Its question was easier, because
 #   the input contained what comes after the gap.
 # - [x] the causal model :: The causal model was trained and measured on the question that
-#   writing asks.
+#   you ask when you generate text.
 # - [ ] either, once a temperature is set :: A temperature does not change what a model was
 #   trained to predict.
 
@@ -4072,30 +4072,24 @@ def times(what, than):
 
 sheet = datasheet(attention.device_name)         # FLOPs of both products:
 least = sheet.least_us(4 * 16 * 8192**2 * 128, 0) / 1e3        # in ms
-ours = (one_head.asks("milliseconds of our kernel for one head, predicted "
-                      "from FLOPs at full rate",
+ours = (one_head.asks("ms of our kernel, predicted from FLOPs at full rate",
                       least / 16, lambda: one_head.value("ms", form="ours"),
                       above=0.9 * least / 16),
-        one_head.asks("difference of our kernel from float64, predicted "
-                      "as half a 16-bit step at 4",
+        one_head.asks("error of our kernel; predicted: half a step at 4",
                       2**-9, lambda: one_head.value("gap", form="ours"),
                       below=1e-2))
 
 # %% role="gpu"
 answers = gpu_table(
     sheet,
-    attention.asks("extra memory with math: 8,192 tokens divided by 4,096 "
-                   "tokens", 4,
-                   lambda: doubled("math"), above=3.5),
-    attention.asks("extra memory with flash: 8,192 tokens divided by "
-                   "4,096 tokens", 2, lambda: doubled("flash"),
-                   below=2.5),
-    attention.asks("time with math divided by time with flash",
-                   "above 1: traffic",
+    attention.asks("extra memory of math: 8,192 divided by 4,096 tokens",
+                   4, lambda: doubled("math"), above=3.5),
+    attention.asks("extra memory of flash: 8,192 divided by 4,096 tokens",
+                   2, lambda: doubled("flash"), below=2.5),
+    attention.asks("time: math divided by flash", "above 1: traffic",
                    lambda: ms("math") / ms("flash"), above=1.5),
-    attention.asks("milliseconds of flash, predicted from FLOPs at full "
-                   "rate", least,
-                   lambda: ms("flash"),
+    attention.asks("ms of flash, predicted from FLOPs at full rate",
+                   least, lambda: ms("flash"),
                    "FlashAttention-2 reaches 35 % of an H100 "
                    "(arXiv 2407.08608, abstract)", above=0.9 * least),
     *ours,
@@ -4103,8 +4097,7 @@ answers = gpu_table(
                    stride_bytes(8) / stride_bytes(1),
                    lambda: times("stride 8", "stride 1"), above=2),
     addresses.asks("time of ten small operations divided by time of one",
-                   10,
-                   lambda: times("ten small", "one small"), above=4))
+                   10, lambda: times("ten small", "one small"), above=4))
 answers
 
 # %% [markdown] role="gpu"
