@@ -126,10 +126,10 @@ for name, after in (("no norm", nn.Identity()), ("BatchNorm", norm)):
           f"gradient x {large[1] / small[1]:.2f}")
 
 # %% role="concept"
-claim("factor by which BatchNorm's output grows with weights 10 times as "
-      "large", large[0] / small[0], expected=1, within=0.01)
-claim("factor by which the gradient grows with BatchNorm and weights 10 "
-      "times as large",
+claim("factor by which BatchNorm's output grows if the weights are "
+      "multiplied by 10", large[0] / small[0], expected=1, within=0.01)
+claim("factor by which the gradient grows if the weights are multiplied by "
+      "10, with BatchNorm",
       large[1] / small[1], expected=0.1, within=0.005)
 
 # %% [markdown] role="concept"
@@ -199,8 +199,8 @@ gaps.append((nn.LayerNorm(8)(tokens) - standardised(tokens, (2,))).abs()
             .max())
 
 # %% role="concept"
-claim("largest difference between four norms and the formula over their "
-      "axes",
+claim("largest difference between torch's norm layers and the formula, for "
+      "four kinds of norm",
       max(gaps), below=1e-5)
 
 # %% role="concept" tags=["plumbing"]
@@ -257,10 +257,10 @@ print({scale: f"{gap:.1e}" for scale, gap in off.items()})
 spread = F.layer_norm(rows, (64,)).std(-1).mean()
 
 # %% role="concept"
-claim("largest difference with eps outside the root, inputs of scale "
-      "1", off[1], below=1e-3)
-claim("largest difference with eps outside the root, inputs of scale "
-      "0.001", off[1e-3], above=0.1)
+claim("largest difference between eps under and outside the root, inputs "
+      "of scale 1", off[1], below=1e-3)
+claim("largest difference between eps under and outside the root, inputs "
+      "of scale 0.001", off[1e-3], above=0.1)
 claim("unbiased std after LayerNorm over 64 values, which is sqrt(64/63)",
       spread, expected=math.sqrt(64 / 63), within=1e-4)
 
@@ -281,10 +281,11 @@ image = F.layer_norm(pixels, (8, 4, 4))
 rms = rows / (rows.square().mean(-1, keepdim=True) + 1e-6).sqrt()
 
 # %% role="concept"
-claim("largest difference between one group and LayerNorm over the image",
+claim("largest difference between GroupNorm with one group and LayerNorm "
+      "over the image",
       (one_group - image).abs().max(), below=1e-4)
-claim("largest difference between one group and LayerNorm over the "
-      "channels",
+claim("largest difference between GroupNorm with one group and LayerNorm "
+      "over the channels",
       (one_group - places).abs().max(), above=0.3)
 claim("largest difference between RMSNorm and its formula",
       (F.rms_norm(rows, (64,), eps=1e-6) - rms).abs().max(), below=1e-5)
@@ -332,10 +333,12 @@ plot_lines(range(1, 23), {"running mean": followed,
                "batches.")
 
 # %% role="concept"
-claim("fraction of the way to the batch's mean after one batch",
+claim("fraction of the way to the batch's mean that the running mean "
+      "covers in one batch",
       followed[0], expected=0.1,
       within=1e-5)
-claim("fraction of the way after 22 batches, which is 1 - 0.9^22",
+claim("fraction of the way that the running mean covers in 22 batches, "
+      "which is 1 - 0.9^22",
       followed[-1],
       expected=1 - 0.9 ** 22, within=1e-4)
 
@@ -367,9 +370,11 @@ padding_moves = {
 print({name: f"{moved:.2f}" for name, moved in padding_moves.items()})
 
 # %% role="concept"
-claim("change of the first row under BatchNorm when other rows are padded",
+claim("BatchNorm: change of the first row's output when other rows are "
+      "padded",
       padding_moves["BatchNorm"], above=0.3)
-claim("change of the first row under LayerNorm when other rows are padded",
+claim("LayerNorm: change of the first row's output when other rows are "
+      "padded",
       padding_moves["LayerNorm"], expected=0)
 
 # %% role="concept" tags=["plumbing"]
@@ -424,7 +429,7 @@ print(f"without BatchNorm: {unnormed:.2f}")
 measured("05.1", 0)
 
 # %% trap="05.1" role="look"
-claim("accuracy on camera images one at a time minus accuracy in one batch",
+claim("camera images: accuracy one at a time minus accuracy in one batch",
       camera[1] - camera[497], expected=0, within=0.01)
 
 # %% [markdown] trap="05.1" role="look"
@@ -446,7 +451,7 @@ print(f"largest shift, in stored standard deviations: test digits "
       f"{shift['test digits']:.1f}, camera {shift['camera']:.1f}")
 
 # %% trap="05.1" role="look"
-claim("largest shift of a mean by the camera, in stored standard "
+claim("largest shift of a unit's mean on camera images, in stored standard "
       "deviations",
       shift["camera"], above=3)
 
@@ -511,11 +516,12 @@ moved = (reader[1].running_mean - stored).abs().max()
 print(f"largest gap: {gap:.1e}, moved by a pass in eval mode: {moved:.1f}")
 
 # %% trap="05.1" role="more"
-claim("largest difference between the logits alone and in one "
-      "batch", gap, below=1e-3)
+claim("largest difference between logits of digits fed one at a time and "
+      "in one batch", gap, below=1e-3)
 claim("accuracy on test digits, one at a time", alone, above=0.93)
 claim("accuracy on camera images, one at a time", camera[1], below=0.5)
-claim("change of a stored mean by a pass in eval mode", moved, expected=0)
+claim("largest change of a stored mean in a forward pass in eval mode",
+      moved, expected=0)
 
 # %% [markdown] trap="05.1" role="more"
 # In this classifier, re-estimated statistics undo a change in brightness or contrast, as
@@ -557,8 +563,8 @@ plot_columns(in_train_mode, xlabel="rows in a batch, train mode",
                  "a dashed line.")
 
 # %% trap="05.1" role="more"
-claim("accuracy of a net without norms on camera "
-      "images", unnormed, below=0.5)
+claim("accuracy of a net without norm layers on camera images",
+      unnormed, below=0.5)
 claim("accuracy in train mode, 2 rows at a time", in_train_mode[2],
       below=0.75)
 claim("accuracy in train mode, 32 rows at a time", in_train_mode[32],
@@ -701,8 +707,8 @@ print(f"first gradient over the last, fresh: {ratio['fresh']:.1f}")
 measured("05.2", 0)
 
 # %% trap="05.2" role="look"
-claim("ratio of the gradient norms in a fresh post-norm encoder, first "
-      "layer to last",
+claim("fresh post-norm encoder: first layer's gradient norm divided by the "
+      "last layer's",
       ratio["fresh"], above=0.2, below=5)
 
 # %% [markdown] trap="05.2" role="look"
@@ -745,16 +751,17 @@ for name, shares in by_net.items():
 print(f"first gradient over the last, 50 steps: {ratio['50 steps']:.1g}")
 
 # %% trap="05.2" role="look"
-claim("fraction of the last stream that differs between images, post-norm "
-      "after 50 steps", by_net["post-norm, 50 steps"][-1], below=1e-3)
+claim("post-norm after 50 steps: fraction of the last layer's stream that "
+      "differs between images",
+      by_net["post-norm, 50 steps"][-1], below=1e-3)
 
 # %% [markdown] trap="05.2" role="look"
 # Now the stream is nearly the same for every image, and the first layer's gradient is
 # small:
 
 # %% trap="05.2" role="look"
-claim("ratio of the gradient norms after 50 steps at 0.007, first layer to "
-      "last",
+claim("post-norm after 50 steps: first layer's gradient norm divided by "
+      "the last layer's",
       ratio["50 steps"], below=0.05)
 
 # %% [markdown] trap="05.2" role="why"
@@ -819,8 +826,8 @@ plot_bars({"guessing": math.log(10), **loss},
               "are lower.")
 
 # %% trap="05.2" role="repair"
-claim("loss of post-norm at 0.007 minus the median of three pre-norm "
-      "losses",
+claim("loss of post-norm minus the median of three pre-norm losses, all at "
+      "a rate of 0.007",
       loss["post-norm"] - middle, above=0)
 
 # %% [markdown] trap="05.2" role="repair"
@@ -831,27 +838,28 @@ claim("loss of post-norm at 0.007 minus the median of three pre-norm "
 
 # %% [markdown] trap="05.2" role="more" topics="nets that stay stuck · the numbers · what the last norm is for"
 # How high a rate pre-norm tolerates depends on the width. At a rate of 0.007, nets four
-# times as wide often stay stuck near the loss of guessing, and even a single net of width
-# 32 may stay stuck. That is why the bar for pre-norm shows the middle of three nets, and
-# the bar for warm-up the best of three. Here are the losses:
+# times as wide often stay stuck near the loss of guessing, and sometimes even a net of
+# width 32 does. That is why the bar for pre-norm shows the middle of three nets, and the
+# bar for warm-up the best of three. Here are the losses:
 
 # %% trap="05.2" role="more"
-claim("loss of post-norm after 50 steps at 0.007, where guessing has 2.303",
+claim("loss of post-norm after 50 steps at a rate of 0.007, where guessing "
+      "has a loss of 2.303",
       loss["post-norm"], above=2.2)
-claim("loss of post-norm with 50 steps of warm-up to 0.007, best of "
-      "three", loss["post-norm, warm-up, best of three"],
+claim("loss of post-norm with 50 steps of warm-up to a rate of 0.007, "
+      "lowest of three", loss["post-norm, warm-up, best of three"],
       below=2.15)
-claim("loss of post-norm at a tenth of the rate",
+claim("loss of post-norm at a rate of 0.0007",
       loss["post-norm, 0.0007"], below=2.15)
-claim("loss of pre-norm without the last norm at 0.007",
+claim("loss of pre-norm without the final norm layer, at a rate of 0.007",
       loss["pre-norm, no last norm"], below=2.25)
 
 # %% [markdown] trap="05.2" role="more"
 # The pre-norm stream grows as layers add to it. At any depth, a final norm layer brings
-# the stream back to size one. This matters if large values do harm. The last link of this
-# trap is about a model that produced NaN in mixed precision without a final norm layer.
-# In torch, `norm_first=True` does not add a final norm layer, so pass one to
-# `nn.TransformerEncoder` as `norm=`.
+# the stream back to size one. The final norm layer matters if large values do harm. The
+# last link of this trap is about a model that produced NaN in mixed precision without a
+# final norm layer. In torch, `norm_first=True` does not add a final norm layer, so pass
+# one to `nn.TransformerEncoder` as `norm=`.
 
 # %% trap="05.2" role="more"
 def stream_sizes(norm_first):
@@ -873,7 +881,8 @@ plot_lines(range(1, 17), sizes, xlabel="layer",
                "one throughout; for pre-norm, it rises.")
 
 # %% trap="05.2" role="more"
-claim("growth of the pre-norm stream from the first layer to the last",
+claim("size of the pre-norm stream after the last layer divided by its "
+      "size after the first",
       sizes["pre-norm"][-1] / sizes["pre-norm"][0], above=1.1)
 claim("size of the post-norm stream after the last "
       "layer", sizes["post-norm"][-1],
@@ -1018,11 +1027,11 @@ for name, found in (("no dropout", plain), ("dropout 0.5", dropped)):
           f"{found['all']:.2f}, with half of its units {found['half']:.2f}")
 
 # %% role="concept"
-claim("ratio of the test losses, dropout 0.5 to "
-      "none", dropped["loss"] / plain["loss"],
+claim("test loss with dropout 0.5 divided by test loss without dropout",
+      dropped["loss"] / plain["loss"],
       below=0.97)
-claim("accuracy with half of the units, mean of 20 halves, dropout 0.5 "
-      "minus none",
+claim("accuracy with a random half of the units: trained with dropout 0.5 "
+      "minus trained without",
       dropped["half"] - plain["half"], above=0)
 
 # %% [markdown] role="concept"
@@ -1116,7 +1125,8 @@ draw_grids({"who drops": torch.tensor([acts["train"], acts["eval"]]).T},
                "units only in train mode.")
 
 # %% trap="05.3" role="look"
-claim("ways that drop units in eval mode, of six", sum(acts["eval"]),
+claim("how many of the six ways drop units in eval mode",
+      sum(acts["eval"]),
       expected=3)
 
 # %% [markdown] trap="05.3" role="look"
@@ -1129,7 +1139,8 @@ noisy = (first.argmax(1) == y_test).float().mean()
 print(f"labels that differ: {flips:.1%}   accuracy: {noisy:.2f}")
 
 # %% trap="05.3" role="look"
-claim("fraction of labels on which two calls in eval mode differ", flips,
+claim("fraction of predicted labels that differ between two calls in eval "
+      "mode", flips,
       above=0.03)
 
 # %% [markdown] trap="05.3" role="why"
@@ -1156,14 +1167,16 @@ right = (clean.argmax(1) == y_test).float().mean()
 print(f"gap: {gap:.1f}   accuracy: {noisy:.2f} -> {right:.2f}")
 
 # %% trap="05.3" role="repair"
-claim("largest difference between two calls in eval mode", gap, expected=0)
+claim("largest difference between two calls in eval mode, with "
+      "training=self.training", gap, expected=0)
 
 # %% [markdown] trap="05.3" role="more" topics="what the noise cost · attention has the same problem · dropout without the division"
 # How accurate are the same weights without the noise?
 
 # %% trap="05.3" role="more"
-claim("accuracy without the noise", right, above=0.94)
-claim("accuracy of the same weights without the noise minus with it",
+claim("accuracy with dropout off", right, above=0.94)
+claim("same weights: accuracy with dropout off minus accuracy with dropout "
+      "on",
       right - noisy, above=0.005)
 
 # %% [markdown] trap="05.3" role="more"
@@ -1193,8 +1206,8 @@ with torch.no_grad():
             for _ in range(2))
 
 # %% trap="05.3" role="more"
-claim("largest difference between two calls of attention without any "
-      "module",
+claim("largest difference between two calls of torch's attention function "
+      "with dropout",
       (a - b).abs().max(), above=0.05)
 
 # %% [markdown] trap="05.3" role="more"
@@ -1232,12 +1245,14 @@ print(f"undivided, eval over train: {doubled:.2f}, "
       f"accuracy {score:.2f}")
 
 # %% trap="05.3" role="more"
-claim("ratio of the mean of 200 noisy calls to the clean "
-      "logits", kept, expected=1,
+claim("mean logits of 200 calls with dropout on, divided by the logits "
+      "with dropout off", kept, expected=1,
       within=0.02)
-claim("ratio of the logits without the division, eval mode to train mode",
+claim("dropout without the division: logits in eval mode divided by logits "
+      "in train mode",
       doubled, expected=2, within=0.05)
-claim("accuracy without the division", score, above=0.93)
+claim("dropout without the division: accuracy in eval mode",
+      score, above=0.93)
 
 # %% [markdown] trap="05.3" role="folklore"
 # **Told:** Dropout that stays on leaves only a fraction $1 - p$ of the output, and
@@ -1327,8 +1342,8 @@ grown = (z.square().mean() / x.square().mean()).item()
 print(f"mean square grew by {grown:.2f}; n sigma^2 = {n * sigma2:.2f}")
 
 # %% role="concept"
-claim("growth of the mean square divided by n "
-      "sigma^2", grown / (n * sigma2),
+claim("factor by which the mean square grows, divided by n sigma^2",
+      grown / (n * sigma2),
       expected=1, within=0.1)
 
 # %% [markdown] role="concept"
@@ -1353,12 +1368,14 @@ plot_lines(range(1, 21), sizes, logy=True, xlabel="linear layer",
                "about a millionth.")
 
 # %% role="concept"
-claim("mean square after twenty layers, variance "
-      "1/n", sizes["1/n"][-1], above=0.3,
+claim("mean square after twenty linear layers with weights of variance 1/n",
+      sizes["1/n"][-1], above=0.3,
       below=3)
-claim("mean square after twenty layers, variance "
-      "2/n", sizes["2/n"][-1], above=1e5)
-claim("mean square after twenty layers, variance 0.5/n", sizes["0.5/n"][-1],
+claim("mean square after twenty linear layers with weights of variance 2/n",
+      sizes["2/n"][-1], above=1e5)
+claim("mean square after twenty linear layers with weights of variance "
+      "0.5/n",
+      sizes["0.5/n"][-1],
       below=1e-5)
 
 # %% [markdown] role="concept"
@@ -1383,13 +1400,17 @@ for name, (forward, backward) in grows.items():
     print(f"{name:11}  forward x {forward:.2f}   backward x {backward:.2f}")
 
 # %% role="concept"
-claim("growth of the gradient with 1 / fan-in",
+claim("growth of the gradient's mean square with weights of variance 1 / "
+      "fan-in",
       grows["1 / fan-in"][1], expected=8, within=0.5)
-claim("growth of the signal with 1 / fan-out",
+claim("growth of the signal's mean square with weights of variance 1 / "
+      "fan-out",
       grows["1 / fan-out"][0], expected=1 / 8, within=0.01)
-claim("growth of the signal with Xavier", grows["Xavier"][0],
+claim("growth of the signal's mean square with Xavier's weights",
+      grows["Xavier"][0],
       expected=2 * 64 / 576, within=0.02)
-claim("growth of the gradient with Xavier", grows["Xavier"][1],
+claim("growth of the gradient's mean square with Xavier's weights",
+      grows["Xavier"][1],
       expected=2 * 512 / 576, within=0.1)
 
 # %% [markdown] role="concept"
@@ -1465,8 +1486,8 @@ print(f"tanh, saturated with He: {saturated:.2%}")
 measured("05.4", 0)
 
 # %% trap="05.4" role="look"
-claim("fraction of outputs beyond 0.99 in the tenth layer, tanh with "
-      "He", saturated,
+claim("fraction of saturated outputs in the tenth layer, tanh with He's "
+      "weights", saturated,
       below=0.01)
 
 # %% trap="05.4" role="look"
@@ -1501,8 +1522,9 @@ plot_lines(range(1, 11), by_layer, logy=True, xlabel="layer",
                "thousandth.")
 
 # %% trap="05.4" role="look"
-claim("mean square of the tenth layer, ReLU with Xavier divided by tanh "
-      "with Xavier", size["ReLU, Xavier"] / size["tanh, Xavier"], below=0.1)
+claim("tenth layer, Xavier's weights: mean square with ReLU divided by "
+      "mean square with tanh",
+      size["ReLU, Xavier"] / size["tanh, Xavier"], below=0.1)
 
 # %% [markdown] trap="05.4" role="why"
 # With weights of variance $g^2 / n$, the mean square of a sum of $n$ products is $g^2$
@@ -1530,8 +1552,8 @@ plot_columns(kept, xlabel="gain of the tanh layers", form=".2f",
                  "keeps all of it. With torch's gain, it grows a little.")
 
 # %% trap="05.4" role="repair"
-claim("fraction of the mean square kept after ten layers with the fitting "
-      "gain", kept["fitting"], expected=1, within=0.1)
+claim("fraction of the mean square that ten tanh layers keep, with the "
+      "fitting gain", kept["fitting"], expected=1, within=0.1)
 
 # %% [markdown] trap="05.4" role="repair"
 # The rule needs only the mean square of the activation's output, so it also works for
@@ -1550,18 +1572,21 @@ init_depth
 # 5/3, is a little too large:
 
 # %% trap="05.4" role="more"
-claim("mean square of the tenth layer, tanh with He", size["tanh, He"],
+claim("mean square of the tenth layer's outputs, tanh with He's weights",
+      size["tanh, He"],
       above=0.2)
-claim("mean square of the tenth layer, tanh with "
-      "Xavier", size["tanh, Xavier"], below=0.08)
-claim("mean square of the tenth layer divided by 0.5^10, ReLU with Xavier",
+claim("mean square of the tenth layer's outputs, tanh with Xavier's "
+      "weights", size["tanh, Xavier"], below=0.08)
+claim("mean square of the tenth layer's outputs divided by 0.5^10, ReLU "
+      "with Xavier's weights",
       size["ReLU, Xavier"] / 0.5 ** 10, above=0.3, below=3)
-claim("mean square of the tenth layer, ReLU with "
-      "He", size["ReLU, He"], above=0.3, below=3)
-claim("mean square that tanh leaves of N(0, 1)", left, expected=0.394,
+claim("mean square of the tenth layer's outputs, ReLU with He's weights",
+      size["ReLU, He"], above=0.3, below=3)
+claim("mean square of tanh's outputs for inputs from N(0, 1)",
+      left, expected=0.394,
       within=0.005)
-claim("fraction of the mean square kept after ten layers with torch's "
-      "gain, 5/3", kept["torch"],
+claim("fraction of the mean square that ten tanh layers keep, with torch's "
+      "gain of 5/3", kept["torch"],
       expected=1.08, within=0.1)
 
 # %% [markdown] trap="05.4" role="more"
@@ -1602,12 +1627,13 @@ plot_bars({f"{name}, {init}": share
               "ReLU with Xavier at 0.1, which is chance.")
 
 # %% trap="05.4" role="more"
-claim("lowest accuracy of tanh with He in three settings",
+claim("lowest accuracy of tanh with He's weights in three settings",
       min(pair[0] for pair in tanh.values()), above=0.85)
-claim("accuracy of tanh with He minus with Xavier, lowest of three "
-      "settings",
+claim("tanh: accuracy with He's weights minus accuracy with Xavier's, "
+      "lowest of three settings",
       min(a - b for a, b in tanh.values()), above=-0.05)
-claim("accuracy of ReLU with He minus with Xavier, SGD at 0.03",
+claim("ReLU, SGD at a rate of 0.03: accuracy with He's weights minus "
+      "accuracy with Xavier's",
       relu[0] - relu[1],
       above=0.2)
 
@@ -1619,8 +1645,8 @@ claim("accuracy of ReLU with He minus with Xavier, SGD at 0.03",
 first = (last_layer(torch.tanh, he, depth=1).abs() > 0.99).float().mean()
 
 # %% trap="05.4" role="more"
-claim("fraction of outputs beyond 0.99 in the first layer, tanh with "
-      "He", first,
+claim("fraction of saturated outputs in the first layer, tanh with He's "
+      "weights", first,
       expected=0.06, within=0.01)
 
 # %% [markdown] trap="05.4" role="folklore"
@@ -1658,7 +1684,7 @@ def gain_for(act) -> float:
     # END SOLUTION
 
 # %% [markdown] trap="05.4" role="hint"
-# 1. You need only one number: how large the output of `act` is, on average, for the inputs of a layer at the start.
+# 1. You need only one number: how large the output of `act` is, on average, for the inputs that a layer gets at the start of training.
 # 2. Draw many numbers from N(0, 1). With a thousand numbers, the result can be off by more than 2 %. With a million numbers, it is not, unless `act` grows very steeply.
 # 3. The gain is one over the root of the mean square. Take the mean square, not the variance, and build no graph.
 
@@ -1764,7 +1790,7 @@ plot_bars({"student": read["student"], "average": read["teacher"],
               "good as the student's.")
 
 # %% trap="05.5" role="repair"
-claim("accuracy of the same weights after update_bn", again, above=0.94)
+claim("accuracy of the averaged weights after update_bn", again, above=0.94)
 
 # %% [markdown] trap="05.5" role="repair"
 # `update_bn` needs an extra pass over the data at the end. If you use the averaged model
@@ -1800,8 +1826,8 @@ claim("accuracy of torch's averaged model with copied "
 # %% trap="05.5" role="more"
 claim("accuracy of the trained model", read["student"],
       above=0.93)
-claim("batches that the averaged model's BatchNorm has "
-      "seen", seen, expected=0)
+claim("number of batches that the averaged model's BatchNorm has seen",
+      seen, expected=0)
 claim("accuracy of the averaged weights with the statistics of the batch",
       by_batch, above=0.94)
 
@@ -1814,7 +1840,8 @@ claim("accuracy of the averaged weights with the statistics of the batch",
 # %% trap="05.5" role="more"
 claim("accuracy of torch's averaged model with averaged "
       "buffers", handled[True], above=0.93)
-claim("buffers of a LayerNorm", len(list(nn.LayerNorm(64).buffers())),
+claim("number of buffers in a LayerNorm",
+      len(list(nn.LayerNorm(64).buffers())),
       expected=0)
 
 # %% [markdown] trap="05.5" role="folklore"
@@ -1893,10 +1920,11 @@ print({name: f"gain {gains[name]:.2f}, mean square of the tenth sum "
        f"{value:.2f}" for name, value in sums.items()})
 
 # %% role="concept"
-claim("mean square of the tenth sum, sigmoid, gain by the mean square",
+claim("mean square of the tenth layer's sums, sigmoid with the gain from "
+      "the mean square",
       sums["mean square"], expected=1, within=0.2)
-claim("mean square of the tenth sum, sigmoid, gain by the "
-      "variance", sums["variance"], above=4)
+claim("mean square of the tenth layer's sums, sigmoid with the gain from "
+      "the variance", sums["variance"], above=4)
 
 # %% [markdown] role="concept"
 # The mean square determines the size of the sums. But how much of the tenth sigmoid's
@@ -1918,12 +1946,12 @@ print(f"differs: {differs:.0e}; accuracy:",
       {name: f"{share:.2f}" for name, share in learns.items()})
 
 # %% role="concept"
-claim("fraction of the sum that differs between rows, gain by the mean "
-      "square", differs, below=1e-5)
-claim("accuracy of ten sigmoid layers, Adam at 0.001, gain by the mean "
-      "square", learns["mean square"], below=0.3)
-claim("accuracy with the mean of the sigmoid subtracted, gain by its mean "
-      "square",
+claim("fraction of the tenth layer's sums that differs between rows, gain "
+      "from the mean square", differs, below=1e-5)
+claim("accuracy of ten sigmoid layers, Adam at a rate of 0.001, gain from "
+      "the mean square", learns["mean square"], below=0.3)
+claim("accuracy of ten sigmoid layers with the mean subtracted, gain from "
+      "the mean square",
       learns["centred"],
       above=0.8)
 
@@ -1962,16 +1990,16 @@ print(f"default gain {gain:.3f}; left of the gradient after 50 steps: "
 # %% role="concept"
 claim("gain of a fresh nn.Linear", gain, expected=math.sqrt(1 / 3),
       within=0.01)
-claim("fraction of the gradient left after 50 steps, orthogonal and "
-      "linear", linear,
+claim("fraction of the gradient left after 50 linear steps with an "
+      "orthogonal matrix", linear,
       expected=1, within=1e-3)
-claim("fraction of the gradient left after 50 steps, orthogonal with "
-      "tanh", curved, below=0.6)
+claim("fraction of the gradient left after 50 tanh steps with an "
+      "orthogonal matrix", curved, below=0.6)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each choice says why it is right or wrong.
+# Think first, then click one of the choices. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. A classifier with BatchNorm is deployed on a device that sends one image at a time.
@@ -1985,7 +2013,7 @@ claim("fraction of the gradient left after 50 steps, orthogonal with "
 # **2. You want fresh running statistics for new images. You run them through the model**
 #
 # - [ ] in eval mode, so that nothing else changes :: Then nothing changes at all, because the statistics move only in train mode.
-# - [x] with the norm layers in train mode, under no_grad, and dropout off :: The norm layers measure, no graph is kept, and no dropout adds noise to their inputs.
+# - [x] with the norm layers in train mode, under no_grad, and dropout off :: The norm layers collect new statistics, no graph is kept, and no dropout adds noise to their inputs.
 # - [ ] in train mode with the optimizer at rate 0 :: The running statistics do move, but the backward pass is wasted, and dropout is on.
 
 # %% [markdown] role="quiz"
@@ -2001,7 +2029,7 @@ claim("fraction of the gradient left after 50 steps, orthogonal with "
 # outputs. What do you search the code for?**
 #
 # - [x] `F.dropout` without `training=`, and `dropout_p=` in attention calls :: A function does not know the mode unless you pass it.
-# - [ ] a missing `no_grad()` :: `no_grad()` keeps autograd from building a graph, and makes nothing less random. (`eval()` does not switch gradients off, either.)
+# - [ ] a missing `no_grad()` :: `no_grad()` keeps autograd from building a graph, but does not make anything less random. (`eval()` does not switch gradients off, either.)
 # - [ ] BatchNorm layers, which never settle :: In eval mode, they use stored statistics, so the same input returns the same output.
 
 # %% [markdown] role="quiz"
@@ -2077,25 +2105,29 @@ reads = {"by_hand": 5, "fused": 1}
 moved = {name: reads[name] + c.written / x.nbytes
          for name, c in counted.items()}
 for name, c in counted.items():
-    print(f"{name}: {c.orders} orders, {moved[name]:.2f} times x is read "
+    print(f"{name}: {c.orders} launches, {moved[name]:.2f} times x is read "
           f"or written, {c.peak / x.nbytes:.2f} copies exist at a time")
 
 # %% role="gpu"
 small = torch.randn(32, 64)
-claim("largest difference between LayerNorm by hand and fused",
+claim("largest difference between LayerNorm by hand and the fused "
+      "LayerNorm",
       (by_hand(small) - fused(small)).abs().max(), below=1e-5)
-claim("ratio of the bytes moved, by hand to fused",
+claim("bytes moved by LayerNorm by hand divided by bytes moved by the "
+      "fused LayerNorm",
       moved["by_hand"] / moved["fused"], expected=4, within=0.05)
-claim("ratio of the orders, by hand to fused",
+claim("kernel launches of LayerNorm by hand divided by launches of the "
+      "fused LayerNorm",
       counted["by_hand"].orders / counted["fused"].orders, above=6)
 
 # %% role="gpu"
 images = torch.randn(2, 8, 5, 5)
 last = images.to(memory_format=torch.channels_last)
 norm = nn.BatchNorm2d(8)
-claim("largest difference between BatchNorm's outputs in both orders",
+claim("largest difference between BatchNorm's outputs in the two storage "
+      "orders",
       (norm(images) - norm(last)).abs().max(), below=1e-5)
-claim("channels_last stays channels_last through the norm",
+claim("BatchNorm's output for a channels_last input is channels_last",
       norm(last).is_contiguous(memory_format=torch.channels_last),
       expected=True)
 claim("stride of the channel axis in channels_last", last.stride(1),
@@ -2141,18 +2173,21 @@ least = sheet.least_us(0, image_bytes * (2 + 1 + 1 + 1))
 # %% role="gpu"
 answers = gpu_table(
     sheet,
-    norms.asks("fused LayerNorm over a copy: time", 1,
+    norms.asks("time of the fused LayerNorm divided by time of a copy", 1,
                lambda: over("fused", "copy"), below=1.5),
-    norms.asks("by hand over fused: time",
+    norms.asks("time of LayerNorm by hand divided by time of the fused "
+               "LayerNorm",
                moved["by_hand"] / moved["fused"],
                lambda: over("by hand", "fused"), above=2),
-    norms.asks("by hand over fused: memory on top",
+    norms.asks("extra memory of LayerNorm by hand divided by extra memory "
+               "of the fused LayerNorm",
                counted["by_hand"].peak / counted["fused"].peak,
                lambda: norms.value("peak_mb", form="by hand")
                / norms.value("peak_mb", form="fused"), above=1.5),
-    orders.asks("BatchNorm and ReLU, contiguous: us", least,
+    orders.asks("microseconds for BatchNorm and ReLU, contiguous", least,
                 lambda: order_us("contiguous"), above=0.8 * least),
-    orders.asks("channels_last over contiguous: time", "1: equal bytes",
+    orders.asks("time with channels_last divided by time with contiguous "
+                "images", "1: equal bytes",
                 lambda: order_us("channels_last") / order_us("contiguous"),
                 below=2))
 answers
@@ -2162,7 +2197,7 @@ answers
 # LayerNorm by hand takes more than four times as long as the fused LayerNorm. Both times
 # are close to what the bytes predict. But BatchNorm with ReLU takes 2.7 times as long as
 # its bytes require. With `channels_last`, the pair takes a fifth less time, although it
-# moves as many bytes. A copy reaches only 84 % of the datasheet's bandwidth, which
+# moves just as many bytes. A copy reaches only 84 % of the datasheet's bandwidth, which
 # explains a small part of the gap. The bytes set the least time that a kernel can take,
 # and only a measurement shows how much longer it takes.
 #

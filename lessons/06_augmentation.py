@@ -74,21 +74,23 @@ plot_lines(counts, {"training digits": on_training,
                "comes close to 1 with 1,280.")
 
 # %% role="concept"
-claim("training minus test accuracy with 20 training digits",
+claim("accuracy on training digits minus accuracy on test digits, 20 "
+      "training digits",
       on_training[0] - on_test[0], above=0.1)
-claim("training minus test accuracy with 1,280 training digits",
+claim("accuracy on training digits minus accuracy on test digits, 1,280 "
+      "training digits",
       on_training[-1] - on_test[-1], below=0.1)
 
 # %% [markdown] role="concept"
 # So the first remedy is more data. The other remedies are for cases in which you cannot
-# get any.
+# get more data.
 #
 # ## Two learning curves: training loss and validation loss
 #
 # Before you choose a remedy, find out whether overfitting is your problem. Plot the loss
 # on the training rows and on held-out *validation* rows over the steps of training, and
-# plot the accuracy next to the two losses. A pattern of the two curves can have several
-# causes, and the table's last column says how to tell them apart.
+# plot the accuracy next to the two losses. The same pattern of the two curves can have
+# several causes, and the table's last column says how to tell them apart.
 #
 # | training loss | validation loss | what it may be | what to do next |
 # |---|---|---|---|
@@ -175,8 +177,8 @@ plot_bars(remedies, xlabel="test loss after 400 steps (nats)",
               "early stopping are each lower.")
 
 # %% role="concept"
-claim("largest ratio of a test loss to the loss without a remedy, for "
-      "decay, dropout, shifts, Mixup and early stopping",
+claim("highest test loss with a remedy other than smoothing, divided by "
+      "the loss without a remedy",
       max(remedies[name] for name in (
           "weight decay 1", "dropout 0.5", "shifts", "Mixup",
           "early stopping")) / remedies["none"], below=1)
@@ -229,9 +231,10 @@ draw_grids({"as a batch": batch[:, 0].mean(0),
                "one cell. One by one, they fill a square of nine cells.")
 
 # %% role="concept"
-claim("different positions of 64 dots moved as a "
-      "batch", at_once, expected=1)
-claim("different positions of 64 dots moved one by one, out of 9",
+claim("number of different positions of 64 dots, moved as a batch",
+      at_once, expected=1)
+claim("number of different positions of 64 dots, moved one by one, out of "
+      "9",
       one_by_one,
       above=5)
 
@@ -405,7 +408,8 @@ plot_bars({f"{name}: {how}": share
               "shifts is ahead.")
 
 # %% trap="06.1" role="look"
-claim("accuracy on unshifted digits, trained without shifts minus with",
+claim("accuracy on unshifted digits: trained without shifts minus trained "
+      "with shifts",
       fixed["without"] - fixed["with shifts"], above=0.01)
 
 # %% [markdown] trap="06.1" role="why"
@@ -452,7 +456,7 @@ plot_lines(range(1, 31), {name: v.tolist() for name, v in asked.items()},
                "far up and down.")
 
 # %% trap="06.1" role="repair"
-claim("largest minus smallest of thirty test losses, fixed pipeline",
+claim("largest minus smallest of thirty test losses, without a shift",
       spread["fixed"], expected=0)
 
 # %% [markdown] trap="06.1" role="more" topics="the shares in numbers · do shifts help at all · how far the draws spread"
@@ -466,19 +470,20 @@ claim("accuracy of the network trained with shifts, scored with shifts",
 claim("accuracy of the network trained without shifts, on unshifted "
       "digits", fixed["without"],
       above=0.9)
-claim("largest minus smallest of thirty test losses, a draw for each image",
+claim("largest minus smallest of thirty test losses, with a new shift for "
+      "every image",
       spread["each image"], above=0.01)
-claim("largest minus smallest of thirty test losses, a draw for the whole "
-      "batch",
+claim("largest minus smallest of thirty test losses, with one shift for "
+      "the whole batch",
       spread["whole batch"], above=0.05)
 
 # %% [markdown] trap="06.1" role="folklore"
 # **Told:** With the training pipeline, the validation loss is noisy, and a fixed seed
-# fixes that. **Measured:** With a fixed seed, the loss no longer changes, but it is still
-# the loss on shifted digits, which has two errors. It jitters from draw to draw, and more
-# test digits would reduce the jitter. Its mean is also too high, and more test digits
-# would not change the mean. On all test digits, with a new shift for every image, the
-# second error is the larger one:
+# fixes that. **Measured:** With a fixed seed, the loss no longer varies between
+# evaluations, but it is still measured on shifted digits, so it is wrong in two ways. It
+# depends on the draw, and more test digits would reduce this first error. Its mean over
+# many draws is also too high, and more test digits would not change the mean. On all test
+# digits, with a new shift for every image, the second error is the larger one:
 
 # %% trap="06.1" role="folklore"
 off = (asked["each image"].mean() - asked["fixed"].mean()).item()
@@ -486,8 +491,8 @@ print(f"shifted, loss too high by {off:.3f}; thirty draws spread over "
       f"{spread['each image']:.3f}")
 
 # %% trap="06.1" role="folklore"
-claim("error of the mean test loss divided by the spread of thirty losses, "
-      "a draw for each image",
+claim("shift for every image: error of the mean test loss divided by the "
+      "spread of 30 losses",
       off / spread["each image"],
       above=1)
 
@@ -568,7 +573,8 @@ claim("two calls of the training pipeline differ", views_differ,
       expected=True)
 claim("largest difference between two calls of the scoring pipeline",
       (seen - scoring(flower)).abs().max(), expected=0)
-claim("largest value after normalization", seen.abs().max(), below=2.7)
+claim("largest absolute value after normalization",
+      seen.abs().max(), below=2.7)
 
 # %% [markdown] role="concept"
 # The order of the steps in a pipeline matters. Crop and flip while the images are still
@@ -675,8 +681,8 @@ plot_lines([k / 10 for k in range(11)], walks,
                "Mixup rises more evenly and ends lower.")
 
 # %% role="concept"
-claim("rise between 0.3 and 0.7 of the way with Mixup, divided by the rise "
-      "without Mixup",
+claim("from 0.3 to 0.7 of the way: rise in probability with Mixup divided "
+      "by rise without Mixup",
       (walks["with Mixup"][7] - walks["with Mixup"][3])
       / (walks["without Mixup"][7] - walks["without Mixup"][3]), below=0.9)
 
@@ -761,8 +767,8 @@ print(f"argmax of soft labels {sure(hard_model):.2f}, "
 measured("06.2", 0)
 
 # %% trap="06.2" role="look"
-claim("probability of the first choice on blends, trained with argmax "
-      "minus trained without blends",
+claim("largest class probability on even blends: trained with argmax minus "
+      "trained without blends",
       sure(hard_model) - sure(plain), expected=0, within=0.08)
 
 # %% [markdown] trap="06.2" role="why"
@@ -804,7 +810,8 @@ plot_columns({"never saw a blend": sure(plain), "argmax": sure(hard_model),
                  "0.5.")
 
 # %% trap="06.2" role="repair"
-claim("mean probability of the first choice for even blends, soft labels",
+claim("mean of the largest class probability on even blends, trained with "
+      "soft labels",
       sure(soft_model), below=0.6)
 
 # %% [markdown] trap="06.2" role="more" topics="the loss of two labels · what the loss function refuses and what it accepts"
@@ -833,14 +840,16 @@ doubled = F.cross_entropy(z, 2 * soft)          # rows add up to 2
 print(f"{two_terms:.3f}; argmax {hardened:.3f}, rows of 2 {doubled:.3f}")
 
 # %% trap="06.2" role="more"
-claim("test accuracy, argmax",
+claim("test accuracy of the network trained with argmax",
       accuracy(hard_model, x_test, y_test), above=0.9)
-claim("mean probability of the first choice for even blends, argmax",
+claim("mean of the largest class probability on even blends, trained with "
+      "argmax",
       sure(hard_model), above=0.6)
-claim("loss with soft labels minus the weighted loss of two labels",
+claim("loss with soft labels minus the weighted sum of the losses for the "
+      "two labels",
       F.cross_entropy(z, soft) - two_terms, expected=0, within=1e-5)
 claim("integer labels (N, K) raise an error", refused, expected=True)
-claim("loss with labels that add up to 2, divided by the right loss",
+claim("loss with labels that add up to 2, divided by the correct loss",
       doubled / two_terms, expected=2, within=1e-4)
 
 # %% [markdown] trap="06.2" role="folklore"
@@ -870,13 +879,13 @@ plot_lines(range(10, 601, 20),
                "above a half. The curve of argmax is far below it.")
 
 # %% trap="06.2" role="folklore"
-claim("mean entropy of a blend of two classes, all weights equally "
-      "likely", entropy,
+claim("mean entropy of the label of a blend of two classes, all weights "
+      "equally likely", entropy,
       expected=0.5, within=0.005)
 claim("training loss with soft labels, mean of the last 200 steps", late,
       above=0.45)
-claim("training loss over the last 200 steps, argmax divided by soft "
-      "labels",
+claim("last 200 steps: training loss with argmax divided by training loss "
+      "with soft labels",
       hard_late / late, below=0.7)
 
 # %% trap="06.2" role="exercise" points=3 difficulty=2 minutes=15
@@ -946,7 +955,7 @@ for epoch, loss in enumerate(losses):
         break
 
 # %% role="concept"
-claim("epoch whose weights to keep", best, expected=2)
+claim("epoch whose weights the rule keeps", best, expected=2)
 
 # %% [markdown] trap="06.3" role="situation" core=true fault="early stopping watches the training loss" symptom="early stopping never triggers although the validation loss has been rising for a long time"
 # ## Patience
@@ -1008,7 +1017,7 @@ single = stops_at([loss for p in batched for loss in p])
 # %% trap="06.3" role="guess"
 guess("06.3",
       "When does the run with batches of 30 stop?",
-      choices=["never, so it makes all 1,000 steps",
+      choices=["never, so it takes all 1,000 steps",
                "after 300 to 700 steps",
                "within the first 100 steps"])
 
@@ -1023,7 +1032,8 @@ print(f"validation loss {lowest:.2f} at epoch {val.index(lowest)}, "
 measured("06.3", 2)
 
 # %% trap="06.3" role="look"
-claim("batches before the stop when watching single batches, out of 1,000",
+claim("steps before the run stops when it watches the loss of single "
+      "batches, out of 1,000",
       single, below=100)
 
 # %% [markdown] trap="06.3" role="look"
@@ -1031,7 +1041,8 @@ claim("batches before the stop when watching single batches, out of 1,000",
 # in every step, the loss does not jump, and training never stops early:
 
 # %% trap="06.3" role="look"
-claim("epoch of the stop when watching the training loss", by_train,
+claim("epochs before the run stops when it watches the training loss, out "
+      "of 200", by_train,
       expected=200)
 
 # %% trap="06.3" role="look"
@@ -1051,8 +1062,8 @@ by_val = stops_at(val)
 print(f"watching the validation loss it stops at {by_val}")
 
 # %% trap="06.3" role="repair"
-claim("epoch of the stop when watching the validation "
-      "loss", by_val, below=150)
+claim("epochs before the run stops when it watches the validation loss, "
+      "out of 200", by_val, below=150)
 
 # %% [markdown] trap="06.3" role="repair"
 # The run ends ten epochs after the lowest validation loss, so trap 06.4 restores the best
@@ -1100,10 +1111,12 @@ given_back = accuracy(model, x_few[wrong], y_few[wrong])
 # %% trap="06.3" role="more"
 claim("fraction of the wrong labels that the network returns", given_back,
       above=0.9)
-claim("validation loss of the last epoch, divided by the lowest loss",
+claim("validation loss of the last epoch divided by the lowest validation "
+      "loss",
       val[-1] / lowest,
       above=1.2)
-claim("validation loss at the stop, divided by the loss of the last epoch",
+claim("validation loss at the early stop divided by the validation loss of "
+      "the last epoch",
       val[by_val] / val[-1], below=0.95)
 
 # %% [markdown] trap="06.3" role="folklore"
@@ -1218,7 +1231,7 @@ print(f"state_dict(): lowest {lowest:.3f}, last {last:.3f}, "
 measured("06.4", 8 - sum(shares.values()), right=(2, 2))
 
 # %% trap="06.4" role="look"
-claim("ways that keep the model's own tensors, out of eight",
+claim("how many of the eight ways keep the model's own tensors",
       sum(shares.values()),
       expected=6)
 
@@ -1227,8 +1240,8 @@ claim("ways that keep the model's own tensors, out of eight",
 # last epoch, not of the best epoch:
 
 # %% trap="06.4" role="look"
-claim("validation loss after loading minus validation loss of the last "
-      "epoch",
+claim("with state_dict(): validation loss after loading minus validation "
+      "loss of the last epoch",
       restored - last, expected=0, within=1e-6)
 
 # %% [markdown] trap="06.4" role="why"
@@ -1265,7 +1278,8 @@ plot_bars({"state_dict(): lowest": lowest,
               "the lowest. With a copy, the two are equal.")
 
 # %% trap="06.4" role="repair"
-claim("validation loss after loading minus the lowest, with deepcopy",
+claim("with deepcopy: validation loss after loading minus the lowest "
+      "validation loss",
       copied["restored"] - copied["lowest"], expected=0, within=1e-6)
 
 # %% [markdown] trap="06.4" role="more" topics="right on a GPU but wrong on a CPU · buffers"
@@ -1282,7 +1296,8 @@ buffers = set(norm.state_dict()) - {k for k, _ in norm.named_parameters()}
 print(sorted(buffers))
 
 # %% trap="06.4" role="more"
-claim("state_dict(): validation loss after loading, divided by the lowest",
+claim("with state_dict(): validation loss after loading divided by the "
+      "lowest validation loss",
       restored / lowest, above=1.2)
 claim("entries of a BatchNorm's state_dict() that are not parameters",
       len(buffers), expected=3)
@@ -1396,17 +1411,17 @@ print("wrong labels, validation loss after (steps, smoothing):",
       {key: f"{loss:.2f}" for key, loss in held_loss.items()})
 
 # %% role="concept"
-claim("accuracy minus mean confidence, clean labels, smoothing 0.1",
+claim("accuracy minus mean confidence, clean labels with smoothing 0.1",
       soft_labels, above=0.07)
-claim("accuracy minus mean confidence, clean labels, no "
-      "smoothing", sharp, below=0.05)
-claim("validation loss after 800 steps on wrong labels, smoothing 0.1 "
-      "divided by no smoothing",
+claim("accuracy minus mean confidence, clean labels without smoothing",
+      sharp, below=0.05)
+claim("after 800 steps on wrong labels: validation loss with smoothing "
+      "divided by loss without",
       held_loss[800, 0.1] / held_loss[800, 0.0], below=1)
 
 # %% role="concept"
-claim("validation loss after 100 steps on wrong labels, smoothing 0.1 "
-      "divided by no smoothing",
+claim("after 100 steps on wrong labels: validation loss with smoothing "
+      "divided by loss without",
       held_loss[100, 0.1] / held_loss[100, 0.0], above=0.9)
 
 # %% [markdown] role="concept"
@@ -1429,9 +1444,11 @@ torch.set_rng_state(before)
 # ## Sixty patients, five folds
 #
 # You have 60 patients with 2,000 measurements each, and for each patient a diagnosis, yes
-# or no. You select 20 of these 2,000 columns and cross-validate a simple classifier on
-# the 20 columns with five folds. So every patient is scored by a classifier that was not
-# trained on that patient.
+# or no. You select 20 of these 2,000 columns, either with `strongest`, which takes the
+# columns whose means differ most between yes and no, or with `widest`, which takes the
+# columns with the largest standard deviation. Then you cross-validate a simple classifier
+# on the 20 columns with five folds. So every patient is scored by a classifier that was
+# not trained on that patient.
 #
 # Nobody told you that all the numbers are noise and that a coin decided each diagnosis.
 
@@ -1471,9 +1488,8 @@ reported = sum(select_first(x, y) for x, y in several) / 10
 
 # %% trap="06.5" role="guess"
 guess("06.5",
-      "Suppose you choose the columns with `widest` instead, also on all "
-      "rows. What accuracy does the cross-validation then report on "
-      "average?", unit="%")
+      "If you choose the columns with `widest`, on all rows, what accuracy "
+      "does the cross-validation report on average?", unit="%")
 
 # %% trap="06.5" role="look"
 by_spread = sum(select_first(x, y, widest) for x, y in several) / 10
@@ -1579,10 +1595,11 @@ moved = {name: sum(with_scaler(x, y, False) - with_scaler(x, y, True)
 print({name: f"{100 * m:+.1f} points" for name, m in moved.items()})
 
 # %% trap="06.5" role="folklore"
-claim("largest change of the mean accuracy by a scaler on all rows",
+claim("largest change of the mean accuracy when the scaler is fitted on "
+      "all rows",
       max(map(abs, moved.values())), below=0.05)
-claim("change of the accuracy by choosing columns on all "
-      "rows", reported - honest,
+claim("change of the mean accuracy when the columns are chosen on all rows",
+      reported - honest,
       above=0.3)
 
 # %% trap="06.5" role="exercise" points=4 difficulty=3 minutes=20
@@ -1619,7 +1636,7 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
 # %% [markdown] trap="06.5" role="hint"
 # 1. Inside the loop, `select` and `fit` get the same rows, all rows outside the fold.
 # 2. Let `inside = folds == fold`. Then `select` and `fit` get the rows that `~inside` keeps, and the model predicts `x[inside][:, columns]`.
-# 3. Count the right rows over all folds and divide once, because folds can differ in size.
+# 3. Count the correctly classified rows over all folds and divide once, because folds can differ in size.
 
 # %% [markdown] trap="06.5" role="keep"
 # **Keep:** Split first. Then do every step that learns from labels on only the training
@@ -1724,7 +1741,8 @@ print(f"pixels that got darker: {darker:.0%}; test accuracy, trained on "
       f"bytes {by_bytes:.2f}, with room {by_ints:.2f}")
 
 # %% trap="06.6" role="repair"
-claim("accuracy on plain test digits, wider type minus bytes",
+claim("accuracy on plain test digits: trained with a wider type minus "
+      "trained with bytes",
       by_ints - by_bytes, above=0.15)
 
 # %% [markdown] trap="06.6" role="more" topics="how many pixels · which lines raise an error"
@@ -1751,8 +1769,8 @@ claim("100 + 300 in uint8", silent["u + 300"], expected=144)
 claim("bytes += 10.5 raises an error", refused, expected=True)
 
 # %% [markdown] trap="06.6" role="more"
-# These claims give the fraction of pixels that become darker in a brighter image, with
-# bytes and with a wider type:
+# Here is the fraction of pixels that become darker in a brighter image, with bytes and
+# with a wider type, and the accuracy after training with bytes:
 
 # %% trap="06.6" role="more"
 claim("fraction of pixels that become darker, with bytes",
@@ -1851,7 +1869,8 @@ print(f"rows split: dice {dice_rows:.2f}, true labels {true_rows:.2f}, "
 measured("06.7", 100 * dice_rows, right=(60, 90))
 
 # %% trap="06.7" role="look"
-claim("accuracy on test rows with labels from a die, rows drawn", dice_rows,
+claim("accuracy on test rows with labels from a die, split by rows",
+      dice_rows,
       above=0.4)
 
 # %% [markdown] trap="06.7" role="why"
@@ -1904,8 +1923,8 @@ plot_bars({"dice, rows drawn": dice_rows,
               "are about equally good.")
 
 # %% trap="06.7" role="repair"
-claim("accuracy on test rows with labels from a die, originals "
-      "drawn", dice_groups,
+claim("accuracy on test rows with labels from a die, split by originals",
+      dice_groups,
       below=0.3)
 
 # %% [markdown] trap="06.7" role="repair"
@@ -1915,11 +1934,11 @@ claim("accuracy on test rows with labels from a die, originals "
 
 # %% [markdown] trap="06.7" role="more" topics="how often a row has no twin · louder noise · the scores in numbers"
 # A test row has no twin in training if the four other copies are also test rows. This
-# happens with a probability of 0.3 to the fourth, less than one in a hundred. With louder
-# noise, the twin is harder to find: with three times the noise, the network gets far
-# fewer of the random labels right. `by_groups` draws for each original separately, so the
-# size of the test set varies. Splitting a shuffled list of originals would make the size
-# constant.
+# happens with a probability of 0.3 to the power of 4, less than one in a hundred. With
+# louder noise, the twin is harder to find: with three times the noise, the network gets
+# far fewer of the random labels right. `by_groups` draws for each original separately, so
+# the size of the test set varies. Splitting a shuffled list of originals would make the
+# size constant.
 
 # %% trap="06.7" role="more"
 with torch.random.fork_rng(devices=[]):
@@ -1929,16 +1948,16 @@ with torch.random.fork_rng(devices=[]):
 print(f"dice, rows drawn: {dice_rows:.2f}, with louder noise {loud:.2f}")
 
 # %% trap="06.7" role="more"
-claim("accuracy lost with three times the noise, labels from a die, rows "
-      "drawn",
+claim("labels from a die, split by rows: accuracy lost with three times "
+      "the noise",
       dice_rows - loud, above=0.15)
-claim("accuracy on test rows minus accuracy on new digits, rows drawn",
+claim("accuracy on test rows minus accuracy on new digits, split by rows",
       true_rows - new_rows,
       above=0)
-claim("accuracy on test rows minus on new digits, originals drawn minus "
-      "rows drawn",
+claim("gap between accuracy on test rows and new digits: split by "
+      "originals minus split by rows",
       (true_groups - new_groups) - (true_rows - new_rows), below=0)
-claim("accuracy on new digits, rows drawn minus originals drawn",
+claim("accuracy on new digits: split by rows minus split by originals",
       new_rows - new_groups, above=-0.05)
 
 # %% trap="06.7" role="exercise" points=3 difficulty=2 minutes=15
@@ -2082,12 +2101,13 @@ print(f"base rate {base:.3f}; corrected: once {once:.3f}, "
       f"twice {twice:.3f}")
 
 # %% trap="06.8" role="repair"
-claim("mean probability minus base rate, only sampler, log k subtracted",
+claim("only the sampler, log k subtracted: mean probability minus base "
+      "rate",
       once - base, expected=0, within=0.02)
 
 # %% [markdown] trap="06.8" role="more" topics="alarms, recall and AUC of the four ways · how near the sum comes to 2 log k"
 # After the 400 steps, each remedy has added a little less than $\log k$. (In a model that
-# cannot fit the data, weights also turn the decision boundary, which also changes the
+# cannot fit the data, class weights also turn the decision boundary, which changes the
 # AUC.)
 
 # %% trap="06.8" role="more" tags=["plumbing"]
@@ -2118,7 +2138,7 @@ claim("largest minus smallest AUC of the four ways",
       max(aucs) - min(aucs), below=0.02)
 claim("increase of the mean logit with both remedies, in units of log k",
       added["both"], expected=1.75, within=0.4)
-claim("mean probability minus base rate, both remedies, 2 log k subtracted",
+claim("both remedies, 2 log k subtracted: mean probability minus base rate",
       twice - base, expected=0, within=0.03)
 
 # %% trap="06.8" role="exercise" points=3 difficulty=3 minutes=15
@@ -2205,9 +2225,10 @@ finder = stroke_finder(changed)
 
 # %% trap="06.9" role="guess"
 guess("06.9",
-      "Some stroke pixels of a test image are background in the mirrored "
-      "mask. On average, what probability of a stroke does the network "
-      "give these pixels?", unit="%")
+      "Take a test image as it is, and mirror only its mask. Some stroke "
+      "pixels of the image are background in the mirrored mask. On "
+      "average, what probability of a stroke does the network predict for "
+      "these pixels?", unit="%")
 
 # %% trap="06.9" role="look"
 test_images = x_test.view(-1, 8, 8)
@@ -2228,7 +2249,8 @@ print(f"their mirror pixels: {found[one_sided.flip(-1)].mean():.2f}")
 measured("06.9", 100 * found[one_sided].mean(), right=(42, 58))
 
 # %% trap="06.9" role="look"
-claim("mean probability on stroke pixels whose mirror pixel is background",
+claim("mean probability of a stroke at stroke pixels whose mirror pixel is "
+      "background",
       found[one_sided].mean(), expected=0.5, within=0.08)
 
 # %% [markdown] trap="06.9" role="why"
@@ -2270,7 +2292,8 @@ plot_bars({"drawn separately": overlap(finder),
               "of predicted and true strokes is clearly larger.")
 
 # %% trap="06.9" role="repair"
-claim("overlap, drawn together minus drawn separately",
+claim("overlap of predicted and true strokes: drawn together minus drawn "
+      "separately",
       overlap(finder_together) - overlap(finder), above=0.05)
 
 # %% [markdown] trap="06.9" role="more" topics="torchvision and plain tensors · interpolated masks"
@@ -2294,7 +2317,7 @@ def agree(pairs):
 print(f"pairs that agree: plain {agree(plain)}, typed {agree(typed)} of 50")
 
 # %% trap="06.9" role="more"
-claim("plain tensors: calls that changed the mask",
+claim("plain tensors: calls that changed the mask, out of 50",
       sum(bool((b != masks[:1]).any()) for _, b in plain), expected=0)
 claim("plain tensors: pairs that agree, out of 50", agree(plain), below=15)
 claim("with tv_tensors: pairs that agree, out of 50",
@@ -2302,14 +2325,14 @@ claim("with tv_tensors: pairs that agree, out of 50",
 
 # %% [markdown] trap="06.9" role="more"
 # The type also determines how a mask is resized. A plain tensor is interpolated, so
-# labels 0 and 1 turn into fractions, and the labels 1 and 3 turn into 2. A `Mask` takes
-# the nearest pixel:
+# fractions appear between the labels 0 and 1, and a label 2 appears between the labels 1
+# and 3. A `Mask` takes the nearest pixel:
 
 # %% trap="06.9" role="more"
 wider = v2.Resize(12, antialias=True)
-claim("values in a resized mask that is a plain tensor",
+claim("number of different values in a resized mask that is a plain tensor",
       wider(masks[:1]).unique().numel(), above=2)
-claim("values in a resized tv_tensors.Mask",
+claim("number of different values in a resized tv_tensors.Mask",
       wider(tv_tensors.Mask(masks[:1])).unique().numel(), expected=2)
 
 # %% trap="06.9" role="exercise" points=3 difficulty=2 minutes=15
@@ -2357,8 +2380,8 @@ def augmented_pairs(images: torch.Tensor, masks: torch.Tensor, shift: int,
 # **Keep:** Augment an image and everything that refers to its pixels (a mask, boxes,
 # keypoints, a second view) with the same random draw. **In your own code:** Draw ten
 # augmented images with their masks on top, and look at them. Or pass the mask as the
-# image, too: the two results have to be equal. **Source:** [torchvision, "Getting started
-# with transforms
+# image as well, and check that the two results are equal. **Source:** [torchvision,
+# "Getting started with transforms
 # v2"](https://docs.pytorch.org/vision/stable/auto_examples/transforms/plot_transforms_getting_started.html).
 # **Seen in the wild:** In [albumentations-team/albumentations
 # 1196](https://github.com/albumentations-team/albumentations/issues/1196), an image and
@@ -2420,13 +2443,14 @@ print(f"rows: {len(taken)}, different digits: {len(taken.unique())}")
 measured("06.10", len(taken.unique()), right=(650, 650))
 
 # %% trap="06.10" role="look"
-claim("different digits among 1,300 rows", len(taken.unique()),
+claim("number of different digits among 1,300 rows when each worker reads "
+      "all rows", len(taken.unique()),
       expected=650)
 
 # %% [markdown] trap="06.10" role="look"
-# With two workers, each batch comes twice in a row. With more workers it comes as often
-# as there are workers, and the 130 steps end earlier in the stream. You can compute that
-# without more processes. How good is the network after 130 steps?
+# With two workers, each batch comes twice in a row. With more workers, each batch comes
+# once from every worker, and the 130 steps end earlier in the stream. The next cell
+# computes this without extra processes. How good is the network after 130 steps?
 
 # %% trap="06.10" role="look" tags=["for-look"]
 def repeated(workers):
@@ -2445,19 +2469,20 @@ plot_columns(by_workers, xlabel="workers of the loader", form=".2f",
                  "worker to well below 0.8 with 16.")
 
 # %% trap="06.10" role="look"
-claim("test accuracy, one worker minus 16 workers",
+claim("test accuracy with one worker minus test accuracy with 16 workers",
       by_workers[1] - by_workers[16], above=0.12)
 
 # %% [markdown] trap="06.10" role="why"
 # If a dataset can look up rows by number, the loader deals out the numbers, and no two
-# workers get the same one. A stream has no numbers to deal out. So each worker runs the
-# whole `__iter__` of its own copy. The loader takes one batch from each worker in turn:
-# the first batch of worker 0, the same batch of worker 1, then the second batch of each.
+# workers get the same number. A stream has no numbers to deal out. So each worker runs
+# the whole `__iter__` of its own copy. The loader takes one batch from each worker in
+# turn: the first batch of worker 0, the same batch of worker 1, then the second batch of
+# each.
 
 # %% [markdown] trap="06.10" role="repair"
-# The dataset has to skip the rows of the other workers by itself. In a worker,
-# `get_worker_info()` returns its `id` and the number of workers; in the main process it
-# returns `None`.
+# Each copy of the dataset has to skip the rows of the other workers by itself. In a
+# worker, `get_worker_info()` returns the worker's `id` and the number of workers. In the
+# main process, it returns `None`.
 
 # %% trap="06.10" role="repair" tags=["for-repair"]
 class Dealt(Rows):
@@ -2474,7 +2499,8 @@ dealt_net, _, dealt = one_pass(batches_of(Dealt(x_train, y_train)))
 print(f"rows: {len(dealt)}, different digits: {len(dealt.unique())}")
 
 # %% trap="06.10" role="repair"
-claim("different digits among 1,300 rows, dealt out",
+claim("number of different digits among 1,300 rows when the rows are dealt "
+      "out",
       len(dealt.unique()), expected=1300)
 
 # %% trap="06.10" role="repair"
@@ -2501,21 +2527,23 @@ better = (accuracy(dealt_net, x_test, y_test)
           - accuracy(copied_net, x_test, y_test))
 
 # %% trap="06.10" role="repair"
-claim("test accuracy, dealt out minus each reads all", better, above=0.01)
+claim("test accuracy with rows dealt out minus test accuracy when each "
+      "worker reads all rows",
+      better, above=0.01)
 
 # %% [markdown] trap="06.10" role="repair"
 # With several ranks (training processes, one for each GPU), every rank has workers of its
-# own, and `get_worker_info` knows nothing about ranks. Rows then also have to be dealt to
-# the ranks.
+# own, and `get_worker_info` knows nothing about ranks. So the rows also have to be dealt
+# to the ranks.
 
 # %% [markdown] trap="06.10" role="more" topics="the loader's order · a pass without a limit · the learning rate · validation · shuffling · torch's warning"
-# The batches that `repeated` computes are the loader's own:
+# The batches that `repeated` computes are the same as the loader's:
 
 # %% trap="06.10" role="more"
 computed = torch.cat([rows for rows, _, _ in repeated(2)])
 
 # %% trap="06.10" role="more"
-claim("rows of the 130 steps that differ from the computed ones",
+claim("number of rows in the 130 steps that differ from the computed rows",
       (computed[:1300] != taken).sum(), expected=0)
 
 # %% [markdown] trap="06.10" role="more"
@@ -2535,7 +2563,7 @@ for _ in batches_of(Rows(x_train, y_train)):
 # %% trap="06.10" role="more"
 claim("steps in one pass over two workers", len(rates), expected=260)
 claim("learning rate after 130 steps", rates[129], expected=0, within=1e-6)
-claim("learning rate after the pass, relative to the first",
+claim("learning rate after the pass divided by the initial learning rate",
       rates[-1] / 0.1, expected=1, within=1e-3)
 
 # %% [markdown] trap="06.10" role="more"
@@ -2547,15 +2575,17 @@ right = torch.cat([dealt_net(x).argmax(1) == y for _, x, y in
                    batches_of(Rows(x_test, y_test))]).float()
 
 # %% trap="06.10" role="more"
-claim("rows that are validated, out of 497", len(right), expected=994)
-claim("accuracy over these rows, minus the accuracy",
+claim("number of rows that the loader returns for 497 validation rows",
+      len(right), expected=994)
+claim("accuracy over all returned rows minus accuracy with each row "
+      "counted once",
       right.mean() - accuracy(dealt_net, x_test, y_test), expected=0,
       within=1e-6)
 
 # %% [markdown] trap="06.10" role="more"
-# Dealing out rows needs one order for all workers. Torch gives every worker its own seed.
-# If each worker shuffles the rows before it takes its share, the number of rows is right,
-# but about a quarter of the digits are missing and as many come twice:
+# To deal out rows, all workers need the same order. Torch gives every worker its own
+# seed. If each worker shuffles the rows before it takes its share, the number of rows is
+# right, but about a quarter of the digits are missing and as many come twice:
 
 # %% trap="06.10" role="more"
 class Shuffled(Dealt):
@@ -2568,14 +2598,16 @@ class Shuffled(Dealt):
 drawn = torch.cat([y for _, _, y in batches_of(Shuffled(x_train, y_train))])
 
 # %% trap="06.10" role="more"
-claim("rows of a pass, shuffled by each worker", len(drawn), expected=1300)
-claim("fraction of the digits that never come",
+claim("number of rows in one pass when each worker shuffles by itself",
+      len(drawn), expected=1300)
+claim("fraction of the digits missing from one pass when each worker "
+      "shuffles by itself",
       1 - len(drawn.unique()) / 1300, expected=0.25, within=0.05)
 
 # %% [markdown] trap="06.10" role="more"
-# Torch has a warning for this, if the dataset has a `__len__` and you have asked for
-# `len(loader)`. But in the version that was measured, the warning compares *batches*
-# with *rows*. So it says nothing as long as a batch has more rows than there are workers:
+# Torch warns about the repeated rows if the dataset has a `__len__` and you have called
+# `len(loader)`. But in the version that was measured, the check compares *batches* with
+# *rows*, so there is no warning as long as a batch has more rows than there are workers:
 
 # %% trap="06.10" role="more"
 import warnings
@@ -2595,8 +2627,8 @@ def warns(size):
     return any("have been fetched" in str(w.message) for w in caught)
 
 # %% trap="06.10" role="more"
-claim("torch warns, with batches of 1", warns(1), expected=True)
-claim("torch warns, with batches of 10", warns(10), expected=False)
+claim("torch warns if a batch has 1 row", warns(1), expected=True)
+claim("torch warns if a batch has 10 rows", warns(10), expected=False)
 
 # %% trap="06.10" role="more" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -2634,19 +2666,20 @@ def worker_rows(stream, worker: int, workers: int, rank: int, world: int):
 # %% [markdown] trap="06.10" role="hint"
 # 1. Deal the rows to the ranks first, in turn. `place % world` says whose row it is.
 # 2. Then deal the rank's own rows to its workers. `place // world` counts the rank's rows,
-#    and 0 workers are one reader.
+#    and 0 workers count as one.
 # 3. A function with `yield` in a loop over `stream` reads only as far as its caller asks.
 
 # %% [markdown] trap="06.10" role="keep"
-# **Keep:** Every worker runs the whole `__iter__` of an iterable dataset. Split the stream
-# there, by rank and by worker, in one order that all of them share. **In your own code:**
-# Collect the row numbers (or hashes of rows) of one pass, with `num_workers=0` and with
-# 2. Both have to contain every row once. **Source:** PyTorch documentation,
+# **Keep:** Every worker runs the whole `__iter__` of an iterable dataset. Split the
+# stream there, by rank and by worker, in one order that all of them share. **In your own
+# code:** Collect the row numbers (or hashes of rows) of one pass, with `num_workers=0`
+# and with `num_workers=2`. Both passes have to contain every row once. **Source:**
+# PyTorch documentation,
 # [IterableDataset](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset).
-# **Seen in the wild:** In [pytorch #30599](https://github.com/pytorch/pytorch/issues/30599)
-# an epoch grows with `num_workers`. In [datasets
-# #3423](https://github.com/huggingface/datasets/issues/3423) a streamed data set came once
-# from each worker. [finetrainers
+# **Seen in the wild:** In [pytorch
+# #30599](https://github.com/pytorch/pytorch/issues/30599), an epoch grows with
+# `num_workers`. In [datasets #3423](https://github.com/huggingface/datasets/issues/3423),
+# each worker returned the whole streamed data set. [finetrainers
 # #394](https://github.com/huggingface/finetrainers/issues/394) quotes PyTorch's
 # documentation and asks for the split.
 
@@ -2672,7 +2705,7 @@ from dlsys_helpers.leaks import scores
 few, many = (scores(patients=n, columns=100) for n in (40, 300))
 added = {leak: [told - true for told, true in (few[leak], many[leak])]
          for leak in few}
-print("points believed too much: 40 patients, 300 patients")
+print("percentage points too high: 40 patients, 300 patients")
 for leak, (of_few, of_many) in added.items():
     print(f"{leak:28}{of_few:8.0f}{of_many:12.0f}")
 
@@ -2681,14 +2714,14 @@ claim("target in a column, 300 patients: percentage points by which the "
       "score is too high",
       added["target in a column"][1], above=30)
 by_heart = added["columns chosen on all rows"]
-claim("columns chosen on all rows: excess of the score, 300 patients "
-      "divided by 40 patients",
+claim("columns chosen on all rows: excess score with 300 patients divided "
+      "by excess with 40",
       by_heart[1] / by_heart[0], below=0.5)
 
 # %% role="concept"
 draw_line({leak: [(*sorted(pair), f"{pair[0] - pair[1]:+.0f}")]
            for leak, pair in few.items()},
-          unit="% right with 40 patients, new patients to test",
+          unit="accuracy in % with 40 patients: new patients, test rows",
           title="A column made from the label misleads most",
           alt="One bar per leak, from the score on new patients to the "
               "score on the test rows. The bar for a target in a column is "
@@ -2717,8 +2750,8 @@ for _ in range(20):
     gaps.append((x.mean((1, 2, 3)) - soft[:, 1]).abs().max().item())
 
 # %% role="concept"
-claim("largest of 20 differences between fraction of pasted pixels and "
-      "label weight",
+claim("largest of 20 differences between the fraction of pasted pixels and "
+      "the label's weight",
       max(gaps), expected=0, within=1e-6)
 
 # %% [markdown] role="concept"
@@ -2747,12 +2780,13 @@ slope = (math.log(errors[-1] / errors[0]) / math.log(sizes[-1] / sizes[0]))
 foretold = errors[-1] * (1280 / 640) ** slope
 actual = error_at(1280)
 print({n: f"{e:.3f}" for n, e in zip(sizes, errors)},
-      f"1280: foretold {foretold:.3f}, measured {actual:.3f}")
+      f"1280: predicted {foretold:.3f}, measured {actual:.3f}")
 
 # %% role="concept"
-claim("test error with 80 digits, divided by the error with 640",
+claim("test error with 80 digits divided by test error with 640 digits",
       errors[0] / errors[-1], above=2)
-claim("predicted test error at 1,280 digits, divided by the measured error",
+claim("predicted test error with 1,280 digits divided by the measured test "
+      "error",
       foretold / actual, expected=1, within=0.6)
 
 # %% role="concept"
@@ -2766,7 +2800,7 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each choice says why it is right or wrong.
+# Think first, then click one of the choices. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. Your validation loader uses the training transforms with a fixed seed. Its score**
@@ -2864,11 +2898,13 @@ times_bytes = augment(u).nbytes / u[..., :224, :224].nbytes
 print(orders, f"floats over bytes: {times_bytes:.0f}")
 
 # %% role="gpu"
-claim("operations for a batch, 16 images divided by 2 images",
+claim("operations on a whole batch: number for 16 images divided by number "
+      "for 2 images",
       orders["batch", 16] / orders["batch", 2], expected=1)
-claim("operations image by image, 16 images divided by 2 images",
+claim("operations image by image: number for 16 images divided by number "
+      "for 2 images",
       orders["images", 16] / orders["images", 2], above=7)
-claim("bytes of the crops as floats, divided by their bytes as uint8",
+claim("bytes of the crops as floats divided by their bytes as uint8",
       times_bytes,
       expected=4, within=0.01)
 
@@ -2920,15 +2956,19 @@ def over(part, other):
 # %% role="gpu"
 answers = gpu_table(
     datasheet(feeding.device_name),
-    feeding.asks("copy of a batch, floats over bytes: time", times_bytes,
+    feeding.asks("time to copy a batch of floats divided by time to copy "
+                 "it as bytes", times_bytes,
                  over("copy floats", "copy bytes"), above=2.5),
-    feeding.asks("augmentation on the device, images over batch: time",
+    feeding.asks("time to augment on the device: image by image divided "
+                 "by whole batch",
                  "more: 128 times the operations",
                  over("augment images", "augment batch"), above=5),
-    feeding.asks("augmentation of a batch over a training step: time",
+    feeding.asks("time to augment a batch divided by time of a training "
+                 "step",
                  "a fraction: a few passes over the pixels",
                  over("augment batch", "step"), below=0.5),
-    feeding.asks("one CPU worker over a training step: time an image",
+    feeding.asks("time per image: one CPU worker divided by a training "
+                 "step",
                  "more: one worker cannot keep up",
                  over("one CPU worker", "step"), above=1))
 answers

@@ -78,7 +78,7 @@ for row in range(6):
 edges = F.conv2d(images[3:4], kernel[None, None])[0, 0]       # (6, 6)
 
 # %% role="concept"
-claim("sliding by hand and torch's convolution: largest gap",
+claim("largest difference between sliding by hand and torch's convolution",
       (slid - edges).abs().max(), expected=0, within=1e-5)
 
 # %% role="concept"
@@ -108,7 +108,8 @@ moved_first = F.conv2d(wide.roll(2, dims=2), kernel[None, None])
 moved_last = F.conv2d(wide, kernel[None, None]).roll(2, dims=2)
 
 # %% role="concept"
-claim("largest gap between moving before and moving after the convolution",
+claim("largest difference between moving before and moving after the "
+      "convolution",
       (moved_first - moved_last).abs().max(), expected=0, within=1e-5)
 
 # %% [markdown] role="explore"
@@ -193,9 +194,11 @@ for name, (kernel, stride, padding) in cases.items():
     print(f"{name}: 224 -> {out.shape[-1]}")
 
 # %% role="concept"
-claim("largest gap between torch and the formula",
+claim("largest difference between torch's number of positions and the "
+      "formula's",
       max(map(abs, sides.values())), expected=0)
-claim("positions of a 3x3 window with stride 2 on 224 pixels, not 111.5",
+claim("positions of a 3x3 window with stride 2 along 224 pixels, rounded "
+      "down from 111.5",
       places(224, 3, 2), expected=111)
 
 # %% [markdown] role="concept"
@@ -245,10 +248,10 @@ print(f"full: {full.weight.numel():,} weights, separable: "
       f"{depthwise.weight.numel() + pointwise.weight.numel():,}")
 
 # %% role="concept"
-claim("a 1x1 convolution and a linear layer at every pixel: largest gap",
+claim("largest difference between a 1x1 convolution and a linear layer at "
+      "every pixel",
       (pointwise(grey).movedim(1, -1) - as_linear).abs().max(), below=1e-5)
-claim("weights of the separable pair as a fraction of the full layer's "
-      "weights",
+claim("number of weights: separable pair divided by full convolution",
       (depthwise.weight.numel() + pointwise.weight.numel())
       / full.weight.numel(), expected=0.127, within=0.001)
 
@@ -284,9 +287,9 @@ draw_grids({"a spot": spot, "one column on": by_one,
                "moved.")
 
 # %% role="concept"
-claim("the spot moved by one column: pooled cells that differ",
+claim("pooled cells that change when the spot moves by one column",
       (pooled[0] != pooled[1]).sum(), expected=0)
-claim("the spot moved by two columns: pooled cells that differ",
+claim("pooled cells that change when the spot moves by two columns",
       (pooled[0] != pooled[2]).sum(), expected=2)
 
 # %% [markdown] role="concept"
@@ -354,7 +357,8 @@ print(f"weights {flat_weights:.2f} -> {weights:.2f} MB")
 print(f"kept    {flat_kept:.1f} -> {kept:.1f} MB")
 
 # %% trap="07.1" role="repair"
-claim("bytes kept: halved maps, as a fraction of full maps",
+claim("bytes kept for the backward pass: net with halved maps divided by "
+      "net with full maps",
       kept / flat_kept,
       below=0.5)
 
@@ -383,8 +387,9 @@ draw_boxes({"one size": {"weights": flat_weights, "maps": maps(flat)},
 # tensor, so autograd keeps eight maps, not sixteen.
 
 # %% trap="07.1" role="more"
-claim("MB of weights", flat_weights, expected=0.26, within=0.001)
-claim("weights: halved maps, as a multiple of full maps",
+claim("MB of weights in the net with full maps",
+      flat_weights, expected=0.26, within=0.001)
+claim("MB of weights: net with halved maps divided by net with full maps",
       weights / flat_weights, above=15)
 
 # %% [markdown] trap="07.1" role="folklore"
@@ -403,8 +408,10 @@ with torch.device("meta"):               # shapes without numbers
 print("last map of a ResNet-18:", tuple(last.shape))
 
 # %% trap="07.1" role="folklore"
-claim("positions along a side of the last map", last.shape[-1], expected=7)
-claim("224 divided by the side of the last map", 224 / last.shape[-1],
+claim("positions along one side of ResNet-18's last map",
+      last.shape[-1], expected=7)
+claim("224 divided by the positions along one side of the last map",
+      224 / last.shape[-1],
       expected=32)
 claim("MB of a map of 256 channels at 224 x 224", 256 * 224**2 * 4 / 1e6,
       expected=51.4, within=0.03)
@@ -437,7 +444,7 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 # %% [markdown] trap="07.1" role="hint"
 # 1. How many windows fit along one side? The padded side has `size + 2 * padding` values, and the first window takes `kernel` of them. Count for both height and width.
 # 2. The number of positions in a layer's output is the size of the next layer's input. The channels do not matter here.
-# 3. The bytes are 4 for a float32, times batch, channels, height and width.
+# 3. A float32 takes 4 bytes, so multiply 4 by batch, channels, height and width.
 
 # %% [markdown] trap="07.1" role="keep"
 # **Keep:** The maps of a convolutional net grow with the batch and with the pixels, but
@@ -531,7 +538,8 @@ with torch.no_grad():
     gap = (body(photo) - body(scratched))[0, :, 40, 40].abs().max()
 
 # %% trap="07.2" role="look"
-claim("change of the unit's value after a pixel six away rose by 100", gap,
+claim("change of the unit's value when a pixel six columns away is raised "
+      "by 100", gap,
       expected=0)
 
 # %% [markdown] trap="07.2" role="why"
@@ -561,7 +569,7 @@ print("dilated, computed:", walk([(3, 1, d) for d in spread])[0])
 print("dilated, measured:", seen, "  weights:", *count)
 
 # %% trap="07.2" role="repair"
-claim("width of the dilated net's field, in pixels, measured",
+claim("measured width of the dilated net's receptive field, in pixels",
       seen, expected=33)
 
 # %% trap="07.2" role="repair"
@@ -592,7 +600,8 @@ receptive_field
 
 # %% [markdown] trap="07.2" role="more" topics="layers that average · what counts inside the field · strides, and ResNet-50"
 # `walk` computes the field only for nets of windowed layers. A layer that averages over
-# the map (a BatchNorm in train mode, a GroupNorm, a global pooling) lets every pixel in.
+# the map (a BatchNorm in train mode, a GroupNorm, a global pooling) lets every pixel
+# influence the unit.
 #
 # The field says which pixels *can* matter, not which ones do. Where windows overlap, a
 # pixel in the middle reaches the unit on many paths, a pixel at the edge on fewer, and a
@@ -619,13 +628,15 @@ after = core(footprint(deep))
 print(f"field 21, core {before} before training and {after} after")
 
 # %% trap="07.2" role="more"
-claim("field of the dilated net, computed",
+claim("computed width of the dilated net's receptive field, in pixels",
       walk([(3, 1, d) for d in spread])[0], expected=33)
-claim("weights that the dilation adds", count[1] - count[0], expected=0)
-claim("field of ten convolutions", width(footprint(deep)), expected=21)
-claim("columns that hold 95 % of the gradient before training",
+claim("number of weights that the dilation adds",
+      count[1] - count[0], expected=0)
+claim("width of the receptive field of ten 3x3 convolutions, in pixels",
+      width(footprint(deep)), expected=21)
+claim("middle columns that hold 95 % of the gradient, before training",
       before, below=19)
-claim("columns that hold 95 % of the gradient after training",
+claim("middle columns that hold 95 % of the gradient, after training",
       after, below=19)
 
 # %% [markdown] trap="07.2" role="folklore"
@@ -656,10 +667,14 @@ print("fields:", *(field for field, _ in steps))
 print("ResNet-50:", walk(main_path(resnet50))[0], "pixels")
 
 # %% trap="07.2" role="folklore"
-claim("field after the pooling; it was 9 before", steps[1][0],
+claim("width of the receptive field after the pooling, in pixels, up from "
+      "9",
+      steps[1][0],
       expected=10)
-claim("field after one more 3x3 layer", steps[2][0], expected=14)
-claim("field of torchvision's ResNet-50", walk(main_path(resnet50))[0],
+claim("width of the receptive field after one more 3x3 layer, in pixels",
+      steps[2][0], expected=14)
+claim("width of the receptive field of torchvision's ResNet-50, in pixels",
+      walk(main_path(resnet50))[0],
       expected=427)
 
 # %% trap="07.2" role="exercise" points=3 difficulty=2 minutes=15
@@ -790,10 +805,11 @@ for name, skip in (("residual", True), ("plain", False)):
     print(f"{name}: accuracy {deep_score[name]:.2f}")
 
 # %% role="concept"
-claim("parameters of the block, ours minus torchvision's", ours - theirs,
+claim("parameters of our block minus parameters of torchvision's block",
+      ours - theirs,
       expected=0)
-claim("twelve blocks, 60 steps: accuracy with the addition minus without "
-      "it",
+claim("twelve blocks, 60 steps: accuracy with the addition minus accuracy "
+      "without the addition",
       deep_score["residual"] - deep_score["plain"], above=0.05)
 
 # %% [markdown] role="concept"
@@ -818,20 +834,21 @@ norms = {"plain": through(small, False), "residual": through(small, True),
 print({name: f"{norm:.1e}" for name, norm in norms.items()})
 
 # %% role="concept"
-claim("gradient left after 40 small layers", norms["plain"], below=1e-30)
-claim("gradient left after 40 small layers with the additions",
+claim("norm of the gradient after 40 small layers without additions",
+      norms["plain"], below=1e-30)
+claim("norm of the gradient after 40 small layers with additions",
       norms["residual"], above=0.5)
-claim("gradient left with the additions and layers against their input",
+claim("norm of the gradient after 40 layers with additions and F(x) = -x/2",
       norms["residual, F(x) = -x/2"], expected=0.5**40, within=1e-14)
 
 # %% [markdown] role="concept"
 # So the addition keeps a block *near a copy* when its layers are small, as with
-# torchvision's `zero_init_residual`. Starting near a copy is a good default, but no
-# guarantee for trained nets, because the third stack also has the additions but still
-# loses its gradient. He et al. do not blame vanishing gradients for the poor results of
-# their deep nets without additions, because these nets had BatchNorm and healthy gradient
-# norms. The authors attribute the failure to difficult optimization. Source: [He et al.
-# 2015](https://arxiv.org/abs/1512.03385), figure 1 and section 4.1.
+# torchvision's `zero_init_residual`. Starting near a copy is a good default, but
+# additions guarantee nothing for trained nets, because the third stack also has additions
+# and still loses its gradient. He et al. do not blame vanishing gradients for the poor
+# results of their deep nets without additions, because these nets had BatchNorm and
+# healthy gradient norms. The authors attribute the failure to difficult optimization.
+# Source: [He et al. 2015](https://arxiv.org/abs/1512.03385), figure 1 and section 4.1.
 #
 # ## Transfer: start from layers that have learned
 #
@@ -900,10 +917,11 @@ plot_bars({f"{where}, {n} each: {how}": scores[k]
               "better on both tasks.")
 
 # %% role="concept"
-claim("frozen body, 100 of each: accuracy on the near minus on the far "
-      "task",
+claim("frozen body, 100 per class: accuracy on the near task minus "
+      "accuracy on the far task",
       gained["near", 100][0] - gained["far", 100][0], above=0.02)
-claim("near task, 100 of each: accuracy, random start minus frozen body",
+claim("near task, 100 per class: accuracy from a random start minus "
+      "accuracy with a frozen body",
       gained["near", 100][1] - gained["near", 100][0], above=0.05)
 
 # %% [markdown] role="concept"
@@ -942,7 +960,8 @@ draw_grids({"trained": trains}, column_names=[*from_bottom],
                "layer below it, in the third all three.")
 
 # %% role="concept"
-claim("layers that train in the first epoch", sum(trains[0]), expected=1)
+claim("number of layers that train in the first epoch",
+      sum(trains[0]), expected=1)
 
 # %% [markdown] trap="07.3" role="situation" core=true fault="fine-tuning at one rate forgets the old task" symptom="fine-tuning: old task forgotten, one learning rate for body and head"
 # ## Ten examples of each new digit
@@ -953,7 +972,7 @@ claim("layers that train in the first epoch", sum(trains[0]), expected=1)
 # head's rate, or trains at the same rate. Afterwards you put the old head back and also
 # test the old digits.
 #
-# A fine-tuning guide says: "A body that learns as fast as its head forgets what it knew
+# A fine-tuning guide says: "If a body learns as fast as its head, it forgets what it knew
 # and also does worst on the new task."
 
 # %% trap="07.3" role="break"
@@ -1026,7 +1045,8 @@ plot_bars({**{f"new, {p}": s for p, s in new.items()},
               "the old digits, the order is reversed.")
 
 # %% trap="07.3" role="look"
-claim("new digits: accuracy at one rate minus accuracy with a frozen body",
+claim("new digits: accuracy with the body at the head's rate minus "
+      "accuracy with a frozen body",
       new["one rate"] - new["frozen"], above=0.08)
 
 # %% [markdown] trap="07.3" role="look"
@@ -1034,7 +1054,8 @@ claim("new digits: accuracy at one rate minus accuracy with a frozen body",
 # bars show the cost:
 
 # %% trap="07.3" role="look"
-claim("old digits: accuracy lost at one rate",
+claim("old digits: accuracy with a frozen body minus accuracy with the "
+      "body at the head's rate",
       old["frozen"] - old["one rate"], above=0.08)
 
 # %% [markdown] trap="07.3" role="why"
@@ -1060,8 +1081,8 @@ plot_lines(range(1, 101),
 # the head's rate keeps most of both accuracies:
 
 # %% trap="07.3" role="repair"
-claim("old digits: accuracy at a tenth of the head's "
-      "rate", old["a tenth"], above=0.85)
+claim("old digits: accuracy with the body at a tenth of the head's rate",
+      old["a tenth"], above=0.85)
 
 # %% [markdown] trap="07.3" role="repair"
 # In the explorer, try other rates, optimizers, steps or widths. First guess: at the
@@ -1073,20 +1094,24 @@ from dlsys_helpers.explorers.forgetting import forgetting
 forgetting
 
 # %% [markdown] trap="07.3" role="more" topics="a rate that is too high for both · the other gaps"
-# A rate can also be too high for both tasks. If head and body both train at 0.3, the
-# classifier is worse on both tasks than at 0.01:
+# A rate can also be too high for both tasks. If head and body both train at a rate of
+# 0.3, the classifier is worse on both tasks than at 0.01:
 
 # %% trap="07.3" role="more"
 hot_new, hot_old = tune(0.3, 0.3)[-1]
 print(f"body and head at 0.3: new {hot_new:.2f}   old {hot_old:.2f}")
 
 # %% trap="07.3" role="more"
-claim("old digits: accuracy at a rate of 0.3", hot_old, below=0.6)
-claim("new digits: accuracy at 0.3 minus accuracy at 0.01",
+claim("old digits: accuracy with a rate of 0.3 for body and head",
+      hot_old, below=0.6)
+claim("new digits: accuracy with body and head at 0.3 minus accuracy with "
+      "body and head at 0.01",
       hot_new - new["one rate"], below=-0.05)
-claim("new digits: accuracy at one rate minus accuracy at a hundredth",
+claim("new digits: accuracy at the head's rate minus accuracy at a "
+      "hundredth of the head's rate",
       new["one rate"] - new["a hundredth"], above=0.05)
-claim("new digits: accuracy at a tenth minus accuracy with a frozen body",
+claim("new digits: accuracy at a tenth of the head's rate minus accuracy "
+      "with a frozen body",
       new["a tenth"] - new["frozen"], above=0.05)
 
 # %% [markdown] trap="07.3" role="folklore"
@@ -1197,7 +1222,8 @@ plot_columns(read, xlabel="how it is served", form=".2f",
                  "loses most.")
 
 # %% trap="07.4" role="look"
-claim("accuracy without normalizing", read["forgotten"], below=0.85)
+claim("accuracy when served without normalizing",
+      read["forgotten"], below=0.85)
 
 # %% [markdown] trap="07.4" role="why"
 # In eval mode, BatchNorm normalizes with the mean and variance that it *stored* in
@@ -1243,7 +1269,8 @@ class Scaled(nn.Module):
 shares = accuracy(Scaled(served, mean, std), x_test, y_test)
 
 # %% trap="07.4" role="repair"
-claim("accuracy with the recipe inside minus accuracy as trained",
+claim("accuracy with the recipe inside the model minus accuracy when "
+      "served as trained",
       shares - read["as trained"], expected=0)
 
 # %% [markdown] trap="07.4" role="more" topics="without BatchNorm · the numbers that were mixed up · torchvision's recipes"
@@ -1268,13 +1295,14 @@ plot_bars({**{f"{way}, BatchNorm": share for way, share in read.items()},
               "lowest; without BatchNorm, forgotten is higher.")
 
 # %% trap="07.4" role="more"
-claim("accuracy as trained", read["as trained"], above=0.93)
+claim("accuracy when served as trained", read["as trained"], above=0.93)
 claim("accuracy when normalized twice minus accuracy when not normalized",
       read["twice"]
       - read["forgotten"], above=0.05)
-claim("not normalized: accuracy without BatchNorm minus accuracy with it",
+claim("not normalized: accuracy without BatchNorm minus accuracy with "
+      "BatchNorm",
       bare["forgotten"] - read["forgotten"], above=0.05)
-claim("swapped numbers: accuracy with BatchNorm",
+claim("mean and standard deviation swapped: accuracy with BatchNorm",
       read["mixed up"], above=0.85)
 
 # %% [markdown] trap="07.4" role="more"
@@ -1293,7 +1321,8 @@ for name, recipe in recipes.items():
 sizes = [recipe.resize_size[0] for recipe in recipes.values()]
 
 # %% trap="07.4" role="more"
-claim("resize of the second set of ResNet-50 weights, not 256", sizes[1],
+claim("resize in pixels for the second set of ResNet-50 weights, instead "
+      "of 256", sizes[1],
       expected=232)
 
 # %% [markdown] trap="07.4" role="more"
@@ -1430,18 +1459,21 @@ claim("layers whose output has channels last, with only the model "
 # %% [markdown] trap="07.5" role="more" topics="exceptions · what it is worth · the other counts"
 # There are two exceptions: a convolution with circular padding does not pass the format
 # on, and `view` refuses to join axes that are no longer side by side. With one channel,
-# or 1 x 1 pixels, both orders are the same in memory. How much time channels last saves
-# depends on the layer and the machine, also on a CPU. The GPU section measures the saving
-# for tensor cores and 16 bits.
+# or 1 x 1 pixels, both orders are the same in memory. On a GPU or a CPU, how much time
+# channels last saves depends on the layer and the machine. The GPU section measures the
+# saving for tensor cores and 16 bits.
 
 # %% trap="07.5" role="more"
-claim("entries of batch and back that differ", (batch != back).sum(),
+claim("number of the batch's values that change when the channels are "
+      "moved",
+      (batch != back).sum(),
       expected=0)
-claim("values from one channel to the next in memory, before",
+claim("stride of the channel axis before the channels were moved",
       batch.stride(1), expected=20)
-claim("outputs with channels last, neither converted",
+claim("layers whose output has channels last, with nothing converted",
       sum(plain), expected=0)
-claim("outputs with channels last, only the batch converted", sum(data),
+claim("layers whose output has channels last, with only the batch "
+      "converted", sum(data),
       expected=3)
 
 # %% trap="07.5" role="exercise" points=2 difficulty=2 minutes=10
@@ -1537,13 +1569,13 @@ plot_bars({place: rates[name] for place, name in shown.items()}, log=True,
               "the embedding to three million for the head.")
 
 # %% trap="07.6" role="look"
-claim("the head's rate, as a multiple of the base rate",
+claim("with the helper: the head's rate, as a multiple of the base rate",
       rates["head.weight"], above=1000)
 
 # %% [markdown] trap="07.6" role="why"
 # Both counts are wrong. `n_layers` counts the model's three children, not its 12 layers.
 # `i` counts *tensors*, 12 per layer. So the exponent reaches zero at the fourth tensor,
-# and from there the rates grow.
+# and every later tensor gets more than the base rate.
 
 # %% trap="07.6" role="why"
 plot_lines(range(len(names)),
@@ -1593,11 +1625,13 @@ claim("by depth: the head's rate, as a multiple of the base rate",
 # depth, no tensor does.
 
 # %% trap="07.6" role="more"
-claim("helper: tensors whose rate is not above the base rate",
+claim("with the helper: number of tensors whose rate is not above the base "
+      "rate",
       len(names) - above, expected=4)
-claim("by depth: the embedding's rate, 0.9 to the 13th",
+claim("by depth: the embedding's rate, which is 0.9 to the power of 13",
       rates["embed.weight"], expected=0.9**13, within=1e-9)
-claim("by depth: the largest rate of all", max(rates.values()), expected=1)
+claim("by depth: the largest rate of any tensor",
+      max(rates.values()), expected=1)
 
 # %% trap="07.6" role="exercise" points=3 difficulty=2 minutes=10
 def layer_rates(names: list[str], base: float, decay: float) -> dict:
@@ -1643,8 +1677,8 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
 # rate. **Source:** [Clark et al. 2020, "ELECTRA"](https://arxiv.org/abs/2003.10555),
 # appendix on fine-tuning, with layer-wise decay. **Seen in the wild:**
 # [google-research/electra#51](https://github.com/google-research/electra/issues/51): a
-# layer was removed but not its step in the count, so all layers had rates one step too
-# low.
+# layer was removed, but the count still included its step, so all layers had rates one
+# step too low.
 
 # %% [markdown] trap="07.7" role="situation" core=true fault="BatchNorm statistics move in a frozen body" symptom="frozen backbone still changes: BatchNorm running statistics move with requires_grad False"
 # ## A frozen body on new data
@@ -1697,7 +1731,8 @@ print("accuracy on the old digits: "
 measured("07.7", 1)
 
 # %% trap="07.7" role="look"
-claim("accuracy lost on the old digits", score_before - old_score(frozen),
+claim("accuracy lost on the old digits with the body in train mode",
+      score_before - old_score(frozen),
       above=0.3)
 
 # %% [markdown] trap="07.7" role="why"
@@ -1767,9 +1802,10 @@ claim("accuracy lost on the old digits with eval() after each train()",
 
 # %% trap="07.7" role="more"
 weights = [name for name, _ in frozen.named_parameters()]
-claim("weights of the body that changed", len({*changed} & {*weights}),
+claim("number of the body's weight tensors that changed",
+      len({*changed} & {*weights}),
       expected=0)
-claim("stored statistics that changed", len(changed), expected=6)
+claim("number of the body's buffers that changed", len(changed), expected=6)
 claim("accuracy lost on the old digits with eval() called once",
       score_before - once,
       above=0.05)
@@ -1856,7 +1892,7 @@ count = sum(p.numel() for p in saved.parameters())
 print(f"parameters: {count:,}")
 
 # %% trap="07.8" role="look"
-claim("accuracy after loading", scores[1], below=0.4)
+claim("with a list: accuracy after loading", scores[1], below=0.4)
 
 # %% [markdown] trap="07.8" role="look"
 # The loaded classifier only guesses. Now set the same seed before you create each of the
@@ -1876,7 +1912,8 @@ print(f"same seed before both: lost in loading {gap:.2f}")
 measured("07.8", 0)
 
 # %% trap="07.8" role="look"
-claim("accuracy lost in loading, both objects from one seed",
+claim("with a list: accuracy lost in loading when both objects are created "
+      "with the same seed",
       gap, expected=0)
 
 # %% [markdown] trap="07.8" role="why"
@@ -1919,7 +1956,8 @@ plot_bars({"list, saved": scores[0], "list, loaded": scores[1],
               "after loading. With a ModuleList both bars are equal.")
 
 # %% trap="07.8" role="repair"
-claim("accuracy before saving minus accuracy after loading",
+claim("with a ModuleList: accuracy before saving minus accuracy after "
+      "loading",
       whole[0] - whole[1], expected=0)
 
 # %% [markdown] trap="07.8" role="more" topics="tests that catch the list, and one that does not · the counts"
@@ -1928,10 +1966,11 @@ claim("accuracy before saving minus accuracy after loading",
 # different state of the random number generator, as you saw.
 
 # %% trap="07.8" role="more"
-claim("accuracy before saving", scores[0], above=0.7)
-claim("parameters that the model knows", count,
+claim("with a list: accuracy before saving", scores[0], above=0.7)
+claim("number of parameters that the model with a list has registered",
+      count,
       expected=64 * 64 + 64 + 64 * 10 + 10)
-claim("parameters that the list had hidden", hidden,
+claim("number of parameters that the list had hidden", hidden,
       expected=3 * (64 * 64 + 64))
 
 # %% trap="07.8" role="exercise" points=3 difficulty=3 minutes=15
@@ -2041,7 +2080,8 @@ print(f"reshape in both: {consistent:.2f}")
 measured("07.9", 1)
 
 # %% trap="07.9" role="look"
-claim("reshape in training and serving: accuracy", consistent, above=0.3,
+claim("accuracy with reshape in both training and serving",
+      consistent, above=0.3,
       below=0.9)
 
 # %% [markdown] trap="07.9" role="look"
@@ -2099,7 +2139,8 @@ claim("second value of channel 0 by permute, which is from pixel 1",
 # The net trained with `permute` does well if it is also served with `permute`:
 
 # %% trap="07.9" role="repair"
-claim("accuracy when served as trained", share["permute"], above=0.6)
+claim("accuracy with permute in both training and serving",
+      share["permute"], above=0.6)
 
 # %% [markdown] trap="07.9" role="more" topics="what the scrambling cost · the other number"
 # The first claim below shows how much accuracy the scrambling cost. If the net with
@@ -2107,7 +2148,8 @@ claim("accuracy when served as trained", share["permute"], above=0.6)
 # test with fifty seeds, it was worse once, by 0.6 percentage points.
 
 # %% trap="07.9" role="more"
-claim("accuracy lost by scrambling",
+claim("in both training and serving: accuracy with permute minus accuracy "
+      "with reshape",
       share["permute"] - consistent, above=-0.02)
 claim("second value of channel 0 by reshape, which is from pixel 0",
       tiny.reshape(1, 3, 2, 2)[0, 0, 0, 1], expected=1)
@@ -2200,7 +2242,7 @@ print(f"largest move of a weight in the head: {shift:.1f}")
 measured("07.10", 100 * free_reads, right=(85, 100))
 
 # %% trap="07.10" role="look"
-claim("largest move of a weight in the head", shift, expected=0)
+claim("largest change of a weight in the new head", shift, expected=0)
 
 # %% [markdown] trap="07.10" role="look"
 # The classifier gets nearly all new digits right with a head that is as random as at the
@@ -2216,7 +2258,8 @@ stuck = train(late, optimizer)
 print(f"loss before {stuck[0]:.4f}   after 200 steps {stuck[-1]:.4f}")
 
 # %% trap="07.10" role="look"
-claim("change of the loss in 200 steps", stuck[0] - stuck[-1],
+claim("change of the loss in 200 steps with a frozen body",
+      stuck[0] - stuck[-1],
       expected=0)
 
 # %% [markdown] trap="07.10" role="why"
@@ -2260,14 +2303,15 @@ falling = train(fresh, fresh_optimizer)
 plot_lines(range(201), {"head last": stuck, "optimizer last": falling,
                         "head last, body free": free_losses},
            xlabel="step", ylabel="loss on the new digits",
-           title="Made before the head, the optimizer misses it",
+           title="An optimizer made before the head misses it",
            alt="Loss over 200 steps. With the body frozen and the head put "
                "in last, the loss is a level line. With the optimizer made "
                "last, the loss falls. It falls most with the body free, "
                "although the head never moves.")
 
 # %% trap="07.10" role="repair"
-claim("optimizer last: fall of the loss", falling[0] - falling[-1],
+claim("fall of the loss in 200 steps when the optimizer is created last",
+      falling[0] - falling[-1],
       above=0.3)
 
 # %% [markdown] trap="07.10" role="more" topics="accuracy with a frozen and a free body · what moves · weight decay on frozen tensors"
@@ -2275,11 +2319,14 @@ claim("optimizer last: fall of the loss", falling[0] - falling[-1],
 # frozen, it guesses:
 
 # %% trap="07.10" role="more"
-claim("accuracy on the new digits with a head that never moved",
+claim("accuracy on the new digits with a free body and a head that never "
+      "moved",
       free_reads, above=0.85)
-claim("accuracy on the new digits, body frozen", accuracy(late, xt, yt),
+claim("accuracy on the new digits with a frozen body",
+      accuracy(late, xt, yt),
       below=0.5)
-claim("tensors that move in the broken order", len(still), expected=0)
+claim("number of tensors that one step moves if the head is replaced last",
+      len(still), expected=0)
 
 # %% [markdown] trap="07.10" role="folklore"
 # **Told:** Weight decay moves frozen tensors that an optimizer still holds. [MoCo's
@@ -2287,9 +2334,9 @@ claim("tensors that move in the broken order", len(still), expected=0)
 # frozen tensors. **Measured:** Frozen tensors do not move while their gradient is `None`,
 # because SGD with momentum, Adam and AdamW skip such tensors. After
 # `requires_grad_(False)` and today's `zero_grad()`, the gradient is `None`. If the
-# gradient holds *zeros*, as after a mask, all three optimizers move the tensor. SGD and
-# Adam add the decay to the gradient and step with the sum; AdamW multiplies the tensor by
-# `1 - lr * weight_decay` at each step.
+# gradient holds *zeros*, for example because it was masked, all three optimizers move the
+# tensor. SGD and Adam add the decay to the gradient and step with the sum; AdamW
+# multiplies the tensor by `1 - lr * weight_decay` at each step.
 
 # %% trap="07.10" role="folklore"
 def drift(make, zeros):
@@ -2310,9 +2357,10 @@ for name, make in makers.items():
           f"   zeros: {drift(make, True):.3f}")
 
 # %% trap="07.10" role="folklore"
-claim("largest drift with a gradient of None",
+claim("largest drift of a frozen tensor with a gradient of None",
       max(drift(make, False) for make in makers.values()), expected=0)
-claim("AdamW's drift with a gradient of zeros, 1 - (1 - 3e-4)^100",
+claim("drift of a frozen tensor with AdamW and a gradient of zeros, 1 - (1 "
+      "- 3e-4)^100",
       drift(makers["AdamW"], True), expected=1 - (1 - 3e-4)**100,
       within=1e-4)
 
@@ -2412,7 +2460,8 @@ print(f"16 x 16: {len(predictions):,} predictions for {len(large)} images")
 print(f"paired by zip: {right:.2f} right")
 
 # %% trap="07.11" role="look"
-claim("predictions for 497 images", len(predictions), expected=1988)
+claim("number of predictions for 497 images",
+      len(predictions), expected=1988)
 
 # %% [markdown] trap="07.11" role="why"
 # With 4 x 4 positions, each image's map holds four times 64 values. `view(-1, 64)` keeps
@@ -2459,7 +2508,8 @@ with torch.no_grad():
     rows = len(viewer(large))
 
 # %% trap="07.11" role="repair"
-claim("predictions after pooling to a fixed size", rows, expected=497)
+claim("number of predictions for 497 images after pooling to a fixed size",
+      rows, expected=497)
 
 # %% trap="07.11" role="repair"
 by_side = {side: accuracy(viewer, F.interpolate(images_test, size=side),
@@ -2477,9 +2527,11 @@ plot_columns(by_side, xlabel="pixels along a side", form=".2f",
 
 # %% trap="07.11" role="more"
 score = by_side[16]
-claim("accuracy at 8 x 8", by_side[8], above=0.85)
+claim("accuracy with pooling on images of 8 x 8 pixels",
+      by_side[8], above=0.85)
 claim("accuracy when zip pairs predictions and labels", right, below=0.25)
-claim("accuracy when pooled, at a new scale", score, above=0.15)
+claim("accuracy with pooling on images of 16 x 16 pixels",
+      score, above=0.15)
 
 # %% trap="07.11" role="exercise" points=3 difficulty=2 minutes=10
 def linear_in(features: nn.Module, shape: tuple) -> int:
@@ -2517,14 +2569,14 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each choice says why it is right or wrong.
+# Think first, then click one of the choices. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. You put a pooling layer with a window of 2 after five 3 x 3 convolutions. The
 # receptive field of 11 becomes**
 #
-# - [ ] 22, twice as much :: A stride doubles the step of the layers after it, not the
-#   field so far.
+# - [ ] 22, twice as much :: A stride of 2 doubles the step of the layers after it, but
+#   not the receptive field reached so far.
 # - [x] 12, one pixel more :: A window of two adds one step, and the step is still one pixel.
 # - [ ] 11, because pooling reads nothing new :: A pooling window of two reads a neighbour,
 #   which adds one more pixel.
@@ -2562,8 +2614,8 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # %% [markdown] role="quiz"
 # **5. In float32, with a rate of 0.01, `loss` is the same to the last digit after 200 steps. Where do you look first?**
 #
-# - [x] Which tensors the optimizer holds :: Trap 07.10 is the plainest cause: the
-#   optimizer holds no tensor of the forward pass. List what one step moves.
+# - [x] Which tensors the optimizer holds :: The likely cause is the fault of
+#   trap 07.10: the optimizer holds no tensor of the forward pass. List what one step moves.
 # - [ ] The learning rate, which is too small :: This rate is not too small. In 16-bit
 #   weights, a small step may round to nothing.
 # - [ ] Saturated activations :: Saturation slows down learning, but a bias of the head,
@@ -2573,15 +2625,15 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # **6. Pictures reach a convolutional net through `reshape` instead of `permute`, both in
 # training and in production. The net**
 #
-# - [ ] can only guess :: The net learns what the scrambled pictures still show, in trap
-#   07.9 far more than guessing.
-# - [x] learns, but loses what neighbouring pixels say :: Nothing in the loss tells you, which
-#   makes this the quiet case.
+# - [ ] can only guess :: The net learns what the scrambled pictures still show. In trap
+#   07.9, it did far better than guessing.
+# - [x] learns, but loses what neighbouring pixels say :: Nothing in the loss reveals the
+#   mistake.
 # - [ ] is as good as ever, because both sides agree :: A convolution relies on which
 #   pixels are neighbours, and `reshape` destroys this order.
 
 # %% [markdown] role="gpu"
-# ## On a GPU: what format, 16 bits and the choice of an algorithm are worth
+# ## On a GPU: what the memory format, 16 bits and the choice of an algorithm are worth
 #
 # A convolution is a matrix product in disguise, so tensor cores can compute it. Three
 # settings determine how close a convolution comes to the tensor cores' rate: the width of
@@ -2643,10 +2695,11 @@ print(f"one layer, 64 images: {layer_work / 1e9:.1f} GFLOP")
 # %% role="gpu"
 claim("GFLOP of one image through ResNet-50", inference / 1e9,
       expected=8.18, within=0.02)
-claim("FLOPs of the layer by hand, divided by the FLOPs counted",
+claim("FLOPs of the layer computed by hand, divided by the FLOPs counted "
+      "on meta tensors",
       2 * 64 * 14 * 14 * 256 * 256 * 9 / layer_work, expected=1)
 same = make_conv("cpu", torch.float32, True, n=1)().stride(1)
-claim("stride of the channels in the output if the input is channels last",
+claim("stride of the output's channel axis if the input is channels last",
       same,
       expected=1)
 
@@ -2691,16 +2744,19 @@ sheet = datasheet(switches.device_name)
 # %% role="gpu"
 answers = gpu_table(
     sheet,
-    switches.asks("half, last over fp32, first: time",
+    switches.asks("time in 16 bits, channels last, divided by time in 32 "
+                  "bits, channels first",
                   sheet.fp32_tflops / sheet.half_tflops,
                   lambda: over("half, last", "fp32, first"), below=0.7),
-    switches.asks("16 bits: channels last over first: time",
+    switches.asks("time in 16 bits: channels last divided by channels "
+                  "first",
                   "1: the same FLOPs and bytes",
                   lambda: over("half, last", "half, first"), below=1.1),
-    switches.asks("benchmark over none: time", "1 or less",
+    switches.asks("time with cudnn.benchmark divided by time without it",
+                  "1 or less",
                   lambda: over("half, last, benchmark", "half, last"),
                   below=1.2),
-    throughput.asks("training, images a second",
+    throughput.asks("images per second in training",
                     sheet.half_tflops * 1e12 / training,
                     lambda: throughput.value("images_s", step="training"),
                     below=sheet.half_tflops * 1e12 / training))
@@ -2755,8 +2811,8 @@ answers
 # - A convolution assumes that nearby pixels belong together and that a pattern means the
 #   same everywhere. If you move the input by a multiple of the stride, the map moves with
 #   it, except near the borders.
-# - Pooling preserves whether something is there and discards where. A residual
-#   block adds to its input, so it can also leave the input unchanged.
+# - Pooling keeps the information that something is there and discards where it is. A
+#   residual block adds to its input, so it can also leave the input unchanged.
 # - The maps of a convolutional net grow with the batch and the pixels, but the
 #   convolutions' weights do not.
 # - Two numbers, field and step, determine which pixels a unit reads. Nothing outside the

@@ -42,9 +42,9 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## Attention is an average that chooses its weights
 #
-# In "the cat ran, and then it hid", what is *it*? A token's meaning depends on other tokens,
-# near or far, and the text decides on which. A convolution always looks at the same
-# neighbours. *Attention* lets each token choose where to look.
+# In "the cat ran, and then it hid", what is *it*? A token's meaning depends on other
+# tokens, near or far, and the text determines which ones. A convolution always looks at
+# the same neighbours. *Attention* lets each token choose where to look.
 #
 # Each token has three vectors: a *query* (what the token looks for), a *key* (what other
 # tokens find it by) and a *value* (what it passes on). The example below has four tokens
@@ -101,7 +101,8 @@ q, k, v = torch.randn(3, 2, 4, 5, 8)             # each (B, H, T, D)
 gap = (attention(q, k, v) - F.scaled_dot_product_attention(q, k, v)).abs()
 
 # %% role="concept"
-claim("attention by its formula and by torch: largest gap", gap.max(),
+claim("largest difference between attention by its formula and by torch",
+      gap.max(),
       below=1e-5)
 
 # %% [markdown] role="concept"
@@ -128,11 +129,14 @@ print({f"D {size}": f"raw {raw:.2f}, divided {divided:.2f}"
        for size, (raw, divided) in entropies.items()})
 
 # %% role="concept"
-claim("D 256, raw scores: entropy over 100 keys, at most ln 100 = 4.61",
+claim("mean entropy over 100 keys with D = 256 and raw scores, where ln "
+      "100 = 4.61 is the maximum",
       entropies[256][0], below=1)
-claim("D 256, scores divided by the root of D: entropy over 100 keys",
+claim("mean entropy over 100 keys with D = 256 and scores divided by the "
+      "root of D",
       entropies[256][1], above=3.9)
-claim("divided: entropy at D 256 minus entropy at D 16",
+claim("divided scores: mean entropy with D = 256 minus mean entropy with D "
+      "= 16",
       entropies[256][1] - entropies[16][1], expected=0, within=0.15)
 
 # %% [markdown] role="concept"
@@ -182,11 +186,11 @@ draw_grids(
         "the third, both cells are filled, each half as dark.")
 
 # %% role="concept"
-claim("tokens 1 and 2 exchanged, one head: change of the last token's "
-      "result",
+claim("one head: change of the last token's result when tokens 1 and 2 are "
+      "exchanged",
       (last[1][0] - last[2][0]).abs().max(), expected=0)
-claim("tokens 1 and 2 exchanged, two heads: change of the last token's "
-      "result",
+claim("two heads: change of the last token's result when tokens 1 and 2 "
+      "are exchanged",
       (last[1][1] - last[2][1]).abs().max(),
       expected=1)
 
@@ -227,7 +231,7 @@ in_heads = split(x, 4)
 print(tuple(x.shape), "->", tuple(in_heads.shape))
 
 # %% role="concept"
-claim("split into heads and merged: largest change",
+claim("largest change of a value that is split into heads and merged again",
       (merge(in_heads) - x).abs().max(), expected=0)
 
 # %% [markdown] role="concept"
@@ -252,10 +256,10 @@ _, patterns = layers[8](*[torch.randn(5, 1, 64)] * 3,
 # %% role="concept"
 claim("parameters with 8 heads minus parameters with one head",
       count[8] - count[1], expected=0)
-claim("attention weights with 8 heads, as a multiple of the weights with "
+claim("number of attention weights with 8 heads divided by the number with "
       "one head",
       patterns.numel() / one_pattern.numel(), expected=8)
-claim("GB of scores in one layer: 32 heads, 4,096 tokens, 16 bits",
+claim("GB of scores in one layer with 32 heads, 4,096 tokens and 16 bits",
       32 * 4096**2 * 2 / 1e9, expected=1.07, within=0.01)
 
 # %% [markdown] role="concept"
@@ -272,7 +276,8 @@ in_order, any_order = attention(q, k, v), attention(
     q, k[:, :, order], v[:, :, order])
 
 # %% role="concept"
-claim("keys and values in a new order: largest change of a result",
+claim("largest change of a result when keys and values are reordered in "
+      "the same way",
       (in_order - any_order).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
@@ -322,8 +327,8 @@ except IndexError:
 # %% role="concept"
 claim("learned positions: a text longer than the table raises an error",
       learned_ends, expected=True)
-claim("sinusoids from position 500 on, turned by five positions' angles: "
-      "gap to the sinusoids five positions later", gap, below=1e-3)
+claim("largest difference between sinusoids turned by 5 positions and "
+      "sinusoids 5 positions later", gap, below=1e-3)
 
 # %% [markdown] role="concept"
 # A model cannot always use a *defined* position. Whether it can use positions beyond the
@@ -403,7 +408,8 @@ shared = sum(p.numel() for p in tied.parameters())
 print(f"{free:,} parameters, tied {shared:,}")
 
 # %% role="concept"
-claim("parameters saved by tying, vocabulary times width", free - shared,
+claim("number of parameters saved by weight tying, which is vocabulary "
+      "times width", free - shared,
       expected=1000 * 32)
 
 # %% [markdown] role="concept"
@@ -416,9 +422,9 @@ claim("parameters saved by tying, vocabulary times width", free - shared,
 # `nn.init.normal_(model.token.weight, std=0.02)`.
 #
 # In training, each position sees the *true* tokens before it (*teacher forcing*). When
-# the model generates text, its input is tokens that it has sampled itself, so a bad token
-# becomes part of the input. In training, the input never contained such mistakes. This
-# mismatch is called *exposure bias*.
+# the model generates text, its input consists of tokens that it has sampled itself, so a
+# bad token becomes part of the input. In training, the input never contained such
+# mistakes. This mismatch is called *exposure bias*.
 
 # %% role="concept" tags=["plumbing"]
 def nll(logits, ids):
@@ -485,7 +491,8 @@ print(f"as in training {by_place.mean():.2f}, prefixes {prefix.mean():.1f}")
 measured("08.1", 0)
 
 # %% trap="08.1" role="look"
-claim("loss for the token after a prefix, in nats", prefix.mean(),
+claim("without a mask: loss for the token after a prefix, in nats",
+      prefix.mean(),
       above=3.5)
 
 # %% trap="08.1" role="look"
@@ -538,7 +545,8 @@ print(f"causal: as in training {by_place_c.mean():.2f}, "
       f"prefixes {prefix_c.mean():.2f}")
 
 # %% trap="08.1" role="repair"
-claim("causal: loss for the token after a prefix, in nats", prefix_c.mean(),
+claim("with the causal mask: loss for the token after a prefix, in nats",
+      prefix_c.mean(),
       expected=math.log(16), within=0.1)
 
 # %% [markdown] trap="08.1" role="repair"
@@ -561,28 +569,32 @@ print(f"earlier logits move by {leaks[0]:.2f} without a mask, "
       f"by {leaks[1]:.0e} with it")
 
 # %% trap="08.1" role="repair"
-claim("a fresh model, causal: largest change of earlier logits", leaks[1],
+claim("fresh model with the causal mask: largest change of an earlier "
+      "logit", leaks[1],
       below=1e-5)
 
 # %% [markdown] trap="08.1" role="repair"
 # To detect a mask that is off by one position, or a wrong mask for packed documents, test
 # each position in turn. In the exercise, you write such a probe for any model.
 
-# %% [markdown] trap="08.1" role="more" topics="the loss in training · masks by hand, and True means opposite things · rows without a key · packed documents, varlen_attn, FlashAttention-4 · the whole row in, logits shifted"
+# %% [markdown] trap="08.1" role="more" topics="the loss in training · masks by hand, and True means opposite things · rows without a key · packed documents, varlen_attn, FlashAttention-4 · whole rows as input, logits shifted"
 # **The loss in training.** The entire training loss comes from the last of eight
 # positions. In the probe, change real tokens rather than pads. An untrained model already
 # shows the leak, unless its branches start at zero. In that case, the leak appears only
 # after a few training steps.
 
 # %% trap="08.1" role="more"
-claim("loss as in training, in nats; ln 16 is 2.77", by_place.mean(),
+claim("without a mask: loss with whole rows in view, in nats, where ln 16 "
+      "is 2.77", by_place.mean(),
       below=0.6)
-claim("largest loss as in training, without the last position",
+claim("without a mask: largest loss with whole rows in view, at positions "
+      "1 to 7 of 8",
       by_place[:-1].max(), below=0.1)
-claim("causal: loss as in training, in nats", by_place_c.mean(),
+claim("with the causal mask: loss with whole rows in view, in nats",
+      by_place_c.mean(),
       expected=math.log(16), within=0.1)
-claim("a fresh model without a mask: largest change of earlier "
-      "logits", leaks[0],
+claim("fresh model without a mask: largest change of an earlier logit",
+      leaks[0],
       above=0.01)
 
 # %% [markdown] trap="08.1" role="more"
@@ -607,7 +619,8 @@ with torch.no_grad():
         seen.append(mha.out_proj(merge(h)))
 
 # %% trap="08.1" role="more"
-claim("four ways to write one mask: largest gap",
+claim("largest difference between the results of four ways to write one "
+      "mask",
       max((a - seen[0]).abs().max() for a in seen), below=1e-5)
 
 # %% [markdown] trap="08.1" role="more"
@@ -626,11 +639,12 @@ with torch.no_grad():
 product = (1 - keep.float()) * -math.inf
 
 # %% trap="08.1" role="more"
-claim("SDPA with a mask meant for MHA: largest value at the last position",
+claim("SDPA with a mask meant for MHA: largest output at the last position",
       flipped[:, :, -1].abs().max(), expected=0)
-claim("MHA, all keys forbidden: fraction of NaN",
+claim("fraction of MHA's outputs that are NaN when all keys are forbidden",
       lost.isnan().float().mean(), expected=1)
-claim("fraction of the allowed pairs for which the product is NaN",
+claim("fraction of the allowed pairs for which a mask built by "
+      "multiplication is NaN",
       product.isnan().sum() / keep.sum(), expected=1)
 
 # %% [markdown] trap="08.1" role="more"
@@ -651,9 +665,10 @@ alone = torch.cat([F.scaled_dot_product_attention(
     for start, stop in zip(borders, borders[1:])], 2)
 
 # %% trap="08.1" role="more"
-claim("documents of 3 and 5 tokens, under a packed mask or each by itself: "
-      "largest gap", (in_row - alone).abs().max(), below=1e-5)
-claim("pairs within the documents, as a fraction of the causal row's pairs",
+claim("largest difference between documents under a packed mask and each "
+      "document alone", (in_row - alone).abs().max(), below=1e-5)
+claim("pairs within the documents as a fraction of all pairs in the causal "
+      "row",
       packed.sum() / causal.sum(), expected=21 / 36, within=1e-6)
 
 # %% [markdown] trap="08.1" role="more"
@@ -666,7 +681,7 @@ claim("pairs within the documents, as a fraction of the causal row's pairs",
 # al.](https://arxiv.org/abs/2603.05451), abstract). Whichever kernel runs, compare packed
 # documents with the same documents one at a time.
 #
-# **The whole row in.** In the trap, the last token was cut off before the row went into
+# **Whole rows as input.** In the trap, the last token was cut off before the row went into
 # the model. Many libraries pass in the whole row and shift the logits afterwards. If
 # whole rows go in without a mask, every position that has to predict a token can look at
 # the answer:
@@ -680,7 +695,8 @@ def shifted_loss(model):
 shifted = train(LM(VOCAB, T), shifted_loss, steps=200)
 
 # %% trap="08.1" role="more"
-claim("whole rows, logits shifted, no mask: last loss in training",
+claim("last training loss without a mask when whole rows go in and the "
+      "logits are shifted",
       shifted[-1], below=0.1)
 
 # %% [markdown] trap="08.1" role="folklore"
@@ -786,9 +802,11 @@ print("sums of the rows:", [round(s, 2) for s in again.sum(-1).tolist()])
 hidden = raw.masked_fill(~allowed, -math.inf).softmax(-1)
 
 # %% role="concept"
-claim("weights renormalized and by scores of minus infinity: largest gap",
+claim("largest difference between renormalized weights and weights from "
+      "scores of minus infinity",
       (again - hidden).abs().max(), below=1e-6)
-claim("largest sum of a row except the last, before dividing",
+claim("largest sum of a row, except the last row, before dividing by the "
+      "sums",
       zeroed.sum(-1)[:3].max(), below=1)
 
 # %% role="concept"
@@ -826,7 +844,7 @@ by_mask = F.scaled_dot_product_attention(q, k, v, attn_mask=triangle)
 print(window_of_3.int())
 
 # %% role="concept"
-claim("causal by flag and by a boolean mask: largest gap",
+claim("largest difference between is_causal=True and a causal boolean mask",
       (by_flag - by_mask).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
@@ -845,7 +863,8 @@ with sdpa_kernel(SDPBackend.MATH):
     by_formula = F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 # %% role="concept"
-claim("the kernel that SDPA chooses and the formula: largest gap",
+claim("largest difference between the kernel that SDPA chooses and the "
+      "plain formula",
       (by_flag - by_formula).abs().max(), below=1e-5)
 
 # %% [markdown] trap="08.2" role="situation" core=true fault="padding is attended to" symptom="padded batch gives other results than single sequences, attention to padding, key_padding_mask or attn_mask inverted"
@@ -894,7 +913,7 @@ print(f"attention of the tokens to pads: {on_pads:.0%}")
 measured("08.2", 100 * shift, right=(60, 130))
 
 # %% trap="08.2" role="look"
-claim("different pads: relative change of the tokens' results",
+claim("relative change of the tokens' outputs when the pads change",
       shift, above=0.6)
 
 # %% trap="08.2" role="look"
@@ -947,7 +966,8 @@ with torch.no_grad():
     by_sdpa = mha.out_proj(merge(by_sdpa))
 
 # %% trap="08.2" role="repair"
-claim("SDPA and MHA, each with its own mask: largest gap",
+claim("largest difference between SDPA and MHA, each with its own kind of "
+      "mask",
       (masked - by_sdpa).abs().max(), below=1e-5)
 
 # %% [markdown] trap="08.2" role="repair"
@@ -983,19 +1003,23 @@ plot_bars(
         "a mask.")
 
 # %% trap="08.2" role="repair"
-claim("inverted: fraction of the attention that goes to pads",
+claim("inverted mask: fraction of the tokens' attention that goes to pads",
       shares["inverted"], expected=1, within=1e-4)
 
 # %% [markdown] trap="08.2" role="more" topics="other pads · floats, and the wrong axis · integers · rows of only pads"
 # **With the right mask,** pads get no weight, and different pads change nothing.
 
 # %% trap="08.2" role="more"
-claim("fraction of the tokens' attention that goes to pads", on_pads,
+claim("without a mask: fraction of the tokens' attention that goes to pads",
+      on_pads,
       above=0.25, below=0.5)
-claim("other pads: largest change of the tokens' results", moved, above=0.1)
-claim("fraction of the attention that goes to pads, masked",
+claim("without a mask: largest change of the tokens' outputs when the pads "
+      "change", moved, above=0.1)
+claim("with the right mask: largest fraction of attention that goes to "
+      "pads",
       weights[1, :, 5:].sum(-1).max(), expected=0)
-claim("other pads, masked: largest change of the tokens' results",
+claim("with the right mask: largest change of the tokens' outputs when the "
+      "pads change",
       (masked - again)[1, :5].abs().max(), below=1e-6)
 
 # %% [markdown] trap="08.2" role="more"
@@ -1005,9 +1029,10 @@ claim("other pads, masked: largest change of the tokens' results",
 # but the tokens still look at pads.
 
 # %% trap="08.2" role="more"
-claim("inverted: largest weight in the row without any pad",
+claim("inverted mask: largest weight in the row without pads",
       inverted[0].abs().max(), expected=0)
-claim("floats, or queries masked: smaller of the two fractions on pads",
+claim("mask of floats or mask over queries: smaller fraction of the "
+      "attention that goes to pads",
       min(shares["floats"], shares["queries"]), above=0.1)
 
 # %% [markdown] trap="08.2" role="more"
@@ -1028,7 +1053,8 @@ nothing = mha(x, x, x, key_padding_mask=torch.ones(2, 8) == 1)[0]
 
 # %% trap="08.2" role="more"
 claim("SDPA refuses a mask of integers", refused, expected=True)
-claim("MHA in training on rows of only pads: fraction of NaN",
+claim("fraction of MHA's outputs that are NaN in training on rows of only "
+      "pads",
       nothing.isnan().float().mean(), expected=1)
 
 # %% [markdown] trap="08.2" role="folklore"
@@ -1194,7 +1220,8 @@ claim("loss of the masked model after the text minus loss of the causal "
 print(f"entropy {entropy:.2f} nats, causal model {causal:.2f}")
 
 # %% trap="08.3" role="repair"
-claim("loss of the causal model minus the entropy, in nats",
+claim("loss of the causal model minus the entropy of the next token, in "
+      "nats",
       causal - entropy, above=-0.05, below=0.1)
 
 # %% [markdown] trap="08.3" role="more" topics="the loss in a gap · logits read one position off"
@@ -1202,9 +1229,10 @@ claim("loss of the causal model minus the entropy, in nats",
 # next token.
 
 # %% trap="08.3" role="more"
-claim("loss for a masked token, both neighbours in view, minus the causal "
-      "model's loss for a next token", in_gap - causal, below=-0.2)
-claim("entropy minus the masked model's loss in the gap, in nats",
+claim("masked model's loss in a gap minus the causal model's loss for the "
+      "next token", in_gap - causal, below=-0.2)
+claim("entropy of the next token minus the masked model's loss in a gap, "
+      "in nats",
       entropy - in_gap, above=0.2)
 
 # %% [markdown] trap="08.3" role="more"
@@ -1222,9 +1250,11 @@ print(f"logits read as the next token: {shifted:.1f} nats; "
       f"they name the token in view in {copied:.0%}")
 
 # %% trap="08.3" role="more"
-claim("loss of logits taken one position off; a uniform guess has 2.08",
+claim("loss of logits read one position off, where a uniform guess has a "
+      "loss of 2.08",
       shifted, above=2.2)
-claim("fraction of positions at which the logits name the token in view",
+claim("fraction of positions at which the model predicts the token in its "
+      "input",
       copied,
       above=0.5)
 
@@ -1285,7 +1315,7 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 #
 # | | mask | trained to predict | good for |
 # |---|---|---|---|
-# | encoder (BERT) | pads only | hidden tokens | reading: labels, search |
+# | encoder (BERT) | pads only | hidden tokens | classification, search |
 # | decoder (GPT) | causal | the next token | writing |
 # | encoder and decoder (T5) | text: pads; answer: causal | the next token of the answer | translating, summarizing |
 #
@@ -1311,7 +1341,7 @@ read, looked = cross(answer, text, text)
 print("result", tuple(read.shape), "weights", tuple(looked.shape))
 
 # %% role="concept"
-claim("cross-attention: keys that each answer token looks at",
+claim("cross-attention: number of keys that each answer token looks at",
       looked.shape[-1], expected=7)
 
 # %% [markdown] trap="08.4" role="situation" core=true fault="attention writes all its scores to memory" symptom="attention runs out of memory for long sequences, n x n matrix, what does flash attention leave out"
@@ -1409,7 +1439,8 @@ measured("08.4", moved[4096][0] / moved[4096][1], right=(3, 5))
 # its traffic:
 
 # %% trap="08.4" role="look"
-claim("bytes moved in tiles, 8,192 tokens as a multiple of 4,096 tokens",
+claim("bytes moved in tiles with 8,192 tokens divided by bytes moved with "
+      "4,096 tokens",
       moved[8192][1]
       / moved[4096][1], above=3.8)
 
@@ -1419,7 +1450,7 @@ plot_bars(
      for k, name in enumerate(("written out", "tiled"))
      for n in (4096, 8192)},
     xlabel="MB moved",
-    title="Tiles move a quarter, but also grow fourfold",
+    title="In tiles, traffic is a quarter but also grows fourfold",
     alt="Four bars. Written out, 8,192 tokens move four times the bytes of "
         "4,096 tokens. In tiles, both bars are a quarter as long, and "
         "again 8,192 tokens move four times the bytes.")
@@ -1470,7 +1501,8 @@ q, k, v = tokens(1024)
 off = (tiled(q, k, v) - written_out(q, k, v)).abs().max()
 
 # %% trap="08.4" role="repair"
-claim("tiles of 128 keys: largest gap to the formula", off, below=1e-4)
+claim("largest difference between attention in tiles of 128 keys and the "
+      "formula", off, below=1e-4)
 
 # %% [markdown] trap="08.4" role="repair"
 # Memory in use now grows only linearly, as with torch's attention:
@@ -1495,7 +1527,8 @@ plot_bars(
         "2,048 tokens twice as much as for 1,024.")
 
 # %% trap="08.4" role="repair"
-claim("torch's, bytes in use: 2,048 tokens as a multiple of 1,024",
+claim("torch's attention: bytes in use with 2,048 tokens divided by bytes "
+      "with 1,024 tokens",
       kept["torch's"][-1] / kept["torch's"][-2], expected=2, within=0.1)
 
 # %% [markdown] trap="08.4" role="repair"
@@ -1531,9 +1564,11 @@ print(f"in tiles {in_tiles:.4f}, at once {at_once:.4f}, "
       f"without a maximum {bare}")
 
 # %% trap="08.4" role="more"
-claim("log of the sum of exponentials, in tiles minus at once",
+claim("log of the sum of exponentials: computed in tiles minus computed at "
+      "once",
       in_tiles - at_once, expected=0, within=1e-3)
-claim("without a maximum, the sum overflows", math.isinf(bare),
+claim("the sum of exponentials overflows if no maximum is subtracted",
+      math.isinf(bare),
       expected=True)
 
 # %% [markdown] trap="08.4" role="more"
@@ -1549,18 +1584,21 @@ size = {n: cost(lambda: tiled(*tokens(n, device="meta"))).peak
         for n in (1024, 2048)}
 
 # %% trap="08.4" role="more"
-claim("largest gap between the formula and torch's attention", gap,
+claim("largest difference between the formula and torch's attention", gap,
       below=1e-4)
-claim("written out, bytes in use: 2,048 tokens as a multiple of 1,024",
+claim("attention by formula: bytes in use with 2,048 tokens divided by "
+      "bytes with 1,024 tokens",
       kept["written out"][-1] / kept["written out"][-2], expected=4,
       within=0.2)
-claim("in tiles, bytes in use: 2,048 tokens as a multiple of 1,024",
+claim("attention in tiles: bytes in use with 2,048 tokens divided by bytes "
+      "with 1,024 tokens",
       size[2048] / size[1024], expected=2, within=0.1)
-claim("products in tiles as a multiple of the formula's products",
+claim("FLOPs of the products in tiles divided by FLOPs of the formula's "
+      "products",
       flops(lambda: tiled(q, k, v)) / flops(lambda: written_out(q, k, v)),
       expected=1)
-claim("4,096 tokens, 16 bits, 128 queries a block: bytes moved by the "
-      "formula as a multiple of the bytes in tiles",
+claim("4,096 tokens in 16 bits: bytes moved by the formula divided by "
+      "bytes moved in tiles",
       moved[4096][0] / moved[4096][1], above=3, below=5)
 
 # %% [markdown] trap="08.4" role="more"
@@ -1628,22 +1666,22 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
 
 # %% [markdown] trap="08.4" role="keep"
 # **Keep:** With a running maximum, a running sum and one correction factor, you can
-# compute a softmax tile by tile. Memory then grows linearly with the sequence, but
-# arithmetic and traffic quadratically. **In your own code:** Look for a tensor of shape
-# `(..., N, N)`. Call `scaled_dot_product_attention` instead, and measure the memory,
-# because on a CPU, dropout or a mask with gradients makes it write out the matrix.
-# **Source:** [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867), algorithm 3,
-# for the online softmax; [Dao et al. 2022](https://arxiv.org/abs/2205.14135), section 2.1
-# for the A100's memories, section 3.2, theorem 2 and figure 2 (left) for the traffic,
-# algorithm 1 for loops that hold the keys instead; [Dao
-# 2023](https://arxiv.org/abs/2307.08691), sections 3.1 and 3.2, for the loop order used
-# here, the tiles skipped under a causal mask and the five products; [Shah et al.
-# 2024](https://arxiv.org/abs/2407.08608), table 3, for the rounding error in 16 bits,
-# measured against float64: 1.9e-4, compared with 3.2e-4 for the formula. **Seen in the
-# wild:** [tracel-ai/cubecl 1070](https://github.com/tracel-ai/cubecl/pull/1070): rows
-# without a key were NaN in the reference but finite in the kernel, and the test let that
-# pass. [pytorch/pytorch 101967](https://github.com/pytorch/pytorch/issues/101967): a NaN
-# at a masked position reached the result.
+# compute a softmax tile by tile. Memory grows linearly with the sequence, but arithmetic
+# and traffic grow quadratically. **In your own code:** Look for a tensor of shape `(...,
+# N, N)`. Call `scaled_dot_product_attention` instead, and measure the memory, because on
+# a CPU, dropout or a mask with gradients makes it write out the matrix. **Source:**
+# [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867), algorithm 3, for the
+# online softmax; [Dao et al. 2022](https://arxiv.org/abs/2205.14135), section 2.1 for the
+# A100's memories, section 3.2, theorem 2 and figure 2 (left) for the traffic, algorithm 1
+# for loops that hold the keys instead; [Dao 2023](https://arxiv.org/abs/2307.08691),
+# sections 3.1 and 3.2, for the loop order used here, the tiles skipped under a causal
+# mask and the five products; [Shah et al. 2024](https://arxiv.org/abs/2407.08608), table
+# 3, for the rounding error in 16 bits, measured against float64: 1.9e-4, compared with
+# 3.2e-4 for the formula. **Seen in the wild:** [tracel-ai/cubecl
+# 1070](https://github.com/tracel-ai/cubecl/pull/1070): rows without a key were NaN in the
+# reference but finite in the kernel, and the test let that pass. [pytorch/pytorch
+# 101967](https://github.com/pytorch/pytorch/issues/101967): a NaN at a masked position
+# reached the result.
 
 # %% [markdown] trap="08.5" role="situation" symptom="GPU kernel reads an eighth of the data and is as slow as reading all, uncoalesced memory access, array of structs" fault="uncoalesced reads of one field of every record"
 # ## One field of every record
@@ -1680,7 +1718,8 @@ print(f"side by side, from byte 4: {shifted} bytes travel")
 measured("08.5", shifted, right=(160, 160))
 
 # %% trap="08.5" role="look"
-claim("bytes moved as a multiple of the table's bytes", share, expected=1)
+claim("bytes moved to read the masses divided by the bytes of the whole "
+      "table", share, expected=1)
 
 # %% [markdown] trap="08.5" role="why"
 # Memory is not read one value at a time. The 32 threads of a *warp* issue their loads
@@ -1717,7 +1756,7 @@ print(f"side by side {by_field} bytes travel; sectors from the last to "
       f"the first: {backwards}")
 
 # %% trap="08.5" role="repair"
-claim("masses side by side: bytes moved as a multiple of the bytes used",
+claim("masses side by side: bytes moved divided by bytes used",
       by_field / (WARP * FLOAT), expected=1)
 
 # %% trap="08.5" role="repair"
@@ -1746,11 +1785,11 @@ warp_addresses
 # growing at stride 8, because from there on, each thread has its own sector.
 
 # %% trap="08.5" role="more"
-claim("sectors at stride 8 as a multiple of stride 1",
+claim("sectors at stride 8 divided by sectors at stride 1",
       strides[8] / strides[1], expected=8)
-claim("sectors at stride 32 as a multiple of stride 8",
+claim("sectors at stride 32 divided by sectors at stride 8",
       strides[32] / strides[8], expected=1)
-claim("masses side by side from byte 4: bytes moved", shifted,
+claim("masses side by side, starting at byte 4: bytes moved", shifted,
       expected=160)
 
 # %% [markdown] trap="08.5" role="more"
@@ -1765,7 +1804,7 @@ down = moved(lambda i: row_step * i) // SECTOR
 print(f"along a row {along} sectors, down a column {down}")
 
 # %% trap="08.5" role="more"
-claim("sectors down a column as a multiple of the sectors along a row",
+claim("sectors down a column divided by sectors along a row",
       down / along, expected=8)
 
 # %% [markdown] trap="08.5" role="more"
@@ -1869,7 +1908,8 @@ print(f"40 columns wide: a row {found[40][0]} turn, "
 measured("08.6", 2)
 
 # %% trap="08.6" role="look"
-claim("turns for a column, 40 wide", found[40][1], expected=8)
+claim("turns to read one column of a tile that is 40 wide",
+      found[40][1], expected=8)
 
 # %% trap="08.6" role="look"
 plot_columns(
@@ -1910,7 +1950,7 @@ print(f"all threads read one word: {same_word}, two words of a bank: "
       f"{two_words}")
 
 # %% trap="08.6" role="repair"
-claim("turns are gcd(step, 32) for steps of 1 to 199", agree,
+claim("the number of turns is gcd(step, 32) for steps of 1 to 199", agree,
       expected=True)
 
 # %% [markdown] trap="08.6" role="more" topics="other widths · one word for all · wider reads, and what turns cost"
@@ -1919,10 +1959,12 @@ claim("turns are gcd(step, 32) for steps of 1 to 199", agree,
 # Only reads of *different* words in the same bank wait for each other.
 
 # %% trap="08.6" role="more"
-claim("turns for a column, 32 wide", found[32][1], expected=32)
-claim("turns for a column, 33 wide", found[33][1], expected=1)
-claim("turns if all threads read one word", same_word, expected=1)
-claim("turns if the threads read two words of one bank",
+claim("turns to read one column of a tile that is 32 wide",
+      found[32][1], expected=32)
+claim("turns to read one column of a tile that is 33 wide",
+      found[33][1], expected=1)
+claim("turns if all threads read the same word", same_word, expected=1)
+claim("turns if the threads read two different words of one bank",
       two_words, expected=2)
 
 # %% [markdown] trap="08.6" role="more"
@@ -2043,8 +2085,7 @@ draw_grids(
         "whole rows, and no other row waits.")
 
 # %% trap="08.7" role="repair"
-claim("sorted: instructions issued, as a multiple of the instructions "
-      "needed",
+claim("sorted values: instructions issued divided by instructions needed",
       issued(together) / wanted, below=1.05)
 
 # %% [markdown] trap="08.7" role="repair"
@@ -2058,9 +2099,10 @@ claim("sorted: instructions issued, as a multiple of the instructions "
 # such as `if i % 2`, splits every warp.
 
 # %% trap="08.7" role="more"
-claim("instructions issued, as a multiple of the instructions needed",
+claim("unsorted values: instructions issued divided by instructions needed",
       issued(outlier) / wanted, above=5.5, below=6.8)
-claim("instructions, even against odd, as a multiple of half against half",
+claim("instructions issued: branch on even and odd divided by branch on "
+      "two halves",
       issued(stripes) / issued(halves), expected=2)
 
 # %% [markdown] trap="08.7" role="more"
@@ -2145,7 +2187,7 @@ guess("08.8",
 x = torch.empty(4096, device="meta", dtype=torch.float16)
 chain = cost(lambda: gelu(x))
 fused = cost(lambda: F.gelu(x, approximate="tanh"))
-# nine orders write a tensor each; four of them read two, five one
+# nine kernels write a tensor each; four of them read two, five one
 travel = 9 + 4 * 2 + 5
 times = {name: [predicted(2**n, *args) for n in range(12, 29, 2)]
          for name, args in (("chain", (chain.orders, travel)),
@@ -2158,7 +2200,8 @@ print(f"{chain.orders} launches, {travel} tensors that travel, fused "
 measured("08.8", gain[2**28], right=(8, 16))
 
 # %% trap="08.8" role="look"
-claim("predicted gain for 2^28 values", gain[2**28], expected=11,
+claim("predicted speed-up of the fused kernel for 2^28 values",
+      gain[2**28], expected=11,
       within=0.01)
 
 # %% trap="08.8" role="look"
@@ -2202,7 +2245,8 @@ for program in range(math.ceil(10 / 4)):
     double(load, store, 10, 4, program)
 
 # %% trap="08.8" role="repair"
-claim("largest gap to 2 x over ten values in blocks of four",
+claim("largest difference between y and 2 x for ten values in blocks of "
+      "four",
       (memory["y"] - 2 * memory["x"]).abs().max(), expected=0)
 
 # %% [markdown] trap="08.8" role="more" topics="where launch and traffic are equal · counts of the chain"
@@ -2212,13 +2256,13 @@ claim("largest gap to 2 x over ten values in blocks of four",
 
 # %% trap="08.8" role="more"
 even = LAUNCH * RATE / 4                         # 2 bytes in, 2 out
-claim("values at which launch and traffic are equal, in millions",
+claim("millions of values at which launch and traffic take equally long",
       even / 1e6, expected=4.8)
-claim("launches of the chain as a multiple of the fused kernel's launches",
+claim("launches of the chain divided by launches of the fused kernel",
       chain.orders / fused.orders, above=7)
-claim("predicted gain for 4,096 values", gain[4096],
+claim("predicted speed-up of the fused kernel for 4,096 values", gain[4096],
       expected=chain.orders)
-claim("launches of the chain written out", chain.orders, expected=9)
+claim("number of launches of the chain", chain.orders, expected=9)
 
 # %% trap="08.8" role="exercise" points=3 difficulty=2 minutes=15
 def silu_gate(load, store, n: int, block: int, program: int) -> None:
@@ -2365,12 +2409,13 @@ mended = traced(lambda: net(inputs).norm(dim=1).tolist())
 print(found)
 
 # %% role="concept"
-claim("trace A is held by memory, B by the host, C by launches",
+claim("trace A is limited by memory, trace B by the host and trace C by "
+      "launches",
       [found[name] for name in "ABC"] == ["memory", "host", "launch"],
       expected=True)
-claim("the two layers without any of the faults: compute",
+claim("the two layers alone are limited by compute",
       found["the two layers alone"] == "compute", expected=True)
-claim("calls that fetch a value in B, with all norms at once",
+claim("calls in B that fetch a single value, after the repair",
       sum(row[1] for row in mended if row[0] == "_local_scalar_dense"),
       expected=0)
 
@@ -2426,7 +2471,7 @@ with tempfile.TemporaryDirectory() as folder:
         events = json.load(file)["traceEvents"]
 
 # %% role="concept"
-claim("parts of the step that the file names",
+claim("number of the step's named parts that the trace file contains",
       len({e.get("name") for e in events} & {"two layers", "a chain"}),
       expected=2)
 
@@ -2477,7 +2522,7 @@ measured("08.9", 100 * difference, right=(35, 60))
 
 # %% trap="08.9" role="look"
 claim("difference between two calls in eval mode, as a fraction of the "
-      "result",
+      "output's size",
       difference, above=0.35, below=0.6)
 
 # %% [markdown] trap="08.9" role="why"
@@ -2524,7 +2569,8 @@ mha = nn.MultiheadAttention(64, 4, dropout=0.1, batch_first=True).eval()
 gaps["MHA"] = (mha(x, x, x)[0] - mha(x, x, x)[0]).abs().max().item()
 
 # %% trap="08.9" role="repair"
-claim("by the module's mode, and MHA: gap between two calls in eval mode",
+claim("dropout by the module's mode, and MHA: largest difference between "
+      "two calls in eval mode",
       max(gaps["ByMode"], gaps["MHA"]), expected=0)
 
 # %% [markdown] trap="08.9" role="more" topics="the root of 2p, and the grad mode · axes without a transpose"
@@ -2532,9 +2578,10 @@ claim("by the module's mode, and MHA: gap between two calls in eval mode",
 # that follows the grad mode:
 
 # %% trap="08.9" role="more"
-claim("the root of 2p minus the measured difference",
+claim("square root of 2p minus the measured relative difference",
       math.sqrt(2 * 0.1) - difference, expected=0, within=0.08)
-claim("by grad mode: gap between two calls in eval mode with gradients",
+claim("dropout by the grad mode: largest difference between two calls in "
+      "eval mode with gradients",
       gaps["ByGrad"], above=0.01)
 
 # %% [markdown] trap="08.9" role="more"
@@ -2558,9 +2605,11 @@ with torch.no_grad():
     together = (layer(changed) - layer(x))[:, :-1]
 
 # %% trap="08.9" role="more"
-claim("no transpose, last token changed: largest change of other results",
+claim("without the transpose: largest change of other results when the "
+      "last token changes",
       apart.abs().max(), below=1e-6)
-claim("right axes, last token changed: largest change of other results",
+claim("with the transpose: largest change of other results when the last "
+      "token changes",
       together.abs().max(), above=1e-3)
 
 # %% [markdown] trap="08.9" role="folklore"
@@ -2672,7 +2721,8 @@ print(f"its result and the first token's value: gap {to_first:.0e}")
 measured("08.10", 0)
 
 # %% trap="08.10" role="look"
-claim("newest token's result minus the first token's value", to_first,
+claim("largest difference between the newest token's result and the first "
+      "token's value", to_first,
       below=1e-6)
 
 # %% [markdown] trap="08.10" role="why"
@@ -2729,8 +2779,8 @@ three = [F.scaled_dot_product_attention(q[:, :, -3:], k, v, attn_mask=mask)
          for mask in (shifted, causal_lower_right(3, 5))]
 
 # %% trap="08.10" role="repair"
-claim("three queries, lower right, two ways: gap to a run over the whole "
-      "row",
+claim("three queries, mask from the lower right: largest difference from a "
+      "run over the whole row",
       max((y - whole[:, :, -3:]).abs().max() for y in three), below=1e-5)
 
 # %% [markdown] trap="08.10" role="repair"
@@ -2754,7 +2804,8 @@ for start in (4, 0):
 print({f"place {start}": f"{gap:.1e}" for start, gap in gaps.items()})
 
 # %% trap="08.10" role="repair"
-claim("newest token at position 0: gap to a run over the whole row",
+claim("newest token at position 0: largest difference from a run over the "
+      "whole row",
       gaps[0],
       above=1e-3)
 
@@ -2773,10 +2824,13 @@ attention_mask
 # and empty cache slots still have to be hidden, even from a single query.
 
 # %% trap="08.10" role="more"
-claim("newest token with cache and without: gap", gap, above=0.1)
-claim("one query without a mask: gap to a run over the whole row",
+claim("one query with is_causal=True: largest difference from a run over "
+      "the whole row", gap, above=0.1)
+claim("one query without a mask: largest difference from a run over the "
+      "whole row",
       (one - whole[:, :, -1:]).abs().max(), below=1e-5)
-claim("newest token at position 4: gap to a run over the whole row",
+claim("newest token at position 4: largest difference from a run over the "
+      "whole row",
       gaps[4],
       below=1e-5)
 
@@ -2795,9 +2849,10 @@ near, far = (rotate(q, place + start) @ rotate(k, place + start).mT
              for start in (0, 100))
 
 # %% trap="08.10" role="more"
-claim("no positions, keys and values shuffled: gap",
+claim("no positions: largest change of a result when keys and values are "
+      "shuffled",
       (shuffled - plain).abs().max(), below=1e-5)
-claim("RoPE, all positions later by 100: largest change of a score",
+claim("RoPE: largest change of a score when all positions move by 100",
       (near - far).abs().max(), below=1e-3)
 
 # %% trap="08.10" role="exercise" points=4 difficulty=3 minutes=20
@@ -2879,11 +2934,13 @@ grouped = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
 repeated = attention(q, *(t.repeat_interleave(4, dim=1) for t in (k, v)))
 
 # %% role="concept"
-claim("MB of cache for one token, 32 heads", kv_cache_bytes(1) / 1e6,
+claim("MB of cache for one token with 32 heads", kv_cache_bytes(1) / 1e6,
       expected=0.524, within=0.001)
-claim("GB for 4,096 tokens, 32 heads", kv_cache_bytes(4096) / 1e9,
+claim("GB of cache for 4,096 tokens with 32 heads",
+      kv_cache_bytes(4096) / 1e9,
       expected=2.147, within=0.001)
-claim("grouped queries and keys repeated four times: largest gap",
+claim("grouped-query attention: largest difference from keys and values "
+      "repeated four times",
       (grouped - repeated).abs().max(), below=1e-5)
 
 # %% role="concept"
@@ -2967,7 +3024,7 @@ plot_columns(
 measured("08.11", 1)
 
 # %% trap="08.11" role="look"
-claim("accuracy one by one minus accuracy in batches of 32",
+claim("accuracy on digits one at a time minus accuracy in batches of 32",
       shares[1] - shares[32], below=-0.05)
 
 # %% [markdown] trap="08.11" role="why"
@@ -2998,7 +3055,7 @@ again = [share_read(mended, batch) for batch in (1, 32, 497)]
 print("batch_first:", *(f"{share:.2f}" for share in again))
 
 # %% trap="08.11" role="repair"
-claim("batch_first: lowest accuracy at any of three batch sizes",
+claim("with batch_first: lowest accuracy at three batch sizes",
       min(again), above=0.88)
 
 # %% [markdown] trap="08.11" role="repair"
@@ -3024,7 +3081,8 @@ moved = {"other company": first_row(company) - first_row(batch),
 print({test: f"{gap.abs().max():.0e}" for test, gap in moved.items()})
 
 # %% trap="08.11" role="repair"
-claim("blind tests, permuted and repeated: largest change of a logit",
+claim("without batch_first: largest change of a logit with a permuted or a "
+      "repeated batch",
       max(moved[test].abs().max() for test in ("permuted", "repeated")),
       below=1e-4)
 
@@ -3034,14 +3092,16 @@ claim("blind tests, permuted and repeated: largest change of a logit",
 
 # %% trap="08.11" role="more"
 claim("accuracy in batches of 32", shares[32], above=0.85)
-claim("accuracy sorted by class minus accuracy in mixed batches",
+claim("accuracy in batches sorted by class minus accuracy in mixed batches",
       by_class - shares[32], below=-0.04)
-claim("batch_first: highest minus lowest accuracy", max(again) - min(again),
+claim("with batch_first: highest minus lowest accuracy at three batch "
+      "sizes", max(again) - min(again),
       below=0.005)
-claim("other rows replaced: largest change of a logit of row 0",
+claim("without batch_first: largest change of row 0's logits when the "
+      "other rows are replaced",
       moved["other company"].abs().max(), above=0.05)
-claim("batch_first, other rows replaced: largest change of a logit of row "
-      "0",
+claim("with batch_first: largest change of row 0's logits when the other "
+      "rows are replaced",
       (first_row(company, mended) - first_row(batch, mended)).abs().max(),
       below=1e-5)
 
@@ -3170,14 +3230,16 @@ print("parameters:", size)
 measured("08.12", 2)
 
 # %% trap="08.12" role="look"
-claim("loss in the server, in nats", loss_in["server"], above=2.2)
+claim("loss of the server's model on new text, in nats",
+      loss_in["server"], above=2.2)
 
 # %% [markdown] trap="08.12" role="look"
 # The trainer's model has more parameters than the server's model. The difference is
 # exactly one table:
 
 # %% trap="08.12" role="look"
-claim("parameters in the trainer minus parameters in the server",
+claim("parameters of the trainer's model minus parameters of the server's "
+      "model",
       size["trainer"] - size["server"], expected=16 * 32)
 
 # %% [markdown] trap="08.12" role="why"
@@ -3204,7 +3266,8 @@ draw_grids({"trainer: token.weight": shown(trainee.token.weight),
                "the trainer's head.")
 
 # %% trap="08.12" role="why"
-claim("server's only table minus the trainer's head, largest gap",
+claim("largest difference between the server's only table and the "
+      "trainer's head",
       (server.token.weight - trainee.head.weight).abs().max(), expected=0)
 
 # %% [markdown] trap="08.12" role="repair"
@@ -3225,7 +3288,8 @@ print("loss in the trainer and in the server:",
       *(f"{loss:.2f}" for loss in again))
 
 # %% trap="08.12" role="repair"
-claim("tied again: loss in the server minus loss in the trainer",
+claim("tied again: loss of the server's model minus loss of the trainer's "
+      "model",
       again[1] - again[0], expected=0, within=1e-5)
 
 # %% [markdown] trap="08.12" role="repair"
@@ -3235,7 +3299,7 @@ claim("tied again: loss in the server minus loss in the trainer",
 # %% [markdown] trap="08.12" role="more" topics="load_state_dict(assign=True) · deepcopy · two tables"
 # `load_state_dict(state, assign=True)` replaces the parameters by the tensors of the
 # state, which avoids a copy. But it also unties the layers. In the state of a tied model,
-# both names share their memory, and so do the two new parameters. But an optimizer sees
+# both names share their memory, and so do the two new parameters, but an optimizer sees
 # two parameters and changes this memory twice in each step. A `deepcopy` keeps the tie.
 # Two tables are also a valid design if both programs have two; then the trainer's loss
 # before the repair is the right one:
@@ -3248,13 +3312,13 @@ first, last = assigned.token.weight, assigned.head.weight
 copied = copy.deepcopy(tied_again)
 
 # %% trap="08.12" role="more"
-claim("loss in the trainer before the repair", loss_in["trainer"],
+claim("loss of the trainer's model before the repair", loss_in["trainer"],
       below=1.55)
-claim("assign=True: are the two still one parameter", first is last,
+claim("after assign=True, both names are one parameter", first is last,
       expected=False)
-claim("assign=True: do they share their memory",
+claim("after assign=True, both names share their memory",
       first.data_ptr() == last.data_ptr(), expected=True)
-claim("deepcopy: are the two still one parameter",
+claim("after deepcopy, both names are one parameter",
       copied.head.weight is copied.token.weight, expected=True)
 
 # %% trap="08.12" role="exercise" points=3 difficulty=3 minutes=15
@@ -3365,10 +3429,10 @@ for kind, rope in (("sinusoids", False), ("RoPE", True)):
     print(kind, {n: f"{share:.2f}" for n, share in reached[kind].items()})
 
 # %% role="concept"
-claim("rows of 16, as trained: lower of the two accuracies",
+claim("accuracy of the worse model on rows of 16, the trained length",
       min(reached[kind][16] for kind in reached), above=0.95)
-claim("rows of 256: higher of the two accuracies at the end; guessing has "
-      "0.125",
+claim("accuracy of the better model at the end of rows of 256, where "
+      "guessing has 0.125",
       max(reached[kind][256] for kind in reached), below=0.5)
 
 # %% [markdown] role="concept"
@@ -3419,7 +3483,8 @@ start, end = losses[0], sum(losses[-20:]) / 20
 print(repr(fresh), repr(write(writer, "The ")), sep="\n")
 
 # %% role="concept"
-claim("loss at the start minus ln of the number of letters",
+claim("loss at the start minus the logarithm of the number of different "
+      "letters",
       start - math.log(len(letters)), expected=0, within=0.5)
 claim("loss after 300 steps, in nats per letter", end, below=2.7)
 
@@ -3469,9 +3534,11 @@ with torch.no_grad():
     rest = llama(ids[:, 7:], past_key_values=first.past_key_values)
 
 # %% role="concept"
-claim("one layer of the library and the same layer by hand: largest gap",
+claim("largest difference between one layer of the library and the same "
+      "layer by hand",
       (own - noted["out"]).abs().max(), below=1e-5)
-claim("seven tokens, then three from the cache: gap to the whole row",
+claim("seven tokens, then three with the cache: largest difference from a "
+      "run over the whole row",
       (rest.logits - logits[:, 7:]).abs().max(), below=1e-4)
 
 # %% [markdown] role="concept"
@@ -3564,7 +3631,7 @@ for name, gap in gaps.items():
     print(f"{name}: largest gap {gap:.0e}")
 
 # %% role="concept"
-claim("largest gap between the kernel and float64, over five laws",
+claim("largest difference between the kernel and float64 in five cases",
       max(gaps.values()), below=1e-3)
 
 # %% [markdown] role="concept"
@@ -3601,8 +3668,9 @@ print(f"guards overwritten: {broken[False]} without a mask, "
       f"{broken[True]} with a mask")
 
 # %% role="concept"
-claim("guards overwritten without a mask", broken[False], expected=28)
-claim("guards overwritten with a mask", broken[True], expected=0)
+claim("number of guards overwritten without a mask",
+      broken[False], expected=28)
+claim("number of guards overwritten with a mask", broken[True], expected=0)
 
 # %% [markdown] role="concept"
 # Guards detect a write, but only as far as they reach. A read beyond the end leaves no
@@ -3641,10 +3709,13 @@ counted["interleaved, own bins"] = sum(map(sum, own))
 print("of 400 numbers were counted:", counted)
 
 # %% role="concept"
-claim("numbers counted, one program after the other", counted["in turn"],
+claim("numbers counted when one program runs after the other",
+      counted["in turn"],
       expected=400)
-claim("numbers counted, interleaved", counted["interleaved"], below=350)
-claim("numbers counted, interleaved, with bins for each program",
+claim("numbers counted when the programs are interleaved",
+      counted["interleaved"], below=350)
+claim("numbers counted when the programs are interleaved and each has its "
+      "own bins",
       counted["interleaved, own bins"], expected=400)
 
 # %% [markdown] role="concept"
@@ -3680,11 +3751,13 @@ for code in table:
 turing, ampere, hopper = table
 
 # %% role="concept"
-claim("instructions on tensor cores, sm_75", turing.tensor_cores,
+claim("number of tensor-core instructions for sm_75", turing.tensor_cores,
       expected=0)
-claim("instructions on tensor cores, the smaller of sm_80 and sm_90",
+claim("number of tensor-core instructions for sm_80 or sm_90, whichever "
+      "has fewer",
       min(ampere.tensor_cores, hopper.tensor_cores), above=1)
-claim("spills, sm_75 minus the larger of sm_80 and sm_90",
+claim("spills for sm_75 minus spills for sm_80 or sm_90, whichever has "
+      "more",
       turing.spills - max(ampere.spills, hopper.spills), above=100)
 
 # %% [markdown] role="concept"
@@ -3726,7 +3799,8 @@ by_hand = sum(min(i + 1, 3) for i in range(n // block)) / (n // block)**2
 print(f"blocks that are computed: {kept:.1%}, by hand {by_hand:.1%}")
 
 # %% role="concept"
-claim("fraction of blocks computed, by flex attention minus by hand",
+claim("fraction of blocks that flex attention computes minus the fraction "
+      "counted by hand",
       kept - by_hand, expected=0, within=1e-4)
 
 # %% [markdown] role="concept"
@@ -3745,13 +3819,14 @@ keep = window(0, 0, place[:, None], place)       # the same, as a mask
 masked = F.scaled_dot_product_attention(q, k, v, attn_mask=keep)
 
 # %% role="concept"
-claim("flex attention and SDPA with the window's mask: largest gap",
+claim("largest difference between flex attention and SDPA with the "
+      "window's mask",
       (flexed - masked).abs().max(), below=1e-5)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each choice says why it is right or wrong.
+# Think first, then click one of the choices. Each choice says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. A language model trains to a loss far below the loss of any published model on the
@@ -3811,7 +3886,7 @@ claim("flex attention and SDPA with the window's mask: largest gap",
 # - [ ] the masked model, because its loss is lower :: Its question was easier, because
 #   the input contained what comes after the gap.
 # - [x] the causal model :: The causal model was trained and measured on the question that
-#   writing asks.
+#   you ask when you generate text.
 # - [ ] either, once a temperature is set :: A temperature does not change what a model was
 #   trained to predict.
 
@@ -3928,11 +4003,12 @@ print(f"scores {scores_bytes(8192) / 2**30:.1f} GiB, written out "
       f"{written.peak / 2**30:.1f} GiB at a time, {chain.orders} launches")
 
 # %% role="gpu"
-claim("GiB of scores, 16 heads and 8,192 tokens",
+claim("GiB of scores with 16 heads and 8,192 tokens",
       scores_bytes(8192) / 2**30, expected=2)
-claim("bytes moved at stride 8, as a multiple of stride 1",
+claim("bytes moved at stride 8 divided by bytes moved at stride 1",
       stride_bytes(8) / stride_bytes(1), expected=4.5)
-claim("launches of the chain", chain.orders, expected=10)
+claim("number of launches of the chain of ten operations",
+      chain.orders, expected=10)
 
 # %% role="gpu"
 @gpu_result("08/attention", uses=[make_qkv, attend],
@@ -3996,32 +4072,32 @@ def times(what, than):
 
 sheet = datasheet(attention.device_name)         # FLOPs of both products:
 least = sheet.least_us(4 * 16 * 8192**2 * 128, 0) / 1e3        # in ms
-ours = (one_head.asks("our kernel, one head: ms, FLOPs at full rate",
+ours = (one_head.asks("ms of our kernel, predicted from FLOPs at full rate",
                       least / 16, lambda: one_head.value("ms", form="ours"),
                       above=0.9 * least / 16),
-        one_head.asks("our kernel: gap to float64, half a step at 4",
+        one_head.asks("error of our kernel; predicted: half a step at 4",
                       2**-9, lambda: one_head.value("gap", form="ours"),
                       below=1e-2))
 
 # %% role="gpu"
 answers = gpu_table(
     sheet,
-    attention.asks("math, 8,192 over 4,096 tokens: memory on top", 4,
-                   lambda: doubled("math"), above=3.5),
-    attention.asks("flash, the same", 2, lambda: doubled("flash"),
-                   below=2.5),
-    attention.asks("math over flash: time", "above 1: traffic",
+    attention.asks("extra memory of math: 8,192 divided by 4,096 tokens",
+                   4, lambda: doubled("math"), above=3.5),
+    attention.asks("extra memory of flash: 8,192 divided by 4,096 tokens",
+                   2, lambda: doubled("flash"), below=2.5),
+    attention.asks("time: math divided by flash", "above 1: traffic",
                    lambda: ms("math") / ms("flash"), above=1.5),
-    attention.asks("flash: ms, FLOPs at full rate", least,
-                   lambda: ms("flash"),
+    attention.asks("ms of flash, predicted from FLOPs at full rate",
+                   least, lambda: ms("flash"),
                    "FlashAttention-2 reaches 35 % of an H100 "
                    "(arXiv 2407.08608, abstract)", above=0.9 * least),
     *ours,
-    addresses.asks("stride 8 over stride 1: time",
+    addresses.asks("time at stride 8 divided by time at stride 1",
                    stride_bytes(8) / stride_bytes(1),
                    lambda: times("stride 8", "stride 1"), above=2),
-    addresses.asks("ten small operations over one: time", 10,
-                   lambda: times("ten small", "one small"), above=4))
+    addresses.asks("time of ten small operations divided by time of one",
+                   10, lambda: times("ten small", "one small"), above=4))
 answers
 
 # %% [markdown] role="gpu"
