@@ -1791,7 +1791,7 @@ claim("number of parameters of the wide network divided by the deep "
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then pick a choice. Each choice says why it is right or wrong.
+# Think first, then click one of the choices. Each one says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. What can a network of five `nn.Linear` layers without activations represent?**

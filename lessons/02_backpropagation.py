@@ -631,11 +631,11 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
 
 # %% trap="02.2" role="break"
 x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
-reader = nn.Linear(64, 10)
-losses = F.cross_entropy(reader(x_train[:64]), y_train[:64],
+classifier = nn.Linear(64, 10)
+losses = F.cross_entropy(classifier(x_train[:64]), y_train[:64],
                          reduction="none")       # (64,)
 losses.backward(torch.ones_like(losses))         # no error any more
-with_ones = reader.weight.grad.clone()
+with_ones = classifier.weight.grad.clone()
 
 # %% trap="02.2" role="guess"
 guess("02.2",
@@ -647,12 +647,12 @@ guess("02.2",
 
 # %% trap="02.2" role="look"
 try:
-    F.cross_entropy(reader(x_train[:64]), y_train[:64],
+    F.cross_entropy(classifier(x_train[:64]), y_train[:64],
                     reduction="none").backward()
 except RuntimeError as error:
     print("without ones:", error)
-mean = F.cross_entropy(reader(x_train[:64]), y_train[:64])
-of_mean, = torch.autograd.grad(mean, reader.weight)
+mean = F.cross_entropy(classifier(x_train[:64]), y_train[:64])
+of_mean, = torch.autograd.grad(mean, classifier.weight)
 ratio = (with_ones.norm() / of_mean.norm()).item()
 print(f"gradient with ones / gradient of the mean: {ratio:.1f}")
 
@@ -711,11 +711,11 @@ counts = torch.where(y_train[:64] == 8, 5.0, 1.0)  # an eight counts 5 times
 
 def losses_by_row():
     """Cross-entropy of the first 64 digits, one per row: (64,)."""
-    return F.cross_entropy(reader(x_train[:64]), y_train[:64],
+    return F.cross_entropy(classifier(x_train[:64]), y_train[:64],
                            reduction="none")
 
 def gradient(loss, vector=None):
-    return torch.autograd.grad(loss, reader.weight, vector)[0]
+    return torch.autograd.grad(loss, classifier.weight, vector)[0]
 
 as_vector = gradient(losses_by_row(), counts / counts.sum())
 as_scalar = gradient((counts * losses_by_row()).sum() / counts.sum())
@@ -739,7 +739,7 @@ claim("learning rate at which the mean loss leads to the same steps as "
 # %% trap="02.2" role="more"
 classes = torch.ones(10)
 classes[8] = 5.0
-built_in = F.cross_entropy(reader(x_train[:64]), y_train[:64], classes)
+built_in = F.cross_entropy(classifier(x_train[:64]), y_train[:64], classes)
 claim("largest gap between our gradient and PyTorch's gradient with class "
       "weights", (as_scalar - gradient(built_in)).abs().max(), below=1e-6)
 
@@ -2033,7 +2033,7 @@ claim("largest gap between the compiled and the plain gradients",
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then pick a choice. Each choice says why it is right or wrong.
+# Think first, then click one of the choices. Each one says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. You train on the full batch, and the loss swings with a period of about twenty steps and never settles. What do you check first?**

@@ -208,10 +208,10 @@ def mlp(outputs=10):
 def of_probabilities(z, y):
     return F.cross_entropy(z.softmax(1), y)       # probabilities
 
-reader = mlp()
-losses = fit(reader, x_train, y_train, steps=300, lr=0.1,
+classifier = mlp()
+losses = fit(classifier, x_train, y_train, steps=300, lr=0.1,
              loss=of_probabilities, optimizer=torch.optim.SGD)
-score_twice = accuracy(reader, x_test, y_test)
+score_twice = accuracy(classifier, x_test, y_test)
 
 # %% trap="03.1" role="break"
 def pull_of(loss):
@@ -1726,7 +1726,7 @@ claim("lower accuracy of the two embeddings, with the nearest neighbour's "
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then pick a choice. Each choice says why it is right or wrong.
+# Think first, then click one of the choices. Each one says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. Your classifier has 1,000 classes, and its loss settles at 5.91. What do you check first?**

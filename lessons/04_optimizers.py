@@ -533,7 +533,7 @@ def batch_loss(model, rows=64):
     return F.cross_entropy(model(x_train[i]), y_train[i])
 
 # %% trap="04.2" role="break"
-def reader():
+def classifier():
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 def momentum(params, lr):
@@ -541,7 +541,7 @@ def momentum(params, lr):
 
 def score(optimizer, lr):
     """Test accuracy of a new classifier after 200 steps at this rate."""
-    model = reader()
+    model = classifier()
     fit(model, x_train, y_train, steps=200, lr=lr, optimizer=optimizer)
     return accuracy(model, x_test, y_test)
 
@@ -551,7 +551,7 @@ borrowed = {"Adam at 0.3": score(adam, 0.3)}     # SGD's rate
 # %% trap="04.2" role="break"
 def first_step(optimizer, lr):
     """Mean distance that a weight goes in the first step."""
-    model = reader()
+    model = classifier()
     before = [p.detach().clone() for p in model.parameters()]
     opt = optimizer(model.parameters(), lr=lr)
     batch_loss(model).backward()
@@ -1180,7 +1180,7 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
 # differs most between the two models.
 
 # %% trap="04.4" role="break"
-origin = reader()
+origin = classifier()
 
 def trained(optimizer, **options):
     """Weights after 100 steps at 0.01; same start, same batches."""
@@ -1342,7 +1342,7 @@ def decoupled_step(opt: torch.optim.Optimizer, weight_decay: float) -> None:
 # %% trap="04.5" role="break"
 def run_at(lr, optimizer=momentum):
     """Loss on all digits, test accuracy and model after 200 steps."""
-    model = reader()
+    model = classifier()
     fit(model, x_train, y_train, steps=200, lr=lr, optimizer=optimizer)
     with torch.no_grad():
         loss = F.cross_entropy(model(x_train), y_train).item()
@@ -1401,7 +1401,7 @@ claim("fraction of hidden units that return 0 for every digit, at a rate "
 # %% trap="04.5" role="repair"
 def sweep(optimizer=momentum, steps=100, low=1e-5, high=10.0):
     """Rates and losses of a range test on a model that is thrown away."""
-    model, rates, losses = reader(), [], []
+    model, rates, losses = classifier(), [], []
     opt = optimizer(model.parameters(), lr=low)
     for k in range(steps):
         opt.param_groups[0]["lr"] = low * (high / low) ** (k / (steps - 1))
@@ -2690,7 +2690,7 @@ claim("ratio of Muon's losses, a rate of 0.02 to a rate of 0.001",
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then pick a choice. Each choice says why it is right or wrong.
+# Think first, then click one of the choices. Each one says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. You multiply the loss by 100 and change nothing else. With which optimizer does training stay the same?**

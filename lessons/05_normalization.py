@@ -276,7 +276,8 @@ claim("unbiased std after LayerNorm over 64 values, which is sqrt(64/63)",
 
 # %% role="concept"
 one_group = F.group_norm(pixels, 1)
-places = F.layer_norm(pixels.permute(0, 2, 3, 1), (8,)).permute(0, 3, 1, 2)
+by_position = F.layer_norm(
+    pixels.permute(0, 2, 3, 1), (8,)).permute(0, 3, 1, 2)
 image = F.layer_norm(pixels, (8, 4, 4))
 rms = rows / (rows.square().mean(-1, keepdim=True) + 1e-6).sqrt()
 
@@ -286,7 +287,7 @@ claim("largest difference between GroupNorm with one group and LayerNorm "
       (one_group - image).abs().max(), below=1e-4)
 claim("largest difference between GroupNorm with one group and LayerNorm "
       "over the channels",
-      (one_group - places).abs().max(), above=0.3)
+      (one_group - by_position).abs().max(), above=0.3)
 claim("largest difference between RMSNorm and its formula",
       (F.rms_norm(rows, (64,), eps=1e-6) - rms).abs().max(), below=1e-5)
 
@@ -390,18 +391,19 @@ torch.set_rng_state(before)
 # it the same camera images.
 
 # %% trap="05.1" role="break"
-reader = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
+classifier = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
                        nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
                        nn.Linear(64, 10))
-fit(reader, x_train, y_train, steps=300, lr=1e-2)
+fit(classifier, x_train, y_train, steps=300, lr=1e-2)
 
 def logits(model, x, batch):
     """Logits (N, 10) of x, fed `batch` rows at a time."""
     with torch.no_grad():
         return torch.cat([model(part) for part in x.split(batch)])
 
-reader.eval()
-together, single = logits(reader, x_test, 497), logits(reader, x_test, 1)
+classifier.eval()
+together, single = (logits(classifier, x_test, 497),
+                    logits(classifier, x_test, 1))
 
 # %% trap="05.1" role="break"
 plain = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64),
@@ -418,7 +420,7 @@ guess("05.1",
                "nearly all of them"])
 
 # %% trap="05.1" role="look"
-camera = {batch: (logits(reader, x_camera, batch).argmax(1) == y_test)
+camera = {batch: (logits(classifier, x_camera, batch).argmax(1) == y_test)
           .float().mean() for batch in (1, 497)}
 print(f"accuracy on camera images, one at a time: {camera[1]:.2f}, "
       f"in one batch: {camera[497]:.2f}")
@@ -445,7 +447,7 @@ def shift_of(norm, h):
     return ((h.mean(0) - norm.running_mean).abs()
             / norm.running_var.sqrt()).detach()
 
-shift = {name: shift_of(reader[1], reader[0](x)).max()
+shift = {name: shift_of(classifier[1], classifier[0](x)).max()
          for name, x in (("test digits", x_test), ("camera", x_camera))}
 print(f"largest shift, in stored standard deviations: test digits "
       f"{shift['test digits']:.1f}, camera {shift['camera']:.1f}")
@@ -462,10 +464,12 @@ claim("largest shift of a unit's mean on camera images, in stored standard "
 # the norm layer no longer have the mean that the layer subtracts.
 
 # %% trap="05.1" role="why"
-enters = {"test digits": reader[0](x_test), "camera": reader[0](x_camera)}
-unit = (enters["camera"].mean(0) - reader[1].running_mean).abs().argmax()
-spans = {"stored": (reader[1].running_mean[unit].item(),
-                    reader[1].running_var[unit].sqrt().item())}
+enters = {"test digits": classifier[0](x_test),
+          "camera": classifier[0](x_camera)}
+unit = (enters["camera"].mean(0)
+        - classifier[1].running_mean).abs().argmax()
+spans = {"stored": (classifier[1].running_mean[unit].item(),
+                    classifier[1].running_var[unit].sqrt().item())}
 for name, h in enters.items():
     spans[name] = h[:, unit].mean().item(), h[:, unit].std().item()
 draw_line({name: [(m - s, m + s, ""), (m, "mean")]
@@ -483,8 +487,8 @@ draw_line({name: [(m - s, m + s, ""), (m, "mean")]
 # batch counts as much as a large batch, so pass batches of equal size.
 
 # %% trap="05.1" role="repair"
-torch.optim.swa_utils.update_bn((x_train + 1.0).split(100), reader)
-share = (logits(reader, x_camera, 1).argmax(1) == y_test).float().mean()
+torch.optim.swa_utils.update_bn((x_train + 1.0).split(100), classifier)
+share = (logits(classifier, x_camera, 1).argmax(1) == y_test).float().mean()
 print(f"accuracy on camera images after recalibration: {share:.2f}")
 
 # %% trap="05.1" role="repair"
@@ -510,9 +514,9 @@ batch_mates
 # %% trap="05.1" role="more"
 gap = (together - single).abs().max()
 alone = (single.argmax(1) == y_test).float().mean()
-stored = reader[1].running_mean.clone()
-logits(reader, x_train, 100)                             # in eval mode
-moved = (reader[1].running_mean - stored).abs().max()
+stored = classifier[1].running_mean.clone()
+logits(classifier, x_train, 100)                             # in eval mode
+moved = (classifier[1].running_mean - stored).abs().max()
 print(f"largest gap: {gap:.1e}, moved by a pass in eval mode: {moved:.1f}")
 
 # %% trap="05.1" role="more"
@@ -531,7 +535,7 @@ claim("largest change of a stored mean in a forward pass in eval mode",
 # next camera shows dark digits on white:
 
 # %% trap="05.1" role="more"
-inverted = copy.deepcopy(reader)
+inverted = copy.deepcopy(classifier)
 torch.optim.swa_utils.update_bn((1 - x_train).split(100), inverted)
 negatives = accuracy(inverted, 1 - x_test, y_test)
 
@@ -545,17 +549,17 @@ claim("accuracy on inverted images after update_bn on inverted images",
 # there, the rows of the batch supply the statistics.
 
 # %% trap="05.1" role="more"
-torch.optim.swa_utils.update_bn(x_train.split(100), reader)  # as before
+torch.optim.swa_utils.update_bn(x_train.split(100), classifier)  # as before
 in_train_mode = {}
 for batch in (2, 8, 32):
-    model = copy.deepcopy(reader).train()
+    model = copy.deepcopy(classifier).train()
     labels = logits(model, x_test[:496], batch).argmax(1)
     in_train_mode[batch] = (labels == y_test[:496]).float().mean().item()
 
 # %% trap="05.1" role="more"
 plot_columns(in_train_mode, xlabel="rows in a batch, train mode",
              ylabel="accuracy on test digits", form=".2f", marks=[2],
-             reference=(accuracy(reader, x_test, y_test), "eval mode"),
+             reference=(accuracy(classifier, x_test, y_test), "eval mode"),
              title="In train mode, the other rows count",
              alt="Three columns. With two rows in a batch, about half of "
                  "the digits are right, and with 8 rows, more are. With 32 "
@@ -1999,7 +2003,7 @@ claim("fraction of the gradient left after 50 tanh steps with an "
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then click one of the choices. Each choice says why it is right or wrong.
+# Think first, then click one of the choices. Each one says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. A classifier with BatchNorm is deployed on a device that sends one image at a time.

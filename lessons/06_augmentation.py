@@ -351,13 +351,13 @@ def drawn(nine, rows, shift):
     return nine[place, rows]
 
 # %% trap="06.1" role="break"
-def reader():
+def classifier():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(),
                          nn.Linear(64, 10))
 
 def trained(shift, steps=400):
     """A classifier after steps of 64 digits, shifted or not."""
-    model, nine = reader(), views(x_train)
+    model, nine = classifier(), views(x_train)
     opt = torch.optim.Adam(model.parameters(), lr=0.003)
     for _ in range(steps):
         i = torch.randint(len(x_train), (64,))
@@ -726,7 +726,7 @@ mixer = v2.MixUp(num_classes=10, alpha=1.0)
 
 def mixed_run(target, steps=600):
     """A network trained on mixed digits, and the loss of each step."""
-    model, found = reader(), []
+    model, found = classifier(), []
     opt = torch.optim.Adam(model.parameters(), lr=0.003)
     for _ in range(steps):
         i = torch.randint(len(x_train), (64,))
@@ -758,7 +758,7 @@ def sure(model):
     """Mean probability of the first choice for even blends."""
     return model(blends).softmax(1).amax(1).mean().item()
 
-plain = reader()
+plain = classifier()
 fit(plain, x_train, y_train, steps=600, lr=0.003)
 print(f"argmax of soft labels {sure(hard_model):.2f}, "
       f"never saw a blend {sure(plain):.2f}")
@@ -1672,7 +1672,7 @@ def brighter(u):
 # %% trap="06.6" role="break"
 def bright_run(brighten, steps=400):
     """Test accuracy after training on brightened digits."""
-    model = reader()
+    model = classifier()
     opt = torch.optim.Adam(model.parameters(), lr=0.003)
     for _ in range(steps):
         i = torch.randint(len(u_train), (64,))
@@ -2800,7 +2800,7 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then click one of the choices. Each choice says why it is right or wrong.
+# Think first, then click one of the choices. Each one says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. Your validation loader uses the training transforms with a fixed seed. Its score**

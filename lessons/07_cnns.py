@@ -180,7 +180,7 @@ claim("accuracy with convolutions minus accuracy with linear layers",
 # the same size as its input. Such padding is called *same padding*.
 
 # %% role="concept"
-def places(size, kernel, stride=1, padding=0, dilation=1):
+def positions(size, kernel, stride=1, padding=0, dilation=1):
     """Number of window positions along one side of the image."""
     return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
@@ -190,7 +190,7 @@ cases = {"3x3, padding 1": (3, 1, 1), "3x3, stride 2": (3, 2, 0),
 sides = {}
 for name, (kernel, stride, padding) in cases.items():
     out = nn.Conv2d(1, 1, kernel, stride, padding)(image)
-    sides[name] = out.shape[-1] - places(224, kernel, stride, padding)
+    sides[name] = out.shape[-1] - positions(224, kernel, stride, padding)
     print(f"{name}: 224 -> {out.shape[-1]}")
 
 # %% role="concept"
@@ -199,7 +199,7 @@ claim("largest difference between torch's number of positions and the "
       max(map(abs, sides.values())), expected=0)
 claim("positions of a 3x3 window with stride 2 along 224 pixels, rounded "
       "down from 111.5",
-      places(224, 3, 2), expected=111)
+      positions(224, 3, 2), expected=111)
 
 # %% [markdown] role="concept"
 # If the division leaves a remainder, no window reads the last rows and columns. As long
@@ -207,7 +207,7 @@ claim("positions of a 3x3 window with stride 2 along 224 pixels, rounded "
 # zeros. If the remainder is larger, they also hold pixels.
 
 # %% role="concept"
-begins = 2 * torch.arange(places(8, 3, 2, 1))[:, None]        # (4, 1)
+begins = 2 * torch.arange(positions(8, 3, 2, 1))[:, None]        # (4, 1)
 column = torch.arange(10)                        # 8 pixels and the rim
 draw_grids({"3 wide, stride 2, padding 1":
             (column >= begins) & (column < begins + 3)},
@@ -620,9 +620,9 @@ def core(share, part=0.95):
 deep = nn.Sequential(*[layer for n in range(10) for layer in (
     nn.Conv2d(8 if n else 1, 8, 3, padding=1), nn.Tanh())])
 before = core(footprint(deep))
-reader = nn.Sequential(deep, nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+classifier = nn.Sequential(deep, nn.AdaptiveAvgPool2d(1), nn.Flatten(),
                        nn.Linear(8, 10))
-fit(reader, images, y_train, steps=100, lr=1e-2,
+fit(classifier, images, y_train, steps=100, lr=1e-2,
     batch=32)
 after = core(footprint(deep))
 print(f"field 21, core {before} before training and {after} after")
@@ -2569,7 +2569,7 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then click one of the choices. Each choice says why it is right or wrong.
+# Think first, then click one of the choices. Each one says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. You put a pooling layer with a window of 2 after five 3 x 3 convolutions. The

@@ -295,10 +295,10 @@ claim("largest change of a result when keys and values are reordered in "
 # by the same rotation.
 
 # %% role="concept"
-def sinusoids(places, d=32):
-    """(places, d): sines, then cosines, of angles with d / 2 speeds."""
+def sinusoids(positions, d=32):
+    """(positions, d): sines, then cosines, of angles with d / 2 speeds."""
     speed = 10000.0 ** (-torch.arange(0, d, 2) / d)
-    angle = torch.arange(places)[:, None] * speed
+    angle = torch.arange(positions)[:, None] * speed
     return torch.cat([angle.sin(), angle.cos()], 1)
 
 table = sinusoids(600)
@@ -381,10 +381,10 @@ draw_blocks(
 class LM(nn.Module):
     """Tokens (B, T) -> logits (B, T, vocab) of the token to predict."""
 
-    def __init__(self, vocab, places, d=32, heads=4, layers=1):
+    def __init__(self, vocab, positions, d=32, heads=4, layers=1):
         super().__init__()
         self.token = nn.Embedding(vocab, d)
-        self.place = nn.Embedding(places, d)
+        self.place = nn.Embedding(positions, d)
         self.blocks = nn.ModuleList(Block(d, heads) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, vocab)
 
@@ -401,7 +401,7 @@ class LM(nn.Module):
 # table is called *weight tying*:
 
 # %% role="concept"
-tied = LM(1000, places=8)
+tied = LM(1000, positions=8)
 free = sum(p.numel() for p in tied.parameters())
 tied.head.weight = tied.token.weight             # one tensor, two names
 shared = sum(p.numel() for p in tied.parameters())
@@ -474,18 +474,19 @@ guess("08.1", "How large is the mean of the eight losses, in nats?",
 
 # %% trap="08.1" role="look" tags=["plumbing"]
 @torch.no_grad()
-def paid(model, **mask):
+def loss_by_position(model, **mask):
     """Loss by position with the whole row in view, and on prefixes."""
     ids = torch.randint(VOCAB, (256, T + 1))
     whole = model(ids[:, :-1], **mask)
-    by_place = [nll(whole[:, t], ids[:, t + 1]).item() for t in range(T)]
+    by_position = [nll(whole[:, t], ids[:, t + 1]).item() for t in range(T)]
     prefix = [nll(model(ids[:, :t + 1], **mask)[:, -1], ids[:, t + 1])
               .item() for t in range(T)]
-    return torch.tensor(by_place), torch.tensor(prefix)
+    return torch.tensor(by_position), torch.tensor(prefix)
 
 # %% trap="08.1" role="look"
-by_place, prefix = paid(open_lm)
-print(f"as in training {by_place.mean():.2f}, prefixes {prefix.mean():.1f}")
+by_position, prefix = loss_by_position(open_lm)
+print(f"as in training {by_position.mean():.2f}, "
+      f"prefixes {prefix.mean():.1f}")
 
 # %% trap="08.1" role="look"
 measured("08.1", 0)
@@ -497,7 +498,7 @@ claim("without a mask: loss for the token after a prefix, in nats",
 
 # %% trap="08.1" role="look"
 plot_columns(
-    {t + 1: round(by_place[t].item(), 2) for t in range(T)},
+    {t + 1: round(by_position[t].item(), 2) for t in range(T)},
     marks=range(1, T), xlabel="position in the row",
     ylabel="loss in training, nats",
     reference=(math.log(VOCAB), "ln 16, an even guess"),
@@ -540,8 +541,8 @@ draw_grids(
 # %% trap="08.1" role="repair"
 causal_lm = LM(VOCAB, T)
 train(causal_lm, dice_loss(is_causal=True), steps=200)
-by_place_c, prefix_c = paid(causal_lm, is_causal=True)
-print(f"causal: as in training {by_place_c.mean():.2f}, "
+by_position_c, prefix_c = loss_by_position(causal_lm, is_causal=True)
+print(f"causal: as in training {by_position_c.mean():.2f}, "
       f"prefixes {prefix_c.mean():.2f}")
 
 # %% trap="08.1" role="repair"
@@ -585,13 +586,13 @@ claim("fresh model with the causal mask: largest change of an earlier "
 
 # %% trap="08.1" role="more"
 claim("without a mask: loss with whole rows in view, in nats, where ln 16 "
-      "is 2.77", by_place.mean(),
+      "is 2.77", by_position.mean(),
       below=0.6)
 claim("without a mask: largest loss with whole rows in view, at positions "
       "1 to 7 of 8",
-      by_place[:-1].max(), below=0.1)
+      by_position[:-1].max(), below=0.1)
 claim("with the causal mask: loss with whole rows in view, in nats",
-      by_place_c.mean(),
+      by_position_c.mean(),
       expected=math.log(16), within=0.1)
 claim("fresh model without a mask: largest change of an earlier logit",
       leaks[0],
@@ -2966,7 +2967,7 @@ draw_boxes(
 # Then a user sends one digit at a time.
 
 # %% trap="08.11" role="break"
-class RowReader(nn.Module):
+class RowClassifier(nn.Module):
     """The 8 rows of a digit as 8 tokens, through two encoder layers."""
 
     def __init__(self, **order):
@@ -2984,9 +2985,9 @@ class RowReader(nn.Module):
 
 # %% trap="08.11" role="break"
 x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
-reader = RowReader()
-fit(reader, x_train, y_train, steps=200, lr=5e-3, batch=32)
-_ = reader.eval()                                # no output to show
+classifier = RowClassifier()
+fit(classifier, x_train, y_train, steps=200, lr=5e-3, batch=32)
+_ = classifier.eval()                                # no output to show
 
 # %% trap="08.11" role="guess"
 guess("08.11",
@@ -2998,7 +2999,7 @@ guess("08.11",
 
 # %% trap="08.11" role="look" tags=["plumbing"]
 @torch.no_grad()
-def share_read(model, batch, order=None):
+def accuracy_in(model, batch, order=None):
     """Accuracy on the test digits, sent in batches in this order."""
     order = torch.arange(497) if order is None else order
     right = [(model(x_test[rows]).argmax(1) == y_test[rows]).sum()
@@ -3006,8 +3007,8 @@ def share_read(model, batch, order=None):
     return (sum(right) / 497).item()
 
 # %% trap="08.11" role="look"
-shares = {batch: share_read(reader, batch) for batch in (1, 32, 497)}
-by_class = share_read(reader, 32, order=y_test.argsort())
+shares = {batch: accuracy_in(classifier, batch) for batch in (1, 32, 497)}
+by_class = accuracy_in(classifier, 32, order=y_test.argsort())
 
 # %% trap="08.11" role="look"
 plot_columns(
@@ -3048,10 +3049,10 @@ draw_grids(
         "it looks along the rows of its own digit.")
 
 # %% trap="08.11" role="repair"
-mended = RowReader(batch_first=True)
+mended = RowClassifier(batch_first=True)
 fit(mended, x_train, y_train, steps=200, lr=5e-3, batch=32)
 mended.eval()
-again = [share_read(mended, batch) for batch in (1, 32, 497)]
+again = [accuracy_in(mended, batch) for batch in (1, 32, 497)]
 print("batch_first:", *(f"{share:.2f}" for share in again))
 
 # %% trap="08.11" role="repair"
@@ -3066,14 +3067,14 @@ claim("with batch_first: lowest accuracy at three batch sizes",
 # nothing.
 
 # %% trap="08.11" role="repair"
-def first_row(batch, model=reader):
+def first_row(batch, model=classifier):
     with torch.no_grad():
         return model(batch)[0]
 
 batch = x_test[:32]
 company = torch.cat([batch[:1], x_test[32:63]])
 with torch.no_grad():
-    permuted = reader(batch.flip(0)).flip(0) - reader(batch)
+    permuted = classifier(batch.flip(0)).flip(0) - classifier(batch)
 moved = {"other company": first_row(company) - first_row(batch),
          "permuted": permuted,
          "repeated": first_row(batch[:1].repeat(32, 1))
@@ -3172,8 +3173,8 @@ def batch_dependence(model: nn.Module, x: torch.Tensor,
 class TiedLM(LM):
     """A language model with one table for its first and last layer."""
 
-    def __init__(self, vocab, places):
-        super().__init__(vocab, places)
+    def __init__(self, vocab, positions):
+        super().__init__(vocab, positions)
         self.head.weight = self.token.weight
         self.draw()
 
@@ -3826,7 +3827,7 @@ claim("largest difference between flex attention and SDPA with the "
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then click one of the choices. Each choice says why it is right or wrong.
+# Think first, then click one of the choices. Each one says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. A language model trains to a loss far below the loss of any published model on the

@@ -83,11 +83,11 @@ claim("largest number in float16",
 # %% role="concept"
 x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
 
-def reader():
+def classifier():
     """A digit classifier, an MLP 64-64-10."""
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
-net, start = reader(), reader()       # start: several traps begin with it
+net, start = classifier(), classifier()  # several traps begin with start
 with torch.autocast("cpu", torch.bfloat16):
     logits = net(x_train)                         # (N, C)
     loss = F.cross_entropy(logits, y_train)
@@ -751,7 +751,7 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
 # %% trap="09.9" role="break"
 def held_bytes(dtype=torch.float32, cast=False, keep_master=False):
     """Bytes per weight after one step of AdamW, by part."""
-    model = reader().to(dtype)
+    model = classifier().to(dtype)
     params = list(model.parameters())
     held = [p.detach().float() if keep_master else p for p in params]
     opt = torch.optim.AdamW(held)
@@ -1105,7 +1105,7 @@ class Scaled(nn.Module):
         super().__init__()
         self.mean = torch.zeros(64)
         self.std = torch.ones(64)
-        self.net = reader()
+        self.net = classifier()
 
     def forward(self, x):                         # (N, 64)
         return self.net((x - self.mean) / self.std)
@@ -1196,7 +1196,7 @@ class Buffered(nn.Module):
         super().__init__()
         self.register_buffer("mean", torch.zeros(64))
         self.register_buffer("std", torch.ones(64))
-        self.net = reader()
+        self.net = classifier()
 
     forward = Scaled.forward
 
@@ -3888,7 +3888,7 @@ disk.cleanup()
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each choice says why it is right or wrong.
+# Think first, then click one of the choices. Each one says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. You train with `autocast` in `bfloat16`. The optimizer's moments are in**

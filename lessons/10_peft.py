@@ -2434,7 +2434,7 @@ claim("loss on the old language with the adapter off minus loss of the "
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each choice says why it is right or wrong.
+# Think first, then click one of the choices. Each one says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. You copy `target_modules` with eight names from another model's script, and training starts. You then**

@@ -154,10 +154,10 @@ def mlp(*sizes):
               for layer in (nn.Linear(i, o), nn.ReLU())]
     return nn.Sequential(*layers[:-1])
 
-readers = [mlp(64, 64, 64, 64, 10) for _ in range(5)]
-for model in readers:
+classifiers = [mlp(64, 64, 64, 64, 10) for _ in range(5)]
+for model in classifiers:
     fit(model, x_train, y_train, steps=400, lr=3e-3)
-reader = readers[0]
+classifier = classifiers[0]
 
 # %% trap="11.1" role="break"
 def rounded(model, *rules):
@@ -177,7 +177,7 @@ def whole(bits):
 def mean_read(*rules):
     """Mean test accuracy of the five classifiers after rounding."""
     return sum(accuracy(rounded(model, *rules), x_test, y_test)
-               for model in readers) / len(readers)
+               for model in classifiers) / len(classifiers)
 
 full = mean_read(lambda w: w)
 read = {bits: mean_read(whole(bits)) for bits in (2, 3, 4, 8)}
@@ -235,7 +235,7 @@ claim("accuracy at 2 bits with affine grids minus accuracy with symmetric "
 # rounded to zero:
 
 # %% trap="11.1" role="why"
-matrices = [m.weight.data for m in reader if isinstance(m, nn.Linear)]
+matrices = [m.weight.data for m in classifier if isinstance(m, nn.Linear)]
 gone = [(whole(2)(w) == 0).float().mean().item() for w in matrices]
 w = matrices[1] / matrices[1].abs().max()
 levels = {f"{bits} bits": symmetric(torch.linspace(-1, 1, 2001)[None],
@@ -301,7 +301,7 @@ quantization
 # The other bit widths and plans cost this much accuracy:
 
 # %% trap="11.1" role="more"
-w = reader[0].weight.data
+w = classifier[0].weight.data
 off = (whole(4)(w).view_as(w) - w).norm() / w.norm()
 claim("relative error of the first layer's weights at 4 bits",
       off, above=0.1)
@@ -345,7 +345,7 @@ claim("bits per weight, scale and zero included, for 2 bits in groups of "
 def only(k, rule):
     """Accuracy if only matrix k is rounded."""
     rules = [rule if j == k else (lambda w: w) for j in range(4)]
-    return accuracy(rounded(reader, *rules), x_test, y_test)
+    return accuracy(rounded(classifier, *rules), x_test, y_test)
 
 alone = [only(k, whole(2)) for k in range(4)]
 print("2 bits in one matrix:", [f"{share:.2f}" for share in alone])
@@ -441,7 +441,7 @@ def to_codes(x, scale):
     """Round to symmetric 8-bit codes, from -127 to 127."""
     return (x / scale).round().clamp(-127, 127).to(torch.int8)
 
-second_layer = reader[2].weight.detach()                 # (64, 64)
+second_layer = classifier[2].weight.detach()                 # (64, 64)
 w_scale = second_layer.abs().amax(1, keepdim=True) / 127    # one per output
 w_codes = to_codes(second_layer, w_scale)
 
@@ -455,8 +455,9 @@ def integer_product(x, x_scale):
 
 # %% role="concept"
 with torch.no_grad():
-    entering = reader[:2](x_test)            # what the second layer gets
-    seen, dark = reader[:2](x_train[:40]), reader[:2](x_train[:40] / 4)
+    entering = classifier[:2](x_test)        # what the second layer gets
+    seen, dark = (classifier[:2](x_train[:40]),
+                  classifier[:2](x_train[:40] / 4))
     exact_product = entering @ second_layer.T
 scales_in = {"dynamic": entering.abs().amax(1, keepdim=True) / 127,
              "static": seen.abs().max() / 127,
@@ -3042,7 +3043,7 @@ class Rounded(nn.Module):
 # %% role="concept"
 def learnt_behind(bits, through=True):
     """Train for 200 steps with the rounding; return the accuracy."""
-    model = copy.deepcopy(reader)
+    model = copy.deepcopy(classifier)
     for linear in linears(model):
         parametrize.register_parametrization(linear, "weight",
                                              Rounded(bits, through))
@@ -3054,13 +3055,13 @@ def in_rows(bits):
     return lambda w: symmetric(w, bits)
 
 # %% role="concept"
-longer = copy.deepcopy(reader)
+longer = copy.deepcopy(classifier)
 losses = fit(longer, x_train, y_train, steps=200, lr=1e-3)
 share = {}
 for bits in (2, 3):
     at_once, afterwards = (
         accuracy(rounded(model, in_rows(bits)), x_test, y_test)
-        for model in (reader, longer))
+        for model in (classifier, longer))
     share[bits] = {"at once": at_once, "trained, then rounded": afterwards,
                    "straight through": learnt_behind(bits)}
 share[2]["slope of the rounding"] = learnt_behind(2, through=False)
@@ -3165,14 +3166,14 @@ def loss_of(model):
     return F.cross_entropy(model(x_train), y_train).item()
 
 def weights_off(k):
-    w = linears(reader)[k].weight.data
+    w = linears(classifier)[k].weight.data
     return ((symmetric(w, 2) - w).norm() / w.norm()).item()
 
 def with_bits(plan):
-    return rounded(reader, *[in_rows(bits) for bits in plan])
+    return rounded(classifier, *[in_rows(bits) for bits in plan])
 
 rise = [loss_of(with_bits([2 if j == k else 16 for j in range(4)]))
-        - loss_of(reader) for k in range(4)]
+        - loss_of(classifier) for k in range(4)]
 print("loss rises by   ", [f"{r:.2f}" for r in rise])
 print("weights are off ", [f"{weights_off(k):.2f}" for k in range(4)])
 
@@ -3181,7 +3182,7 @@ costly = sorted(range(4), key=lambda k: -rise[k])[:2]
 spent = [4 if k in costly else 2 for k in range(4)]
 plans = {"2 bits": [2] * 4, "4 where it costs": spent,
          "4 where it does not": [6 - bits for bits in spent]}
-numbers = [linear.weight.numel() for linear in linears(reader)]
+numbers = [linear.weight.numel() for linear in linears(classifier)]
 mixed = {}
 for name, plan in plans.items():
     model = with_bits(plan)
@@ -3411,7 +3412,7 @@ for rows in (1, 256):
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each choice says why it is right or wrong.
+# Think first, then click one of the choices. Each one says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. You use a symmetric grid of 2 bits, one for a whole matrix. Which weights become

@@ -87,7 +87,7 @@ class Standardize(nn.Module):
     def forward(self, h):
         return (h - h.mean(1, keepdim=True)) / h.std(1, keepdim=True)
 
-reader = nn.Sequential(nn.Linear(64, 32, bias=False), nn.ReLU(),
+classifier = nn.Sequential(nn.Linear(64, 32, bias=False), nn.ReLU(),
                        Standardize(), nn.Linear(32, 32), nn.ReLU(),
                        nn.Linear(32, 10))
 pages, labels = x_train[:64].clone(), y_train[:64]
@@ -107,7 +107,7 @@ def blamed(step):
 
 # %% trap="12.1" role="break"
 def nan_step():
-    F.cross_entropy(reader(pages), labels).backward()
+    F.cross_entropy(classifier(pages), labels).backward()
 
 # %% trap="12.1" role="guess"
 guess("12.1", "Which operation does anomaly mode name?",
@@ -116,7 +116,7 @@ guess("12.1", "Which operation does anomaly mode name?",
                "the product of the first linear layer"])
 
 # %% trap="12.1" role="look"
-loss = F.cross_entropy(reader(pages), labels)
+loss = F.cross_entropy(classifier(pages), labels)
 said = blamed(nan_step)
 print("loss:", loss.item())
 print("anomaly mode:", said)
@@ -136,7 +136,7 @@ claim("does anomaly mode name the log-softmax",
 
 # %% trap="12.1" role="why" tags=["plumbing"]
 given = [pages]
-for layer in [*reader, nn.LogSoftmax(1)]:
+for layer in [*classifier, nn.LogSoftmax(1)]:
     given.append(layer(given[-1]))
     given[-1].retain_grad()
 F.nll_loss(given[-1], labels).backward()
@@ -174,7 +174,7 @@ def watch(model, x):
     return seen
 
 # %% trap="12.1" role="repair"
-report = watch(reader, pages)
+report = watch(classifier, pages)
 for name, into, out in report[:5]:
     print(f"{name}: in {'finite' if into else 'nan'}"
           f" -> out {'finite' if out else 'nan'}")
@@ -1682,7 +1682,7 @@ def running(net, optimizer, **how):
     return held, behind(sums[0])[0]
 
 # %% trap="12.6" role="folklore"
-found = {"reader, SGD": running(wide(), torch.optim.SGD),
+found = {"classifier, SGD": running(wide(), torch.optim.SGD),
          "convolution, Adam": running(conv, torch.optim.Adam),
          "LayerNorm, AdamW": running(normed, torch.optim.AdamW)}
 stays = running(wide(), torch.optim.SGD, retain_graph=True)[0]
@@ -3702,7 +3702,7 @@ states = optuna.trial.TrialState
 SIZES = ((64, 32), (1, 32), (32, 10), (1, 10))
 
 # %% role="concept" tags=["plumbing"]
-class Readers:
+class Classifiers:
     """n classifiers side by side, each with its own settings."""
 
     def __init__(self, n):
@@ -3722,27 +3722,29 @@ class Readers:
         self.steps[k] = 0
 
 # %% role="concept" tags=["plumbing"]
-def losses_of(readers, x, y, smoothing=0):
+def losses_of(classifiers, x, y, smoothing=0):
     """The cross-entropy of each classifier, (n,)."""
-    a, b, c, d = readers.weights
+    a, b, c, d = classifiers.weights
     log_p = ((x @ a + b).relu() @ c + d).log_softmax(-1)
     right = log_p.gather(2, y[..., None].expand(len(log_p), -1, 1))
     spread = log_p.mean(-1, keepdim=True)
     return -((1 - smoothing) * right + smoothing * spread).mean((1, 2))
 
 # %% role="concept" tags=["plumbing"]
-def go_on(readers, steps=20):
+def go_on(classifiers, steps=20):
     """Train the classifiers; return their losses on held-out digits."""
-    rate, momentum, smoothing = readers.settings
+    rate, momentum, smoothing = classifiers.settings
     for _ in range(steps):
         rows = torch.randint(1300, (32,))
-        loss = losses_of(readers, x_train[rows], y_train[rows], smoothing)
-        gradients = torch.autograd.grad(loss.sum(), readers.weights)
+        loss = losses_of(classifiers, x_train[rows], y_train[rows],
+                         smoothing)
+        gradients = torch.autograd.grad(loss.sum(), classifiers.weights)
         with torch.no_grad():
-            for w, v, g in zip(readers.weights, readers.speeds, gradients):
+            for w, v, g in zip(classifiers.weights, classifiers.speeds,
+                               gradients):
                 w.sub_(rate * v.mul_(momentum).add_(g))
     with torch.no_grad():
-        loss = losses_of(readers, x_test, y_test)
+        loss = losses_of(classifiers, x_test, y_test)
     return loss.nan_to_num(1e3).clamp(max=1e3).tolist()
 
 # %% role="concept"
@@ -3758,22 +3760,22 @@ def searches(sampler, pruner=None, n=8, parts=80):
     studies = [optuna.create_study(
         sampler=sampler(seed=torch.randint(2**31, ()).item()),
         pruner=pruner or optuna.pruners.NopPruner()) for _ in range(n)]
-    readers, trials = Readers(n), [None] * n
+    classifiers, trials = Classifiers(n), [None] * n
     for _ in range(parts):
-        advance(studies, readers, trials)
+        advance(studies, classifiers, trials)
     return studies
 
 # %% role="concept" tags=["plumbing"]
-def advance(studies, readers, trials):
+def advance(studies, classifiers, trials):
     """Train 20 more steps for each study, and end trials that are done."""
     for k, study in enumerate(studies):
         if trials[k] is None:
             trials[k] = study.ask()
-            readers.renew(k, **settings_of(trials[k]))
-    for k, loss in enumerate(go_on(readers)):
-        readers.steps[k] += 20
-        trials[k].report(loss, readers.steps[k])
-        if readers.steps[k] == 80:
+            classifiers.renew(k, **settings_of(trials[k]))
+    for k, loss in enumerate(go_on(classifiers)):
+        classifiers.steps[k] += 20
+        trials[k].report(loss, classifiers.steps[k])
+        if classifiers.steps[k] == 80:
             studies[k].tell(trials[k], loss)
         elif trials[k].should_prune():
             studies[k].tell(trials[k], state=states.PRUNED)
@@ -3911,7 +3913,7 @@ claim("runs that repeat earlier settings, with the number of runs so far "
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each choice says why it is right or wrong.
+# Think first, then click one of the choices. Each one says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. The loss is NaN, and anomaly mode names the backward operation of the loss function. The NaN**

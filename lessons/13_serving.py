@@ -108,24 +108,24 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(d, 3 * d), nn.GELU(),
                                  nn.Linear(3 * d, d))
 
-    def forward(self, h, layer, cache, places, keep):
-        return read_and_add(self, h, layer, cache, places, keep)
+    def forward(self, h, layer, cache, positions, keep):
+        return read_and_add(self, h, layer, cache, positions, keep)
 
 # %% role="concept" tags=["plumbing"]
-def turn(x, places):
+def turn(x, positions):
     """Rotate x (B, H, n, D) by the angles of its positions (B, n)."""
     half = x.shape[-1] // 2
     speeds = 1e4 ** (-torch.arange(half, device=x.device) / half)
-    angles = (places[:, None, :, None] * speeds).to(x.dtype)
+    angles = (positions[:, None, :, None] * speeds).to(x.dtype)
     a, b = x.chunk(2, -1)
     return torch.cat([a * angles.cos() - b * angles.sin(),
                       a * angles.sin() + b * angles.cos()], -1)
 
-def read_and_add(block, h, layer, cache, places, keep):
+def read_and_add(block, h, layer, cache, positions, keep):
     """The block's output for h (B, n, d); new keys go into the cache."""
     q, k, v = block.qkv(block.norm1(h)).unflatten(
         -1, (3, block.heads, -1)).permute(2, 0, 3, 1, 4)   # (B, H, n, D)
-    q, k = turn(q, places), turn(k, places)
+    q, k = turn(q, positions), turn(k, positions)
     k, v = cache.add(layer, k, v)
     seen = F.scaled_dot_product_attention(q, k, v, attn_mask=keep)
     h = h + block.out(seen.transpose(1, 2).flatten(2))
@@ -142,21 +142,21 @@ class GPT(nn.Module):
         self.norm = nn.RMSNorm(d)
         self.head = nn.Linear(d, letters, bias=False)
 
-    def forward(self, ids, cache=None, places=None, keep=None):
+    def forward(self, ids, cache=None, positions=None, keep=None):
         return logits_of(self, ids, Cache() if cache is None else cache,
-                         places, keep)
+                         positions, keep)
 
 # %% role="concept" tags=["plumbing"]
-def logits_of(model, ids, cache, places, keep):
+def logits_of(model, ids, cache, positions, keep):
     """Logits (B, n, letters); ids follow the letters in the cache."""
     past, n = length(cache), ids.shape[1]
-    if places is None:
-        places = torch.arange(past, past + n).expand(len(ids), n)
+    if positions is None:
+        positions = torch.arange(past, past + n).expand(len(ids), n)
     if keep is None:                     # each sees the past and itself
         keep = torch.ones(n, past + n, dtype=torch.bool).tril(past)
     h = model.letter(ids)
     for layer, block in enumerate(model.blocks):
-        h = block(h, layer, cache, places, keep)
+        h = block(h, layer, cache, positions, keep)
     return model.head(model.norm(h))
 
 # %% role="concept" tags=["plumbing"]
@@ -2817,7 +2817,7 @@ claim("fraction of rows whose likeliest letter is the same alone and "
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each choice says why it is right or wrong.
+# Think first, then click one of the choices. Each one says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. Three requests share a block. One of them ends. Who may have the block?**

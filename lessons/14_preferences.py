@@ -249,9 +249,9 @@ def answer_logp(logits, ids, answer):
 
 # %% role="concept"
 prompts, ends = torch.tensor([3, 5, 4]), torch.tensor([9, 7, 10])
-places = torch.arange(10)
-is_answer = (places >= prompts[:, None]) & (places < ends[:, None])
-is_read = places < ends[:, None]
+positions = torch.arange(10)
+is_answer = (positions >= prompts[:, None]) & (positions < ends[:, None])
+is_read = positions < ends[:, None]
 draw_grids({"read by the model": is_read, "summed": is_answer},
            rows="answers of a batch", columns="positions",
            title="The model reads every token, but only the answer is "
@@ -1400,7 +1400,7 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each choice says why it is right or wrong.
+# Think first, then click one of the choices. Each one says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. DPO has run for a thousand steps, and its loss was 0.6931 at every step. The

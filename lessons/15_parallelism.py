@@ -789,9 +789,9 @@ def attend_all(rank, q, keys, values):
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=seen_from(rank, q, k))
 
-def logits_of(net, parts, places, attend=attend_all):
-    """Logits of each rank's tokens, from one part and places per rank."""
-    hs, qs, keys, values = zip(*map(net.enter, parts, places))
+def logits_of(net, parts, positions, attend=attend_all):
+    """Logits of each rank's tokens; a part and its positions per rank."""
+    hs, qs, keys, values = zip(*map(net.enter, parts, positions))
     return [net.leave(h, attend(rank, q, keys, values))
             for rank, (h, q) in enumerate(zip(hs, qs))]
 
@@ -2901,7 +2901,7 @@ claim("largest gap between the extra time of four simulated schedules and "
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
-# Think first, then open a choice. Each choice says why it is right or wrong.
+# Think first, then click one of the choices. Each one says why it is right or wrong.
 
 # %% [markdown] role="quiz"
 # **1. A layer is cut over four ranks, and its output is right. After a step, the norm
