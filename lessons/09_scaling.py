@@ -574,8 +574,8 @@ draw_line({"bfloat16": [(1 + k * gap_at_1, f"{1 + k * gap_at_1:.4f}")
 
 # %% [markdown] trap="09.8" role="repair"
 # An upward step is lost when it is smaller than half the gap to the next number. At a
-# weight of 1, half the gap is a 256th of the weight; just below 2, it is a 512th. So keep
-# a copy of the weight in `float32`, called the *master*. The optimizer updates the
+# weight of 1, half the gap is a 256th of the weight; just below 2, half that fraction. So
+# keep a copy of the weight in `float32`, called the *master*. The optimizer updates the
 # master, and after each step, the weight is set to the rounded master. In the master,
 # steps that are too small on their own add up.
 
