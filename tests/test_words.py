@@ -82,6 +82,7 @@ WORDS = {  # a kind of word -> what stands in the lesson, and what it becomes
     "an axis": ('ylabel="', 'ylabel="the '),
     "a label": ('label="', 'label="the '),
     "an alt text": ('alt="', 'alt="A picture. '),
+    "a question of a GPU table": ('norms.asks("', 'norms.asks("on the GPU, '),
     "a question": ('guess("05.1",\n      "', 'guess("05.1",\n      "Think first. '),
     "a choice": ('choices=["', 'choices=["probably '),
     "a docstring": ('    """', '    """In short: '),

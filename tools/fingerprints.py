@@ -92,7 +92,7 @@ def lesson_words(call: ast.Call) -> Iterator[ast.expr]:
     """What a lesson says of its numbers: a claim's text, a question, what a figure or print shows.
     """
     name = _name(call)
-    if name == "claim":
+    if name in ("claim", "asks"):   # the second: what a table of GPU measurements asks
         yield from call.args[:1]
     elif name == "guess":
         yield from (*call.args[1:], *(keyword.value for keyword in call.keywords))
