@@ -688,7 +688,7 @@ print(f"worst loss on the way: {calm:.1f} with the mean, "
       f"{wild:.0f} with ones")
 
 # %% trap="02.2" role="look"
-plot_bars({"backward of the mean": calm, "backward with ones": wild},
+plot_bars({"mean": calm, "vector of ones": wild},
           xlabel="worst mean loss in 20 steps", log=True,
           title="The loss stays calm with the mean, and explodes with ones",
           alt="Two bars on a log scale: the worst loss in 20 steps. It is "

@@ -3486,8 +3486,8 @@ guess("09.12", "What is the norm of the whole gradient after clipping?",
 # %% trap="09.12" role="look"
 plot_bars({"whole gradient": norm, "rank 0 believes": own[0][0],
            "rank 1 believes": own[1][0],
-           "whole, once both clip to 0.1": own[0][1].norm().item()},
-          title="Both ranks clip to 0.1, and the whole norm stays above it",
+           "whole, after clipping": own[0][1].norm().item()},
+          title="Both ranks clip to 0.1, but the whole norm is above",
           xlabel="norm of the gradient",
           alt="Four bars. The whole gradient is the longest; each rank "
               "computes a smaller norm, over its own part. After clipping "
