@@ -1083,7 +1083,7 @@ plot_lines(grid[::8].tolist(),
 # %% role="concept"
 random = [pieces((grid[:, None] - torch.rand(8)).relu() @ torch.randn(8))
           for _ in range(100)]
-claim("straight pieces that four layers of two units make",
+claim("number of straight pieces made by four layers of two units each",
       pieces(folded["4 layers"]), expected=16)
 claim("most pieces that any of 100 random layers of eight units makes",
       max(random), below=10)

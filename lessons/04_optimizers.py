@@ -213,7 +213,7 @@ plot_lines(gradient.abs(), {"SGD": sgd_move, "Adam": adam_move},
 # %% role="concept"
 claim("ratio of SGD's longest step to its shortest",
       sgd_move.max() / sgd_move.min(), expected=1e6, within=100)
-claim("largest gap between Adam's first step and one rate, for gradients "
+claim("largest gap between Adam's first step and the rate, for gradients "
       "from 1e-4 to 100", (adam_move / 0.01 - 1).abs().max(), below=1e-3)
 
 # %% role="concept"

@@ -1327,8 +1327,8 @@ def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
 # Before the first step, the weights are random, and you choose their scale. If each layer
 # shrinks its signal by a fifth, little of the signal is left after twenty layers, and the
 # outputs are almost the same for every image. If each layer makes the signal larger, the
-# signal explodes. So draw the weights in such a way that every layer keeps its signal's
-# size. The *size* of a signal here means its mean square.
+# signal explodes. So draw the weights so that every layer preserves the size of its
+# signal. The *size* of a signal here means its mean square.
 #
 # One output is a sum of $n$ products, $z = w_1 x_1 + \dots + w_n x_n$. The weights are
 # drawn independently, with mean 0 and variance $\sigma^2$. Each product then adds

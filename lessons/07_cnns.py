@@ -65,8 +65,8 @@ print(f"one position: {(one_window * kernel).sum():.2f}")
 
 # %% [markdown] role="concept"
 # Then slide the same nine weights over all positions. torch does this in one call, which
-# expects two more axes in front: batch and channel for the picture, and output channel
-# and input channel for the kernel:
+# expects two more axes in front. The picture's are batch and channel, and the kernel's
+# are output channel and input channel:
 
 # %% role="concept"
 slid = torch.zeros(6, 6)

@@ -1440,8 +1440,8 @@ measured("08.4", moved[4096][0] / moved[4096][1], right=(3, 5))
 # its traffic:
 
 # %% trap="08.4" role="look"
-claim("bytes moved in tiles with 8,192 tokens divided by bytes moved with "
-      "4,096 tokens",
+claim("tiled attention: bytes moved for 8,192 tokens divided by bytes moved "
+      "for 4,096",
       moved[8192][1]
       / moved[4096][1], above=3.8)
 
@@ -1706,7 +1706,8 @@ by_record = moved(lambda i: FLOAT * (fields * i + mass))
 # %% trap="08.5" role="guess" quoted="wrong"
 guess("08.5",
       "Suppose all masses were stored side by side, starting at byte 4. "
-      "How many bytes would one load of a warp move?", unit="bytes")
+      "When a warp loads its masses once, how many bytes are moved?",
+      unit="bytes")
 
 # %% trap="08.5" role="look"
 share = by_record / table_bytes
@@ -2316,7 +2317,7 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
 # (*compute-bound*). A kernel so small that its launch takes longer than its traffic or
 # its arithmetic is *launch-bound*.
 #
-# Choose a kernel and a sequence length below. Which form of attention leaves the slope?
+# Choose a kernel and a sequence length below. Which form of attention moves off the sloped part?
 # And where on the roofline is the decoding of a single token, whatever the length?
 
 # %% role="explore" explorer="roofline"

@@ -361,7 +361,7 @@ plot_lines(range(len(large)), {"256 times too large": large.tolist(),
                "above it for one step again and again.")
 
 # %% [markdown] trap="09.1" role="more" topics="the other runs · Adam hardly notices · float8, MXFP and NVFP4"
-# These claims put bounds on the runs above:
+# These claims put bounds on the results of the runs above:
 
 # %% trap="09.1" role="more"
 claim("loss after 200 steps without the scaler", without, below=0.9)
@@ -1221,7 +1221,7 @@ claim("with buffers: accuracy before saving minus accuracy after loading",
       mended[0] - mended[1], expected=0)
 
 # %% [markdown] trap="09.14" role="more" topics="a different device, as bounds · buffers that are not saved · a buffer in a list"
-# These claims put bounds on the runs above:
+# These claims put bounds on the results of the runs above:
 
 # %% trap="09.14" role="more"
 claim("accuracy before saving, with plain attributes",
@@ -3021,8 +3021,8 @@ def step_calls(plan):
 
 # %% trap="09.4" role="guess"
 guess("09.4",
-      "In one step, how many times as large is the sum of these sizes for "
-      "the sharded net as for DDP?",
+      "Add up the sizes of all calls in one step. How large is the sharded "
+      "net's sum, as a multiple of DDP's sum?",
       unit="times")
 
 # %% trap="09.4" role="look"

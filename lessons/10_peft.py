@@ -752,7 +752,7 @@ claim("loss of a merge without alpha / r minus loss of the correct merge",
       found["without alpha / r"] - found["merged"], above=0.3)
 
 # %% [markdown] trap="10.2" role="more" topics="the counts · rounding in bfloat16"
-# The next claims check the counts, and the loss when the update is added twice:
+# The next claims check the counts and the loss that results from adding the update twice:
 
 # %% trap="10.2" role="more"
 claim("matrix products of the base", count["base"][0], expected=15)

@@ -406,7 +406,7 @@ claim("relative change of the first layer, with SGD", moved[0], below=1e-4)
 
 # %% [markdown] trap="12.2" role="repair"
 # With ReLU, He initialization (trap 01.3) and a lower learning rate, the gradient reaches
-# the first layer, and the loss falls below the variance. Next to the loss, log the best
+# the first layer, and the loss falls below the variance. Alongside the loss, log the best
 # constant prediction's loss and how far each layer has moved.
 
 # %% trap="12.2" role="repair"
@@ -494,7 +494,7 @@ def layer_report(model: nn.Module, step) -> dict:
 # 3. Distinguish three cases for each parameter: it did not move, it was all zeros and moved, or neither.
 
 # %% [markdown] trap="12.2" role="keep"
-# **Keep:** Next to the loss, log the best constant prediction's loss and how far each
+# **Keep:** Alongside the loss, log the best constant prediction's loss and how far each
 # layer has moved. A trainable layer that has not moved is stuck; under Adam, a layer that
 # has moved need not be learning. **In your own code:** Print the layer report once, after
 # the first hundred steps. Compare a regression loss with the targets' variance.
@@ -685,8 +685,8 @@ one, two = epochs(2, init=lambda id: np.random.seed(42 + id))
 
 # %% trap="12.3" role="guess" quoted="right"
 guess("12.3",
-      "Over the two epochs, 16 shifts are drawn. How many distinct shifts "
-      "are there?",
+      "Training runs for two epochs and draws 16 shifts in all. How many "
+      "of them are distinct?",
       unit="shifts")
 
 # %% trap="12.3" role="look"
@@ -3200,8 +3200,8 @@ def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="12.11" role="hint"
-# 1. Take the softmax over the allowed classes. Use `where` to put minus infinity at the
-#    other classes; `where` also removes a NaN there.
+# 1. Take the softmax over the allowed classes. Use `where` to set the other classes to
+#    minus infinity; this also removes any NaN there.
 # 2. After the log-softmax, put zeros at these other classes before you sum.
 # 3. Rows can have different numbers of allowed classes, so divide each row's sum by the number of allowed classes in that row.
 
@@ -4147,7 +4147,7 @@ answers_here
 # - Search for a NaN in the order of a step: batch, weights, modules, loss, gradients, new
 #   weights. Forward hooks find the module where a NaN arises; anomaly mode only checks
 #   gradients.
-# - Next to the loss, log the best constant prediction's loss and how far each layer has
+# - Alongside the loss, log the best constant prediction's loss and how far each layer has
 #   moved. The first line of a log says what was run.
 # - A constant seed in `worker_init_fn` replays the first epoch. Derive random numbers
 #   from the seed, the epoch and the sample.

@@ -468,8 +468,8 @@ def dpo_loss(policy: nn.Module, beta: float):
 # **Keep:** The reference that a loss compares against must not move, so store a copy. A
 # flat loss does not mean that the weights stay where they are. **In your own code:**
 # Before training, store the reference's log-probabilities for one batch. Ten steps later,
-# the reference must return the same values. Next to the loss, log the KL to the first
-# checkpoint. **Source:** [Rafailov et al. 2023, "Direct Preference
+# the reference must return the same values. Alongside the loss, log the KL to the
+# first checkpoint. **Source:** [Rafailov et al. 2023, "Direct Preference
 # Optimization"](https://arxiv.org/abs/2305.18290). **Seen in the wild:** In
 # [YiyangZhou/POVID 11](https://github.com/YiyangZhou/POVID/issues/11), the reference was
 # the policy itself. TRL refuses to use a single object as both policy and reference;
@@ -1419,7 +1419,7 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 # second answers, and so on. There are as many prompts as rounds. `rewards.view(-1,
 # rounds)` returns groups of**
 #
-# - [ ] answers to one prompt, because the numbers agree :: The shape is the same, but the
+# - [ ] answers to one prompt, because their numbers match :: The shape is the same, but the
 #   rows are rounds.
 # - [ ] different sizes :: All groups have the same size, so the shape does not show the
 #   fault.

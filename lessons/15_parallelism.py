@@ -649,7 +649,7 @@ claim("bytes of activations and their gradients, sent by both ranks "
       expected=2 * 64 * 32 * 4)
 
 # %% [markdown] trap="15.2" role="more" topics="the other numbers"
-# The next claims check the other figures of these runs. The cosine compares the mixed
+# The next claims cover the other figures from these runs. The cosine compares the mixed
 # gradient with the mean gradient of the four passes.
 
 # %% trap="15.2" role="more"

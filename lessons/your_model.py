@@ -6,9 +6,9 @@
 # and its compression. You train it, stop it, run it on two processes, talk to it, and
 # make it smaller.
 #
-# For every exercise that you have not solved, the notebook uses torch or another library,
-# which it names. So the notebook runs today, and each exercise that you solve replaces
-# one of these stand-ins with your own part.
+# For every exercise that you have not solved, the notebook uses torch or another library
+# instead, and says which. So the notebook runs today, and each exercise that you solve
+# replaces one of these stand-ins with your own part.
 #
 # The notebook is set to only a few training steps at first, so that all cells run in
 # about a minute. Set `STEPS` to 1000 below to get a model that writes readable words. A

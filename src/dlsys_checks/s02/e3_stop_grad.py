@@ -211,7 +211,8 @@ ex.wrong("stacking the rows, although t may have no rows",
          breaks="any shape")
 ex.wrong("removing every axis of length one with squeeze()", lambda t: t.detach().clone().squeeze(),
          says="shape of the copy", breaks="any shape")
-ex.wrong("using contiguous() as a copy", lambda t: t.detach().contiguous(), says="t after an edit",
+ex.wrong("relying on contiguous() to make a copy", lambda t: t.detach().contiguous(),
+         says="t after an edit",
          breaks="harmless")
 ex.wrong("returning a leaf without a copy",
          lambda t: t.detach() if t.is_leaf else t.detach().clone(),

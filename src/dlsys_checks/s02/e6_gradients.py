@@ -245,7 +245,7 @@ wrong("leaving each node's sum on the node for the next call", "each",
       "grad.get(node, 0.0)", 'getattr(node, "grad", 0.0)', says="of input")
 wrong("counting a parent only once if it occurs twice", "twice",
       "= node.parents", "= dict(node.parents).items()")
-wrong("using a set of parents, in which equal pairs merge", "twice",
+wrong("storing the parents in a set, which merges equal pairs", "twice",
       "= node.parents", "= set(node.parents)", says="of input")
 wrong("using at most two parents", "parents",
       "= node.parents", "= node.parents[:2] if len(dict(node.parents)) > 2 else node.parents")

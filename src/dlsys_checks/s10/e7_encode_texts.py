@@ -186,7 +186,7 @@ wrong("padding on the right", ("padded", "texts"), PAD, "row + [pad] * (size - l
 wrong("padding with 0", "padded", PAD, "[0] * (size - len(row)) + row")
 wrong("padding with EOS", ("padded", "any id"), PAD,
       "[tokenizer.eos_token_id] * (size - len(row)) + row")
-wrong("making the mask from the id of padding", ("mask", "any id"), "return ids, mask",
+wrong("making the mask from the padding id", ("mask", "any id"), "return ids, mask",
       "return ids, (ids != pad).long()", says="mask of text")
 wrong("leaving BOS out of the mask", ("mask", "any id"), "return ids, mask",
       "return ids, mask * (ids != (-1 if bos is None else bos))", says="mask of text")
