@@ -1440,8 +1440,8 @@ measured("08.4", moved[4096][0] / moved[4096][1], right=(3, 5))
 # its traffic:
 
 # %% trap="08.4" role="look"
-claim("tiled attention: bytes moved for 8,192 tokens divided by bytes moved "
-      "for 4,096",
+claim("tiled attention: bytes moved for 8,192 tokens divided by bytes "
+      "moved for 4,096",
       moved[8192][1]
       / moved[4096][1], above=3.8)
 
