@@ -809,7 +809,7 @@ claim("healthy units that the detector flags, out of 64", alarms["healthy"],
 
 # %% [markdown] trap="01.4" role="look"
 # In the healthy layer, no unit is dead, although some units are off for most rows. In the
-# sunk layer, every unit is dead:
+# layer with biases of $-5$ (`sunk`), every unit is dead:
 
 # %% trap="01.4" role="look"
 claim("sunk units that are off for every row, out of 64", dead["sunk"],
@@ -890,11 +890,11 @@ claim("accuracy on the linear task with the dead layer", score_dead,
       below=0.6)
 
 # %% [markdown] trap="01.4" role="more"
-# Far below zero, a leaky unit computes a straight line, so a layer of such units learns
-# only linear tasks as long as its units stay there. The slope is not zero, so a long run
-# or a high rate can bring the units back. A line gets at most about three quarters of the
-# XOR points right, and many lines get fewer than half right. On these points, compare a
-# leaky layer whose biases are all $-5$ with a fresh ReLU layer:
+# Far below zero, a leaky unit computes a straight line, so as long as the sums of all
+# units stay there, the layer learns only linear tasks. The slope is not zero, so a long
+# run or a high learning rate can bring the units back. A line gets at most about three
+# quarters of the XOR points right, and many lines get fewer than half right. On these
+# points, compare a leaky layer whose biases are all $-5$ with a fresh ReLU layer:
 
 # %% trap="01.4" role="more"
 bends = {}
@@ -937,10 +937,10 @@ claim("units that count as off in a layer of NaN",
 # %% [markdown] trap="01.4" role="more"
 # Can training kill units? Train 64 ReLU units on the digits with SGD at a learning rate
 # of 2, nearly seven times the rate of this stage's first network. Then lower the rate to
-# 0.1 and keep training. Train a second network at a rate of 100 and with a different
-# loss, the *squared error* `F.mse_loss`: the mean of the squared differences between
-# outputs and targets. To compare ten outputs with a label, `F.one_hot` writes the label
-# as nine zeros and a 1.
+# 0.1 and keep training. Train a second network at a learning rate of 100 and with a
+# different loss, the *squared error* `F.mse_loss`: the mean of the squared differences
+# between outputs and targets. To compare ten outputs with a label, `F.one_hot` writes the
+# label as nine zeros and a 1.
 
 # %% trap="01.4" role="more"
 def digit_net():
@@ -963,9 +963,11 @@ print(f"fraction off for every row: {start[1] / 64:.1f} fresh, "
 # %% trap="01.4" role="more"
 claim("fresh units that are off for every row, out of 64", start[1],
       below=16)
-claim("units that are off for every row after 200 steps at a rate of 2",
+claim("units that are off for every row after 200 steps at a learning rate "
+      "of 2",
       burnt.sum(), above=40)
-claim("dead units that recover in 300 steps at a rate of 0.1", back.sum(),
+claim("dead units that recover in 300 steps at a learning rate of 0.1",
+      back.sum(),
       expected=0)
 
 # %% trap="01.4" role="more"
@@ -979,13 +981,14 @@ print(f"fraction flagged on digits: {start[0] / 64:.1f} fresh, "
       f"{zeros(good)[0] / 64:.1f} trained")
 
 # %% trap="01.4" role="more"
-claim("is the last loss finite with squared error at a rate of 100",
+claim("is the last loss finite with squared error at a learning rate of "
+      "100",
       torch.tensor(losses[-1]).isfinite(), expected=False)
 
 # %% [markdown] trap="01.4" role="more"
-# The squared error's gradient grows with the error. At a rate of 100, every step makes
-# the error larger, until the loss is no longer finite. The network trained at a normal
-# rate gets the digits right, but it still sets off the alarm:
+# The squared error's gradient grows with the error. At a learning rate of 100, every step
+# makes the error larger, until the loss is no longer finite. The network trained at a
+# normal rate gets the digits right, but it still sets off the alarm:
 
 # %% trap="01.4" role="more"
 claim("fresh units that the 20 % alarm flags on the digits", start[0],
@@ -1001,8 +1004,8 @@ claim("fraction of the digits that the trained network gets right",
 # of 64 fresh units on the digits. It also flags over 10 of the 64 units of a trained
 # network that gets the digits right. **Told:** GELU units cannot die. **Measured:** In
 # float32, GELU's slope at $-10$ is exactly zero. **Told:** A large learning rate kills
-# units. **Measured:** It does. On the digits, SGD at a rate of 2 kills over 40 of 64
-# units, and none of them recovers in 300 steps at a rate of 0.1.
+# units. **Measured:** It does. On the digits, SGD at a learning rate of 2 kills over 40
+# of 64 units, and none of them recovers in 300 steps at a rate of 0.1.
 
 # %% trap="01.4" role="exercise" points=3 difficulty=2 minutes=10
 def dead_units(h: torch.Tensor) -> int:
@@ -1085,7 +1088,8 @@ random = [pieces((grid[:, None] - torch.rand(8)).relu() @ torch.randn(8))
           for _ in range(100)]
 claim("number of straight pieces made by four layers of two units each",
       pieces(folded["4 layers"]), expected=16)
-claim("most pieces that any of 100 random layers of eight units makes",
+claim("largest number of pieces made by any of 100 random layers of eight "
+      "units",
       max(random), below=10)
 
 # %% [markdown] role="concept"
@@ -1101,7 +1105,7 @@ claim("most pieces that any of 100 random layers of eight units makes",
 # - what the network answers for inputs that it has never seen.
 #
 # Whether training finds the weights is easy to measure. Two hidden units are enough for
-# XOR: you have seen the weights for units that jump, and suitable weights also exist for
+# XOR. You have seen the weights for units that jump, and suitable weights also exist for
 # ReLU. Now train fifty networks that start from different random weights, and count how
 # many find a solution. (The folded code trains all fifty at once. Each tensor in the
 # folded code has an extra first axis, with one entry per network. For such a stack of
@@ -1243,7 +1247,8 @@ claim("untrained sigmoids: first layer's gradient norm divided by the "
 # learned nothing:
 
 # %% trap="01.3" role="look"
-claim("accuracy with eight default ReLU layers and SGD at a rate of 0.03",
+claim("accuracy with eight default ReLU layers and SGD at a learning rate "
+      "of 0.03",
       share, below=0.3)
 
 # %% [markdown] trap="01.3" role="why"
@@ -1287,11 +1292,11 @@ print(f"test digits right with eight layers of ReLU and He: {share_he:.2f}")
 claim("accuracy with the same ReLU layers and He init", share_he, above=0.5)
 
 # %% [markdown] trap="01.3" role="more" topics="what the quarter bounds · sigmoids at ten times the rate · tanh with Xavier"
-# With He and with Xavier init, the first gradient norm is of the same order of magnitude
-# as the last. (For a square layer, Xavier's rule, $2 / (\text{fan-in} + \text{fan-out})$,
-# is the same as $1 / n$. The *fan-out* is the number of outputs.) If the sigmoids get
-# large weights (`gain=4` makes Xavier's weights four times as large), the ratio of the
-# first to the last gradient norm is far above $0.25^8$:
+# With He and with Xavier init, the first layer's gradient norm is of the same order of
+# magnitude as the last layer's. (For a square layer, Xavier's rule, $2 / (\text{fan-in} +
+# \text{fan-out})$, is the same as $1 / n$. The *fan-out* is the number of outputs.) If
+# the sigmoids get large weights (`gain=4` makes Xavier's weights four times as large),
+# the first layer's gradient norm divided by the last layer's is far above $0.25^8$:
 
 # %% trap="01.3" role="more"
 loud = gradient_norms(stack(
@@ -1306,9 +1311,9 @@ claim("sigmoids with large weights: first layer's gradient norm divided "
       "by the last layer's", loud[0] / loud[-1], above=0.25 ** 8)
 
 # %% [markdown] trap="01.3" role="more"
-# Do the stacks of tanh and sigmoid layers learn? With Adam at a rate of 0.003, the tanh
-# stack with Xavier init learns the digits. The sigmoid stack with default weights learns
-# them neither at this rate nor at ten times this rate:
+# Do the stacks of tanh and sigmoid layers learn? With Adam at a learning rate of 0.003,
+# the tanh stack with Xavier init learns the digits. The sigmoid stack with default
+# weights learns them neither at this rate nor at ten times this rate:
 
 # %% trap="01.3" role="more"
 def share_read(model, lr):
@@ -1324,7 +1329,8 @@ claim("accuracy with eight tanh layers, Xavier init and Adam", score_tanh,
       above=0.9)
 claim("accuracy with eight sigmoid layers and Adam (guessing: 0.1)",
       score_sigmoid, below=0.3)
-claim("accuracy with eight sigmoid layers and Adam at ten times the rate",
+claim("accuracy with eight sigmoid layers and Adam at ten times the "
+      "learning rate",
       score_faster, below=0.3)
 
 # %% [markdown] trap="01.3" role="folklore"
@@ -1332,7 +1338,7 @@ claim("accuracy with eight sigmoid layers and Adam at ten times the rate",
 # ReLU and the problem is gone. **Measured:** With default weights, a layer of sigmoids
 # passes on less than a quarter, and with large weights, it passes on more. Eight default
 # ReLU layers of 32 units lose over 90 % of the gradient and learn nothing in 300 steps of
-# SGD at a rate of 0.03. With He init, the same layers learn.
+# SGD at a learning rate of 0.03. With He init, the same layers learn.
 
 # %% trap="01.3" role="exercise" points=4 difficulty=3 minutes=15
 def grad_ratio(model: nn.Sequential, x: torch.Tensor,
@@ -1690,7 +1696,7 @@ plot_lines(lengths, counts, logx=True, logy=True, xlabel="elements",
                "whole tensor stays below ten.")
 
 # %% [markdown] trap="01.5" role="more" topics="the same result · a tensor a hundred times as long"
-# The results agree up to rounding, and a longer tensor needs no additional operation:
+# The results agree up to rounding, and a longer tensor needs no additional operations:
 
 # %% trap="01.5" role="more"
 claim("largest gap between the loop's result and the result for the whole "
@@ -1765,8 +1771,8 @@ print(*(f"{name}: {', '.join(kinds)}" for name, kinds in used.items()),
 claim("activations other than GELU in the vision transformer",
       len(set(used["vit_b_16"]) ^ {"GELU"}), expected=0)
 default = nn.TransformerEncoderLayer(8, 2).activation
-claim("output at -1 of the activation in PyTorch's encoder layer (GELU: "
-      "-0.159)", default(torch.tensor(-1.0)), expected=0)
+claim("activation of PyTorch's encoder layer: output at -1 (GELU: -0.159)",
+      default(torch.tensor(-1.0)), expected=0)
 claim("largest gap between GELU and its approximation by tanh",
       (F.gelu(z) - F.gelu(z, approximate="tanh")).abs().max(), below=1e-3)
 
@@ -1785,8 +1791,8 @@ deep, wide = parameters(10, 256, 256, 256, 1), parameters(10, 100_000, 1)
 print(f"three layers of 256: {deep:,}   one layer of 100,000: {wide:,}")
 
 # %% role="concept"
-claim("number of parameters of the wide network divided by the deep "
-      "network's", wide / deep, expected=9, within=0.2)
+claim("parameters of the wide network divided by parameters of the deep "
+      "network", wide / deep, expected=9, within=0.2)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -1820,14 +1826,14 @@ claim("number of parameters of the wide network divided by the deep "
 #
 # - [ ] Lower the learning rate :: Nothing is wrong, and a fresh layer has not been trained yet.
 # - [ ] Switch to GELU :: GELU would hide the zeros, but nothing is broken.
-# - [x] Leave it alone :: The weights are negative as often as positive, so half of the sums are below zero.
+# - [x] Leave the layer alone :: The weights are negative as often as positive, so half of the sums are below zero.
 
 # %% [markdown] role="quiz"
 # **5. Eight layers of 32 sigmoids do not learn the digits. Which change was enough in trap 01.3?**
 #
-# - [ ] A larger learning rate :: In trap 01.3, even ten times the rate leaves the network guessing.
-# - [ ] ReLU with the default weights, trained with SGD :: The gradient still vanishes, and after 300 steps at a rate of 0.03 the network still guesses.
-# - [x] tanh with Xavier init :: The first gradient norm stays about as large as the last, and the network learns the digits (in *More*, with Adam, `fit`'s default optimizer).
+# - [ ] A larger learning rate :: In trap 01.3, even ten times the learning rate leaves the network guessing.
+# - [ ] ReLU with the default weights, trained with SGD :: The gradient still vanishes, and after 300 steps at a learning rate of 0.03, the network still guesses.
+# - [x] tanh with Xavier init :: The first layer's gradient norm stays about as large as the last layer's, and the network learns the digits (in *More*, with Adam, `fit`'s default optimizer).
 
 # %% [markdown] role="gpu"
 # ## On a GPU: compute, memory or launches?

@@ -233,8 +233,8 @@ claim("largest gap between our three gradients and autograd's gradients",
 # A layer that maps $n$ values to $m$ values has $m \cdot n$ slopes, one for each pair of
 # an output and an input. Together, the slopes form a matrix, the *Jacobian* $J$, with a
 # row for each output and a column for each input. Take a node that computes $x_1 x_2$ and
-# $x_1 + x_2$, at $x_1 = 3$ and $x_2 = 2$. Each entry says how much an output changes with
-# an input:
+# $x_1 + x_2$, at $x_1 = 3$ and $x_2 = 2$. Each entry of $J$ says how much one output
+# changes with one input:
 #
 # ```
 #               for x1   for x2
@@ -528,7 +528,7 @@ print(arguments["set_to_none"])
 # %% trap="02.1" role="more"
 claim("largest gap between the losses without zero_grad and with a "
       "momentum of 1", gap, below=1e-3)
-claim("highest of the last 100 losses divided by the first, on all rows "
+claim("highest of the last 100 losses divided by the first loss, all rows "
       "without zero_grad", max(piled[-100:]) / piled[0], above=0.2)
 claim("highest loss divided by the first loss, on all rows without "
       "zero_grad", max(piled) / piled[0], below=2)
@@ -660,8 +660,8 @@ print(f"gradient with ones / gradient of the mean: {ratio:.1f}")
 measured("02.2", 1)
 
 # %% trap="02.2" role="look"
-claim("gradient norm with the vector of ones divided by gradient norm of "
-      "the mean loss", ratio, expected=64, within=0.01)
+claim("gradient norm with the vector of ones divided by the gradient norm "
+      "of the mean loss", ratio, expected=64, within=0.01)
 
 # %% [markdown] trap="02.2" role="look"
 # Does the larger scale do any harm? Train with both gradients, at a learning rate that
@@ -1152,9 +1152,9 @@ claim("relative error with BatchNorm when each loss is weighted by its "
 # %% [markdown] trap="02.4" role="more"
 # In train mode, BatchNorm computes its statistics over 8 rows instead of 32, and no
 # scaling of the loss repairs that. And what if you forget to divide the losses by 4? Then
-# every gradient is four times as large, and at a rate of 0.15, SGD diverges. Adam divides
-# each gradient by the gradient's own running size, so without weight decay, the factor
-# cancels:
+# every gradient is four times as large, and at a learning rate of 0.15, SGD diverges.
+# Adam divides each gradient by the gradient's own running size, so without weight decay,
+# the factor cancels:
 
 # %% trap="02.4" role="more"
 def fitted(optimizer, lr, scale, size=8):
@@ -1178,7 +1178,7 @@ once = accumulate(model, 32, undivided, size=32).norm()
 ratio = (accumulate(model, 32, undivided).norm() / once).item()
 
 # %% trap="02.4" role="more"
-claim("norm of the undivided gradient divided by norm of the whole "
+claim("norm of the undivided gradient divided by the norm of the whole "
       "batch's gradient", ratio, expected=4, within=1e-3)
 claim("largest gap between Adam's weights with the whole batch and with "
       "undivided parts", (adam_big - adam_small).abs().max(), below=1e-4)
@@ -1286,8 +1286,8 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
 
 # %% [markdown] trap="02.5" role="break"
 # `held_bytes()` adds up the memory of all tensors that autograd still holds for a
-# backward pass, but counts shared memory once. The function counts only tensors that a
-# graph saves inside a `watched()` block.
+# backward pass, and counts shared memory only once. The function counts only tensors that
+# a graph saves inside a `watched()` block.
 
 # %% trap="02.5" role="break" tags=["plumbing"]
 import weakref
@@ -1422,7 +1422,8 @@ claim("bytes kept for backward under inference_mode",
       spent["inference_mode"], expected=0)
 
 # %% trap="02.5" role="more"
-claim("gradient of a shift that is added to 8 rows from inference_mode",
+claim("gradient of a shift added to 8 rows that were created in "
+      "inference_mode",
       shift.grad[0], expected=8)
 
 # %% [markdown] trap="02.5" role="more"
@@ -1586,7 +1587,7 @@ draw_tree({"w": f"{grads[w]:.2f}, true {true_w:.2f}", "x": "", "b": "",
           [("w", "a"), ("x", "a"), ("a", "a + b"), ("b", "a + b"),
            ("a + b", "tanh"), ("a", "L"), ("tanh", "L")],
           marks=["w"],
-          title="The gradient by the long way reaches node a too late",
+          title="The gradient on the long path reaches a too late",
           alt="A graph. Arrows lead from w and x to a, and from a to L, "
               "once directly and once through a + b and tanh. The "
               "gradient of w is marked as wrong.")
@@ -1670,8 +1671,8 @@ claim("does the patient engine survive a chain of 5000 nodes", deep_enough,
 # limits the number of nested calls. PyTorch's engine does not recurse. Instead, it first
 # **counts** how often each node is used, and a node is ready once it has received one
 # gradient for each use. Your engine will also count uses. You could also follow every
-# *path* instead of visiting every node. That gives the right result, but takes too long.
-# In the ladder below, each value that is used twice doubles the number of paths:
+# *path* instead of visiting every node once. That gives the right result, but takes too
+# long. In the ladder below, each value that is used twice doubles the number of paths:
 
 # %% trap="02.6" role="more"
 def paths(node):
@@ -1928,12 +1929,12 @@ print(f"reaches the input: {plain:.0e} plain, {xavier:.2f} plain with "
       f"Xavier, {skipped:.0f} with skips")
 
 # %% role="concept"
-claim("gradient norm at the input divided by norm at the output, with "
+claim("gradient norm at the input divided by the norm at the output, with "
       "default weights", plain, below=1e-5)
-claim("gradient norm at the input divided by norm at the output, with "
+claim("gradient norm at the input divided by the norm at the output, with "
       "Xavier init", xavier, above=1e-3)
-claim("gradient norm at the input divided by norm at the output, default "
-      "weights and skips", skipped, above=1)
+claim("gradient norm at the input divided by the norm at the output, "
+      "default weights and skips", skipped, above=1)
 
 # %% [markdown] role="concept"
 # With the default weights, 30 plain layers lose the gradient, and with Xavier init, they
@@ -2038,7 +2039,7 @@ claim("largest gap between the compiled and the plain gradients",
 # %% [markdown] role="quiz"
 # **1. You train on the full batch, and the loss swings with a period of about twenty steps and never settles. What do you check first?**
 #
-# - [ ] Whether the learning rate is too high :: At too high a rate, the loss would grow, or jump up and down at every step. To swing over many steps, an optimizer needs a memory.
+# - [ ] Whether the learning rate is too high :: At too high a learning rate, the loss would grow, or jump up and down at every step. To swing over many steps, an optimizer needs a memory.
 # - [ ] Whether the data are shuffled :: A full batch holds the same rows in any order.
 # - [x] Whether the gradients are cleared before each backward pass :: Plain SGD on a running sum of gradients is SGD with a momentum of 1, a pendulum without friction.
 
@@ -2067,7 +2068,7 @@ claim("largest gap between the compiled and the plain gradients",
 # %% [markdown] role="quiz"
 # **5. You train with Adam, the optimizer of `fit`, and forget to divide the loss of four equal micro-batches by four. What happens to the weights?**
 #
-# - [ ] They blow up, as with a rate four times too large :: The weights can blow up with SGD. Adam divides each gradient by the gradient's own size.
+# - [ ] They blow up, as with a learning rate four times too large :: The weights can blow up with SGD. Adam divides each gradient by the gradient's own size.
 # - [ ] They learn at a quarter of the speed :: The factor cancels, whether it is too large or too small.
 # - [x] They end close to where they would have ended with the division :: So nobody notices the mistake until the code switches to SGD, or adds clipping (stage 3) or weight decay (stage 4), which depend on the size of the gradient.
 
