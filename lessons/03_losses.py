@@ -90,11 +90,11 @@ plot_lines(p.tolist(), {"7 heads of 10": nats.tolist()},
 # $z$, and the *sigmoid*, $p = 1 / (1 + e^{-z})$, turns it into a probability. So the
 # obvious code has two steps, the sigmoid and then the formula. If you substitute the
 # sigmoid into the formula, the two steps become one. For $y = 0$, the loss is $-\log(1 -
-# p) = \log(1 + e^z)$, and for $y = 1$, it is $\log(1 + e^z) - z$. So both losses are
-# $\log(1 + e^z) - zy$. For a large $z$, $e^z$ overflows, and therefore the code takes the
-# $z$ out of the logarithm: $\log(1 + e^z) = z + \log(1 + e^{-z})$. For a negative $z$,
-# the code leaves the formula as it is. (`log1p` of a value is the logarithm of 1 plus
-# that value, exact even for tiny values.)
+# p) = \log(1 + e^z)$, and for $y = 1$, it is $\log(1 + e^z) - z$. One formula covers both
+# labels: $\log(1 + e^z) - zy$. For a large $z$, $e^z$ overflows, and therefore the code
+# takes the $z$ out of the logarithm: $\log(1 + e^z) = z + \log(1 + e^{-z})$. For a
+# negative $z$, the code leaves the formula as it is. (`log1p` of a value is the logarithm
+# of 1 plus that value, exact even for tiny values.)
 
 # %% role="concept"
 def in_two_steps(z, y):
@@ -112,7 +112,7 @@ built_in = F.binary_cross_entropy_with_logits(z, y, reduction="none")
 print("two steps:", two_steps.tolist(), "\none step: ", one_step.tolist())
 
 # %% role="concept"
-claim("does the loss of the third row overflow in two steps",
+claim("does the loss of the third row overflow when computed in two steps",
       two_steps[2].isinf(), expected=True)
 claim("largest gap between the loss in one step and PyTorch's loss",
       (one_step - built_in).abs().max(), below=1e-5)
@@ -246,7 +246,7 @@ for name, z in {"sure and right": sure, "sure, wrong": wrong}.items():
 measured("03.1", 3)
 
 # %% trap="03.1" role="look"
-claim("gradient norm with the loss on logits divided by norm with the "
+claim("gradient norm with the loss on logits divided by the norm with the "
       "loss on probabilities", once / twice, above=5000)
 
 # %% [markdown] trap="03.1" role="look"
@@ -286,10 +286,10 @@ loss_curves
 # such values are nearly equal, so the second softmax returns a nearly uniform
 # distribution. With 10 classes, the loss cannot fall below $\ln(e + 9) - 1$. The
 # confident row above loses nearly all of its gradient. At the start of training, no row
-# is confident, and the gradient is about a tenth of what it should be. With SGD at a rate
-# of 0.1, such small gradients ruin the run. Adam divides by the gradient's size and so
-# hides the fault. The textbook is right about the formula, but `F.cross_entropy` computes
-# the probabilities itself, so pass it the logits.
+# is confident, and the gradient is about a tenth of what it should be. With SGD at a
+# learning rate of 0.1, such small gradients ruin the run. Adam divides by the gradient's
+# size and so hides the fault. The textbook is right about the formula, but
+# `F.cross_entropy` computes the probabilities itself, so pass it the logits.
 
 # %% trap="03.1" role="repair"
 def trained(loss, optimizer, lr):
@@ -308,15 +308,16 @@ print(f"SGD {sgd[0]:.2f}, twice at 1.0 {bold_twice[0]:.2f}   "
       f"Adam {adam[0]:.2f}, twice {adam_twice[0]:.2f}")
 
 # %% trap="03.1" role="repair"
-claim("accuracy with one softmax and SGD at a rate of 0.1", sgd[0],
+claim("accuracy with one softmax and SGD at a learning rate of 0.1", sgd[0],
       above=0.88)
 
 # %% [markdown] trap="03.1" role="more" topics="the two ends in numbers · Adam and a larger rate · the first gradient"
-# These claims check the losses at both ends of the curve, and the accuracies with the
-# fault:
+# These claims put bounds on the losses at both ends of the curve, and on the accuracies
+# with the fault:
 
 # %% trap="03.1" role="more"
-claim("accuracy with two softmaxes and 300 steps of SGD at a rate of 0.1",
+claim("accuracy with two softmaxes and 300 steps of SGD at a learning rate "
+      "of 0.1",
       score_twice, below=0.65)
 claim("loss of a confident mistake with two softmaxes",
       of_probabilities(wrong, first), expected=2.46, within=0.01)
@@ -324,9 +325,10 @@ claim("loss of a perfect answer with one softmax",
       F.cross_entropy(sure, first), below=1e-6)
 claim("loss of a confident mistake with one softmax",
       F.cross_entropy(wrong, first), expected=10, within=0.01)
-claim("accuracy with two softmaxes and Adam at a rate of 0.01",
+claim("accuracy with two softmaxes and Adam at a learning rate of 0.01",
       adam_twice[0], above=0.75)
-claim("accuracy with two softmaxes and SGD at a rate of 1.0", bold_twice[0],
+claim("accuracy with two softmaxes and SGD at a learning rate of 1.0",
+      bold_twice[0],
       above=0.65)
 
 # %% [markdown] trap="03.1" role="more"
@@ -335,9 +337,9 @@ claim("accuracy with two softmaxes and SGD at a rate of 1.0", bold_twice[0],
 # zero.
 
 # %% trap="03.1" role="more"
-claim("loss with two softmaxes and Adam at a rate of 0.01 (the bound is "
-      "the floor)", adam_twice[1], above=math.log(math.e + 9) - 1)
-claim("loss with one softmax and Adam at a rate of 0.01", adam[1],
+claim("loss with two softmaxes and Adam at a learning rate of 0.01 (the "
+      "bound is the floor)", adam_twice[1], above=math.log(math.e + 9) - 1)
+claim("loss with one softmax and Adam at a learning rate of 0.01", adam[1],
       below=0.2)
 
 # %% trap="03.1" role="more"
@@ -349,8 +351,9 @@ for loss in (F.cross_entropy, of_probabilities):
 print({name: f"{size:.3f}" for name, size in slope.items()})
 
 # %% trap="03.1" role="more"
-claim("norm of the first gradient with one softmax divided by norm with "
-      "two softmaxes", slope["cross_entropy"] / slope["of_probabilities"],
+claim("norm of the first gradient with one softmax divided by the norm "
+      "with two softmaxes",
+      slope["cross_entropy"] / slope["of_probabilities"],
       above=8, below=13)
 
 # %% [markdown] trap="03.1" role="folklore"
@@ -517,7 +520,7 @@ claim("Huber's loss for an error of 4 (4 - 1/2)", outside, expected=3.5)
 # The label is a number from 0 to 9, so the network might as well output a number. You
 # train a network with a single output on squared error, and the loss falls nicely. To
 # classify a digit, you round the output. In a second script, you write the same loss a
-# little differently, and it soon stops falling.
+# little differently, and this time the loss soon stops falling.
 
 # %% trap="03.2" role="break"
 def as_number(out, y):
@@ -568,7 +571,7 @@ plot_columns({k if k < 5 else "5 or more": (distance == k).float().mean()
 # nearly the same answer for every digit, and that answer is close to the mean label:
 
 # %% trap="03.2" role="look"
-claim("standard deviation of the second network's answers divided by the "
+claim("standard deviation of the second network's answers, divided by the "
       "first network's", column.std() / number.std(), below=0.3)
 
 # %% [markdown] trap="03.2" role="why"
@@ -826,11 +829,11 @@ last = {name: norms[-1] / norms[0] for name, norms in back.items()}
 print({name: f"{change:.0e}" for name, change in last.items()})
 
 # %% role="concept"
-claim("gradient norm at the input divided by norm at the output, with "
+claim("gradient norm at the input divided by the norm at the output, with "
       "halved weights", last["weights times 0.5"], below=1e-4)
-claim("gradient norm at the input divided by norm at the output, with "
+claim("gradient norm at the input divided by the norm at the output, with "
       "He's weights", last["weights times 1"], above=0.02, below=10)
-claim("gradient norm at the input divided by norm at the output, with "
+claim("gradient norm at the input divided by the norm at the output, with "
       "doubled weights", last["weights times 2"], above=1e4)
 
 # %% role="concept"
@@ -892,7 +895,7 @@ x = torch.randn(32, 64)
 grown = through(2, x).norm() / through(1, x).norm()
 
 # %% role="concept"
-claim("norm of ten layers' output with doubled weights divided by norm "
+claim("norm of ten layers' output with doubled weights divided by the norm "
       "without doubling", grown, expected=1024, within=0.01)
 
 # %% [markdown] role="concept"
@@ -920,8 +923,8 @@ claim("largest gradient of x + (-x)", x.grad.abs().max(),
 # | the weights | the first layers hardly move | some move far in one step |
 # | test | print the gradient norm of every layer | log the norm of all gradients at every step |
 # | the test shows | norms that fall from layer to layer | norms that grow, or rare spikes |
-# | usual causes | flat ends of sigmoid and tanh; weights too small; depth without skips | weights too large; one matrix applied again and again, as in an RNN; a rate too high; a strange batch |
-# | cures | ReLU or GELU; weights that fit the activation; skip connections; normalization | weights that fit the activation; normalization; a lower rate or a warm-up; clipping |
+# | usual causes | flat ends of sigmoid and tanh; weights too small; depth without skips | weights too large; one matrix applied again and again, as in an RNN; too high a learning rate; a strange batch |
+# | cures | ReLU or GELU; weights that fit the activation; skip connections; normalization | weights that fit the activation; normalization; a lower learning rate or a warm-up; clipping |
 #
 # *Weights that fit*: for ReLU, He's rule draws the weights with a variance of `2 /
 # fan_in`, where `fan_in` is the number of inputs. Tanh needs a variance of `1 / fan_in`
@@ -1034,8 +1037,9 @@ real = nn.utils.get_total_norm(grads).item()
 returned = clip(model.parameters(), max_norm=1.0).item()
 
 # %% trap="03.3" role="repair"
-claim("distance that the weights move if you clip before the step (rate "
-      "times limit)", (early - start).norm(), expected=0.1, within=1e-4)
+claim("distance that the weights move if you clip before the step "
+      "(learning rate times limit)",
+      (early - start).norm(), expected=0.1, within=1e-4)
 
 # %% trap="03.3" role="repair"
 plot_bars({"no clipping": (unclipped - start).norm().item(),
@@ -1217,11 +1221,11 @@ claim("mean square after ten layers, with weights of standard deviation "
 # weights, and ReLU halves the result. Here this factor is $256 \cdot 0.01^2 / 2 =
 # 0.0128$, so after ten layers, next to nothing is left of the signal. The gradient of a
 # layer's weights is a product of the layer's input, which the earlier layers have shrunk,
-# and the gradient that comes back, which the later layers have shrunk. Together, earlier
-# and later layers are all layers but one, so all gradients are about equally tiny, and
-# you have to look at their absolute size. *He initialization* draws the weights with a
-# variance of $2 / n$, where $n$ is the layer's `fan_in`, and so makes the factor per
-# layer equal to one.
+# and the gradient that comes back, which the later layers have shrunk. Together, the
+# earlier and the later layers are all layers except one, so all gradients are about
+# equally tiny, and you have to look at their absolute size. *He initialization* draws the
+# weights with a variance of $2 / n$, where $n$ is the layer's `fan_in`, and so makes the
+# factor per layer equal to one.
 
 # %% trap="03.4" role="repair"
 def he(weight):
@@ -1265,8 +1269,8 @@ from dlsys_helpers.explorers.gradient_depth import gradient_depth
 gradient_depth
 
 # %% [markdown] trap="03.4" role="more" topics="default biases · the default and fan_out · narrow nets · variance and mean square"
-# The first claims check the values in the curves. The later claims are about a net with
-# PyTorch's default biases, in which the ratio does show the fault.
+# The first claims put bounds on values in the curves. The later claims are about a net
+# with PyTorch's default biases, in which the ratio does show the fault.
 
 # %% trap="03.4" role="more"
 claim("accuracy of ten layers with small weights", score_small, below=0.35)
@@ -1397,9 +1401,9 @@ def init_(net: nn.Sequential) -> None:
 # %% [markdown] role="concept"
 # ## Further
 #
-# Nothing below is needed for the traps. This section measures what weights, focal loss
-# and a moved threshold do for a rare class. It also shows which losses ask for the true
-# probabilities, how to correct an overconfident model, and how triplets are chosen.
+# Nothing below is needed for the traps. This section measures what class weights, focal
+# loss and a moved threshold do for a rare class. It also shows which losses ask for the
+# true probabilities, how to correct an overconfident model, and how triplets are chosen.
 
 # %% [markdown] role="concept"
 # ### When one class is rare, measured
@@ -1534,9 +1538,9 @@ asked = {"cross-entropy": asks_for(if_one, if_zero),
          "absolute error": asks_for(1 - p, p)}
 
 # %% role="concept"
-claim("probability that cross-entropy asks for, where 0.2 is true",
+claim("probability that cross-entropy asks for, if the true one is 0.2",
       asked["cross-entropy"], expected=share, within=1e-3)
-claim("probability that squared error asks for, where 0.2 is true",
+claim("probability that squared error asks for, if the true one is 0.2",
       asked["squared error"], expected=share, within=1e-3)
 
 # %% [markdown] role="concept"
@@ -1545,11 +1549,11 @@ claim("probability that squared error asks for, where 0.2 is true",
 # asks for a probability of zero.
 
 # %% role="concept"
-claim("probability that a weight of 4 asks for, where 0.2 is true",
+claim("probability that a weight of 4 asks for, if the true one is 0.2",
       asked["pos_weight 4"], expected=0.5, within=1e-3)
-claim("probability that focal loss asks for, where 0.2 is true",
+claim("probability that focal loss asks for, if the true one is 0.2",
       asked["focal, gamma 2"], above=0.35)
-claim("probability that absolute error asks for, where 0.2 is true",
+claim("probability that absolute error asks for, if the true one is 0.2",
       asked["absolute error"], below=0.01)
 
 # %% role="concept"
@@ -1720,8 +1724,8 @@ by_random, by_mined = map(nearest_right, (random_net, mined_net))
 print(f"nearest digit right: {by_random:.3f} and {by_mined:.3f}")
 
 # %% role="concept"
-claim("lower accuracy of the two embeddings, with the nearest neighbour's "
-      "label", min(by_random, by_mined), above=0.94)
+claim("nearest-neighbour accuracy of the worse of the two embeddings",
+      min(by_random, by_mined), above=0.94)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -1750,7 +1754,7 @@ claim("lower accuracy of the two embeddings, with the nearest neighbour's "
 # - [x] A third as much :: Positives count 0.25 and negatives 0.75. The value was chosen together with gamma, which had already reduced the loss of the many easy negatives.
 
 # %% [markdown] role="quiz"
-# **4. You log the return value of `clip_grad_norm_`, and it says 37 with `max_norm=1`. What does that mean?**
+# **4. You log the return value of `clip_grad_norm_`, and the log says 37 with `max_norm=1`. What does that mean?**
 #
 # - [x] The gradient had a norm of 37 and now has a norm of 1 :: Whether the step uses the clipped gradient depends on the order of the two calls.
 # - [ ] Clipping does not work :: The function returns the norm before clipping, so 37 is not a sign of failure.
@@ -1954,7 +1958,7 @@ answers
 #   model for: the mean, the median, or a probability.
 # - The sigmoid and the softmax belong inside the loss, so pass logits. If a loss with 10
 #   classes stops at 1.46, there is a second softmax.
-# - Weights, focal terms and moved thresholds trade precision for recall. If you need
+# - Class weights, focal loss and moved thresholds trade precision for recall. If you need
 #   probabilities, use a proper loss without weights, and check the probabilities on
 #   held-out rows.
 # - Class numbers are names, so give each class its own output. Check shapes before you
