@@ -197,7 +197,7 @@ for _ in range(100):
 print(f"mistakes in pass 100, with four points: {wrong}")
 
 # %% role="concept"
-claim("mistakes on XOR in the last of 100 passes", wrong, above=0)
+claim("number of mistakes on XOR in the last of 100 passes", wrong, above=0)
 
 # %% [markdown] role="concept"
 # No single line can solve XOR. Halfway between two points, $z$ is the mean of its values
@@ -234,7 +234,7 @@ out = hidden @ torch.tensor([1., -2.]) - 0.5 > 0
 print(hidden.int().tolist(), "->", out.int().tolist())
 
 # %% role="concept"
-claim("corners that the three neurons get right",
+claim("number of corners that the three neurons get right",
       (out == (xor > 0)).sum(), expected=4)
 
 # %% role="concept"
@@ -545,10 +545,12 @@ claim("additional eights that the repaired alarm finds, as a fraction of "
 # then raises the alarm.)
 
 # %% trap="01.2" role="more"
-claim("lowest score (no probability is negative)", score.min(), below=0)
+claim("lowest score of the detector (a probability is never negative)",
+      score.min(), below=0)
 claim("probability that corresponds to a logit of 0.5", needed,
       expected=0.622, within=0.001)
-claim("images on which the two comparisons raise different alarms",
+claim("number of images on which the two comparisons raise different "
+      "alarms",
       (repaired != (score > 0)).sum(), expected=0)
 
 # %% [markdown] trap="01.2" role="more"
@@ -804,7 +806,8 @@ measured("01.4", 100 * (healthy(x_normal) <= 0).float().mean(0).max(),
          right=(64, 96))
 
 # %% trap="01.4" role="look"
-claim("healthy units that the detector flags, out of 64", alarms["healthy"],
+claim("number of healthy units that the detector flags, out of 64",
+      alarms["healthy"],
       above=60)
 
 # %% [markdown] trap="01.4" role="look"
@@ -812,7 +815,8 @@ claim("healthy units that the detector flags, out of 64", alarms["healthy"],
 # layer with biases of $-5$ (`sunk`), every unit is dead:
 
 # %% trap="01.4" role="look"
-claim("sunk units that are off for every row, out of 64", dead["sunk"],
+claim("number of units with a bias of -5 that are off for every row, out "
+      "of 64", dead["sunk"],
       expected=64)
 
 # %% [markdown] trap="01.4" role="why"
@@ -880,7 +884,7 @@ activations
 
 # %% trap="01.4" role="more"
 share = (healthy(x_normal) < 0).float().mean()
-claim("healthy units that are off for every row", dead["healthy"],
+claim("number of healthy units that are off for every row", dead["healthy"],
       expected=0)
 claim("fraction of zeros among all outputs of the healthy layer", share,
       expected=0.5, within=0.06)
@@ -931,7 +935,7 @@ claim("GELU's largest slope at -10 and -15, in float32",
       depth.grad[2:].abs().max(), expected=0)
 claim("tanh's slope at 15", far.grad, expected=0)
 claim("tanh's output at 15", far.detach().tanh(), expected=1)
-claim("units that count as off in a layer of NaN",
+claim("number of units that count as off in a layer of NaN",
       off_for_all(broken_layer), expected=0)
 
 # %% [markdown] trap="01.4" role="more"
@@ -961,12 +965,14 @@ print(f"fraction off for every row: {start[1] / 64:.1f} fresh, "
       f"{burnt.sum() / 64:.1f} after rate 2")
 
 # %% trap="01.4" role="more"
-claim("fresh units that are off for every row, out of 64", start[1],
+claim("number of fresh units that are off for every row, out of 64",
+      start[1],
       below=16)
-claim("units that are off for every row after 200 steps at a learning rate "
-      "of 2",
+claim("number of units that are off for every row after 200 steps at a "
+      "learning rate of 2",
       burnt.sum(), above=40)
-claim("dead units that recover in 300 steps at a learning rate of 0.1",
+claim("number of dead units that recover in 300 steps at a learning rate "
+      "of 0.1",
       back.sum(),
       expected=0)
 
@@ -991,9 +997,10 @@ claim("is the last loss finite with squared error at a learning rate of "
 # normal rate gets the digits right, but it still sets off the alarm:
 
 # %% trap="01.4" role="more"
-claim("fresh units that the 20 % alarm flags on the digits", start[0],
+claim("number of fresh units that the 20 % alarm flags on the digits",
+      start[0],
       above=20)
-claim("trained units that the 20 % alarm flags on the digits",
+claim("number of trained units that the 20 % alarm flags on the digits",
       zeros(good)[0], above=10)
 claim("fraction of the digits that the trained network gets right",
       accuracy(good, x_test, y_test), above=0.93)
@@ -1405,7 +1412,7 @@ print("BatchNorm:", [[round(v, 1) for v in row]
 print("stored mean:", norm.running_mean.tolist())
 
 # %% role="concept"
-claim("stored mean of the second unit, a tenth of the way from 0 to 20",
+claim("stored mean of the second unit (a tenth of the way from 0 to 20)",
       norm.running_mean[1], expected=2, within=1e-6)
 
 # %% [markdown] role="concept"
@@ -1653,7 +1660,8 @@ print(f"operations for 1,000 elements: {loop.count:,}")
 measured("01.5", loop.count, right=(3000, 9000))
 
 # %% trap="01.5" role="look"
-claim("operations per element in the loop", loop.count / 1000, above=4)
+claim("number of operations per element in the loop",
+      loop.count / 1000, above=4)
 
 # %% [markdown] trap="01.5" role="why"
 # Every operation costs a fixed amount of time before it touches a single value. Python
@@ -1675,7 +1683,8 @@ with Counter() as longer:
 print(f"operations: {loop.count:,} -> {whole.count}")
 
 # %% trap="01.5" role="repair"
-claim("operations for the whole vector at once", whole.count, below=10)
+claim("number of operations for the whole vector at once",
+      whole.count, below=10)
 
 # %% trap="01.5" role="repair" tags=["plumbing"]
 lengths = [1, 10, 100, 1000]
@@ -1701,7 +1710,8 @@ plot_lines(lengths, counts, logx=True, logy=True, xlabel="elements",
 # %% trap="01.5" role="more"
 claim("largest gap between the loop's result and the result for the whole "
       "tensor", (fast - slow).abs().max(), expected=0, within=1e-6)
-claim("additional operations for 100,000 elements instead of 1,000",
+claim("number of additional operations for 100,000 elements instead of "
+      "1,000",
       longer.count - whole.count, expected=0)
 
 # %% trap="01.5" role="exercise" points=2 difficulty=2 minutes=10
@@ -1768,7 +1778,7 @@ print(*(f"{name}: {', '.join(kinds)}" for name, kinds in used.items()),
       sep="\n")
 
 # %% role="concept"
-claim("activations other than GELU in the vision transformer",
+claim("number of activations other than GELU in the vision transformer",
       len(set(used["vit_b_16"]) ^ {"GELU"}), expected=0)
 default = nn.TransformerEncoderLayer(8, 2).activation
 claim("activation of PyTorch's encoder layer: output at -1 (GELU: -0.159)",

@@ -729,7 +729,8 @@ claim("largest gap between the gradients from the vector and from the "
 # leads to the same steps as the vector of ones:
 
 # %% trap="02.2" role="more"
-claim("highest loss in 20 steps with the mean", calm, below=2.6)
+claim("highest loss in 20 steps with the gradient of the mean loss",
+      calm, below=2.6)
 claim("learning rate at which the mean loss leads to the same steps as "
       "the vector of ones", 0.5 * ratio, expected=32, within=0.01)
 
@@ -1691,8 +1692,8 @@ print(*(f"{rungs:2} rungs: {count:5,} paths"
         for rungs, count in found.items()), sep="\n")
 
 # %% trap="02.6" role="more"
-claim("paths through 10 rungs", found[10], expected=1024)
-claim("nodes to visit in 10 rungs if each node is visited once",
+claim("number of paths through 10 rungs", found[10], expected=1024)
+claim("number of nodes to visit in 10 rungs if each node is visited once",
       len(after_parents(ladder(10), [], set())), expected=11)
 
 # %% trap="02.6" role="exercise" points=5 difficulty=4 minutes=25
@@ -1826,7 +1827,7 @@ slope, = torch.autograd.grad(taken, q)
 # %% role="concept"
 claim("does the target require gradients", target.requires_grad,
       expected=False)
-claim("action values that the loss corrects, out of 128",
+claim("number of action values that the loss corrects, out of 128",
       (slope != 0).sum(), expected=32)
 
 # %% [markdown] role="concept"
@@ -1896,10 +1897,10 @@ cut, retained = chunk_sizes(cut=True), chunk_sizes(cut=False)
 print(f"graph nodes of each chunk: {cut} detached, {retained} retained")
 
 # %% role="concept"
-claim("graph nodes of the fourth chunk with detach (expected: as in the "
-      "first chunk)", cut[-1], expected=cut[0])
-claim("graph nodes of the fourth chunk divided by the first chunk's, with "
-      "retain_graph", retained[-1] / retained[0], above=3)
+claim("number of graph nodes of the fourth chunk with detach (expected: as "
+      "in the first chunk)", cut[-1], expected=cut[0])
+claim("graph nodes of the fourth chunk divided by graph nodes of the "
+      "first, with retain_graph", retained[-1] / retained[0], above=3)
 
 # %% [markdown] role="concept"
 # ### Thirty layers, with and without skips
@@ -2024,9 +2025,9 @@ compiled(as_jax, x_jax[:7].astype(jnp.bfloat16), y_jax[:7])
 print(f"Python ran for shapes {traces}")
 
 # %% role="concept"
-claim("runs of the Python code in three equal calls of the compiled "
-      "function", once, expected=1)
-claim("runs of the Python code after a new shape and a new dtype",
+claim("number of runs of the Python code in three equal calls of the "
+      "compiled function", once, expected=1)
+claim("number of runs of the Python code after a new shape and a new dtype",
       len(traces), expected=3)
 claim("largest gap between the compiled and the plain gradients",
       largest_gap(fast, slopes), below=1e-4)

@@ -63,7 +63,7 @@ nats = -(7 * p.log() + 3 * (1 - p).log()) / 10
 lowest = p[nats.argmin()].item()
 
 # %% role="concept"
-claim("p with the lowest loss", lowest, expected=0.7, within=1e-6)
+claim("value of p with the lowest loss", lowest, expected=0.7, within=1e-6)
 claim("likelihood of 1,000 tosses in float32", thousand, expected=0)
 
 # %% role="concept"
@@ -752,8 +752,8 @@ even = torch.zeros(1)                           # p = 1/2 for either side
 ratio = focal(even, even + 1, 0.25) / focal(even, even, 0.25)
 
 # %% role="concept"
-claim("loss of a positive divided by loss of a negative, with an alpha of "
-      "0.25", ratio, expected=1 / 3, within=1e-5)
+claim("loss of a positive divided by the loss of a negative, with an alpha "
+      "of 0.25", ratio, expected=1 / 3, within=1e-5)
 
 # %% [markdown] role="concept"
 # Class weights and focal loss have a price, because the model's probabilities no longer
@@ -1349,7 +1349,7 @@ print(f"He, after ReLU: mean square {h.square().mean():.2f}, "
       f"variance {h.var():.2f}")
 
 # %% trap="03.4" role="more"
-claim("variance of He's weights divided by variance of a fresh "
+claim("variance of He's weights divided by the variance of a fresh "
       "nn.Linear's weights", (2 / 512) / std ** 2, expected=6, within=0.1)
 claim("mean square after a ReLU, with He's weights", h.square().mean(),
       expected=1, within=0.05)
@@ -1424,7 +1424,8 @@ losses = {"plain": bce,
           "focal 0.75": lambda z, t: focal(z, t, 0.75)}
 
 # %% role="concept"
-claim("training rows, 30 of them eights", len(rows), expected=1208)
+claim("number of training rows, 30 of which show an eight",
+      len(rows), expected=1208)
 
 # %% role="concept"
 score, trained_logits, base = {}, {}, rare.mean().item()
@@ -1616,7 +1617,7 @@ print("gaps", {name: f"{gap:.2f}" for name, gap in gaps.items()})
 # %% role="concept"
 claim("calibration gap after 60 steps", gaps[60], below=0.15)
 claim("calibration gap after 1000 steps", gaps[1000], above=0.25)
-claim("test loss after 1000 steps divided by test loss after 60 steps",
+claim("test loss after 1000 steps divided by the test loss after 60 steps",
       costs[1000] / costs[60], above=1.5)
 
 # %% [markdown] role="concept"

@@ -213,7 +213,7 @@ plot_lines(gradient.abs(), {"SGD": sgd_move, "Adam": adam_move},
                "learning rate.")
 
 # %% role="concept"
-claim("ratio of SGD's longest step to its shortest",
+claim("SGD's longest first step divided by SGD's shortest first step",
       sgd_move.max() / sgd_move.min(), expected=1e6, within=100)
 claim("largest gap between Adam's first step and the learning rate, "
       "gradients from 1e-4 to 100",
@@ -350,7 +350,7 @@ print(f"{len(scales)} gains, such as {next(iter(scales))}: "
       f"{tuple(next(iter(scales.values())).shape)}")
 
 # %% trap="04.1" role="look"
-claim("gains of ConvNeXt-T that are decayed when axes are "
+claim("number of gains of ConvNeXt-T that are decayed when axes are "
       "counted", len(scales),
       expected=18)
 
@@ -366,7 +366,8 @@ gains = [name for name in decayed if name.startswith("norm")]
 measured("04.1", 3)
 
 # %% trap="04.1" role="look"
-claim("gains of norm layers that the list of names decays", len(gains),
+claim("number of gains of norm layers that the list of names decays",
+      len(gains),
       expected=2)
 
 # %% [markdown] trap="04.1" role="why"
@@ -403,7 +404,8 @@ print(f"decayed {len(matrices)}, exempt {len(vectors)}")
 # exceptions:
 
 # %% trap="04.1" role="repair"
-claim("tensors of the encoder layer that are decayed when axes are counted",
+claim("number of tensors of the encoder layer that are decayed when axes "
+      "are counted",
       len(matrices), expected=4)
 
 # %% trap="04.1" role="repair"
@@ -433,15 +435,17 @@ exempt_ids = {id(p) for p in by_shape(resnet)[1]}
 missed = [n for n, m in norms.items() if id(m.weight) not in exempt_ids]
 
 # %% trap="04.1" role="more"
-claim("tensors of the encoder layer that the list of names decays",
+claim("number of tensors of the encoder layer that the list of names "
+      "decays",
       len(decayed), expected=6)
-claim("tensors of the encoder layer that are exempt when axes are counted",
+claim("number of tensors of the encoder layer that are exempt when axes "
+      "are counted",
       len(vectors), expected=8)
-claim("norm layers in ResNet-18", len(norms), expected=20)
-claim("norm layers in ResNet-18 that have 'norm' in their name",
+claim("number of norm layers in ResNet-18", len(norms), expected=20)
+claim("number of norm layers in ResNet-18 that have 'norm' in their name",
       len(caught), expected=0)
-claim("gains of ResNet-18 that are decayed when axes are "
-      "counted", len(missed), expected=0)
+claim("number of gains of ResNet-18 that are decayed when axes are counted",
+      len(missed), expected=0)
 
 # %% [markdown] trap="04.1" role="more"
 # An embedding also has two axes. Some recipes decay the embedding and some do not, so
@@ -1449,7 +1453,8 @@ print(f"trained at a tenth: {tenth:.2f}, at the lowest point: {at_edge:.2f}"
       f", at 4 times that: {beyond:.2f}")
 
 # %% trap="04.5" role="repair"
-claim("accuracy at a tenth of the rate with the lowest loss", tenth,
+claim("accuracy at a tenth of the learning rate with the lowest loss",
+      tenth,
       above=0.92)
 
 # %% role="explore" explorer="lr_range_test"
@@ -1471,7 +1476,7 @@ claim("learning rate with the lowest loss in the range test",
       below=2)
 claim("accuracy at the rate with the lowest loss minus accuracy at a "
       "tenth of that rate", at_edge - tenth, below=0.03)
-claim("accuracy at 4 times the rate with the lowest loss", beyond,
+claim("accuracy at 4 times the learning rate with the lowest loss", beyond,
       below=0.9)
 
 # %% [markdown] trap="04.5" role="more"
@@ -1488,7 +1493,8 @@ print(f"plain SGD: edge {plain_edge:.2f}, trained at a tenth {slow:.2f}, "
       f"at a third {third:.2f}")
 
 # %% trap="04.5" role="more"
-claim("accuracy of plain SGD at a tenth of the rate with the lowest loss",
+claim("accuracy of plain SGD at a tenth of the learning rate with the "
+      "lowest loss",
       slow, above=0.87)
 claim("plain SGD: accuracy at a third of the lowest-loss rate minus "
       "accuracy at a tenth of it", third - slow, above=-0.05)
@@ -1579,7 +1585,7 @@ print(f"steps on the floor: {at_floor}   first step: {cut[0]}")
 measured("04.6", at_floor, right=(150, 220))
 
 # %% trap="04.6" role="look"
-claim("steps after the warm-up that run at the floor", at_floor,
+claim("number of steps after the warm-up that run at the floor", at_floor,
       expected=184)
 
 # %% [markdown] trap="04.6" role="look"
@@ -1627,8 +1633,8 @@ claim("scaled schedule's fraction of the peak at the step where max() "
 # The repaired schedule begins and ends where it should:
 
 # %% trap="04.6" role="more"
-claim("steps after the warm-up at which the scaled schedule does not "
-      "change", sum(a == b for a, b in zip(smooth[101:], smooth[102:])),
+claim("number of steps after the warm-up at which the scaled schedule does "
+      "not change", sum(a == b for a, b in zip(smooth[101:], smooth[102:])),
       expected=0)
 claim("first learning rate of the scaled schedule as a fraction of the "
       "peak",
@@ -2216,8 +2222,8 @@ plot_lines(range(0, 3001, 50), {"float32": full[::50].mean(1),
 # half the right length. How many of the 300 moments have fallen since the loud start?
 
 # %% trap="04.11" role="look"
-claim("bfloat16 moments that are lower at the end than after the loud "
-      "start",
+claim("number of bfloat16 moments that are lower at the end than after the "
+      "loud start",
       (half[-1] < half[0]).sum(), expected=0)
 
 # %% [markdown] trap="04.11" role="why"
@@ -2237,7 +2243,7 @@ draw_line({"bfloat16": [(1.4921875, "1.492"), (1.5, "1.5"),
 
 # %% trap="04.11" role="why"
 octave = (torch.arange(128, 256) / 128).bfloat16()      # all from 1 to 2
-claim("bfloat16 values out of the 128 from 1 to 2 that fall when "
+claim("number of the 128 bfloat16 values from 1 to 2 that fall when "
       "multiplied by 0.999", (octave * 0.999 < octave).sum(), expected=0)
 
 # %% [markdown] trap="04.11" role="repair"
@@ -2298,8 +2304,8 @@ print(f"no loud start: {even:.2f} for {exact:.2f}   fused: {fused:.1f}   "
 # %% trap="04.11" role="more"
 claim("without a loud start: second moment in bfloat16 divided by second "
       "moment in float32", even / exact, above=1.5)
-claim("after a loud start: fused second moment in bfloat16 divided by the "
-      "one in float32", fused / full[-1].mean(), above=3)
+claim("after a loud start: fused bfloat16 second moment divided by the "
+      "float32 moment", fused / full[-1].mean(), above=3)
 claim("mean second moment with a second beta of 0.95 after a loud start "
       "(it should be 1)", quick, expected=1, within=0.1)
 
