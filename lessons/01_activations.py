@@ -37,17 +37,17 @@ begin(SEED, THREADS, DEVICE)
 # You have small images of handwritten zeros and ones, and you want a rule that tells them
 # apart. You could write such a rule by hand: a one has ink in the middle, and a zero does
 # not. But the next pair of digits needs a different rule, which you would have to invent
-# as well. A *perceptron* finds such a rule from examples. It is the smallest model that
-# learns, and everything else in this course is built from it.
+# as well. A *perceptron* finds such a rule from examples. The perceptron is the smallest
+# model that learns, and everything else in this course is built from it.
 #
 # Describe each image by two numbers: the average brightness of the eight middle pixels,
 # and the average brightness of all other pixels. Then each image is a point in the plane.
 #
 # PyTorch keeps numbers in a *tensor*, an array with a shape such as `(1300, 64)`: 1,300
 # rows of 64 numbers. `digits()` returns images and their *labels*, the digits that the
-# images show: 1,300 images to learn from, and 497 to test on. A condition in brackets
-# picks rows, so `x_train[y_train < 2]` holds the images labelled 0 or 1. `.view(-1, 8,
-# 8)` turns each row of 64 numbers back into 8 rows of 8 pixels.
+# images show. There are 1,300 images to learn from and 497 to test on. A condition in
+# brackets picks rows, so `x_train[y_train < 2]` holds the images labelled 0 or 1.
+# `.view(-1, 8, 8)` turns each row of 64 numbers back into 8 rows of 8 pixels.
 #
 # `middle` is a *mask*, a grid of True and False. (A tensor's `dtype` is the type of its
 # values, and `torch.bool` is the type of True and False.) The mask is True for the
@@ -67,8 +67,8 @@ points = torch.stack([images[:, middle].mean(1),
 print(f"{len(points)} images, {points.shape[1]} numbers each")
 
 # %% [markdown] role="concept"
-# A neuron has one *weight* for each input, and a *bias*. It multiplies each input by its
-# weight, then adds up the products and the bias:
+# A neuron has one *weight* for each input, and a *bias*. The neuron multiplies each input
+# by its weight, then adds up the products and the bias:
 #
 # $$z = w_1 x_1 + w_2 x_2 + b$$
 #
@@ -640,7 +640,7 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
 # ## What the activation buys
 #
 # Take points in a square, and label each point by whether its two coordinates have
-# different signs. This is XOR with many points, so no line separates the two labels.
+# different signs. This task is XOR with many points, so no line separates the two labels.
 # Train a three-layer network on these points: once without an activation, once with tanh,
 # and once with ReLU.
 
@@ -740,7 +740,7 @@ plot_lines(z.tolist(), slopes, xlabel="input z", ylabel="slope",
 # a loss that expects them, such as `cross_entropy`.
 #
 # ReLU's slope is undefined exactly at 0, where the function bends. PyTorch uses a slope
-# of 0 there. This rarely matters, because a weighted sum is hardly ever exactly 0.
+# of 0 there. The choice rarely matters, because a weighted sum is hardly ever exactly 0.
 
 # %% role="concept"
 at = torch.tensor([0.0, -0.5], requires_grad=True)
@@ -770,10 +770,10 @@ claim("fraction of zeros among ReLU's outputs for centred inputs",
 # %% [markdown] trap="01.4" role="situation" core=true fault="zeros are counted as dead ReLU units" symptom="dead ReLU: units output zero for every input and never recover"
 # ## Units that are off for every input
 #
-# A teammate wanted a layer with mostly zero outputs, and set its ReLU biases to $-5$. You
-# want to catch such accidents. A blog post tells you how: count each unit's zeros, and
-# raise an alarm if a unit returns zero for more than 20 % of the rows. First you try this
-# detector on a *healthy* layer of 64 units, fresh from its init.
+# A teammate wanted a ReLU layer whose outputs are mostly zero, and set its biases to
+# $-5$. You want to catch such accidents. A blog post tells you how: count each unit's
+# zeros, and raise an alarm if a unit returns zero for more than 20 % of the rows. First
+# you try this detector on a *healthy* layer of 64 units, fresh from its init.
 
 # %% trap="01.4" role="break"
 x_normal = torch.randn(2000, 10)
@@ -822,8 +822,8 @@ claim("number of units with a bias of -5 that are off for every row, out "
 # %% [markdown] trap="01.4" role="why"
 # Weights are negative as often as positive, so on centred inputs a fresh ReLU unit is, on
 # average, off for half of the rows. That is healthy. A *dead* unit is off for every row.
-# Its slope is zero everywhere, so its weights get no gradient. It recovers only if its
-# inputs change, or through momentum and weight decay, which need no gradient.
+# Its slope is zero everywhere, so its weights get no gradient. A dead unit recovers only
+# if its inputs change, or through momentum and weight decay, which need no gradient.
 
 # %% trap="01.4" role="why"
 zero_shares = {name: sorted((layer(x_normal) <= 0).float().mean(0).tolist())
@@ -1008,11 +1008,11 @@ claim("fraction of the digits that the trained network gets right",
 # %% [markdown] trap="01.4" role="folklore"
 # **Told:** A unit that returns zero for more than 20 % of the rows is in trouble.
 # **Measured:** This alarm flags over 60 of 64 healthy units on normal inputs and over 20
-# of 64 fresh units on the digits. It also flags over 10 of the 64 units of a trained
-# network that gets the digits right. **Told:** GELU units cannot die. **Measured:** In
-# float32, GELU's slope at $-10$ is exactly zero. **Told:** A large learning rate kills
-# units. **Measured:** It does. On the digits, SGD at a learning rate of 2 kills over 40
-# of 64 units, and none of them recovers in 300 steps at a rate of 0.1.
+# of 64 fresh units on the digits. The alarm also flags over 10 of the 64 units of a
+# trained network that gets the digits right. **Told:** GELU units cannot die.
+# **Measured:** In float32, GELU's slope at $-10$ is exactly zero. **Told:** A large
+# learning rate kills units. **Measured:** It does. On the digits, SGD at a learning rate
+# of 2 kills over 40 of 64 units, and none of them recovers in 300 steps at a rate of 0.1.
 
 # %% trap="01.4" role="exercise" points=3 difficulty=2 minutes=10
 def dead_units(h: torch.Tensor) -> int:
@@ -1318,7 +1318,7 @@ claim("sigmoids with large weights: first layer's gradient norm divided "
       "by the last layer's", loud[0] / loud[-1], above=0.25 ** 8)
 
 # %% [markdown] trap="01.3" role="more"
-# Do the stacks of tanh and sigmoid layers learn? With Adam at a learning rate of 0.003,
+# Do the tanh stack and the sigmoid stack learn? With Adam at a learning rate of 0.003,
 # the tanh stack with Xavier init learns the digits. The sigmoid stack with default
 # weights learns them neither at this rate nor at ten times this rate:
 

@@ -39,7 +39,7 @@ begin(SEED, THREADS, DEVICE)
 # grows a little? That number is the *slope* of the loss with respect to this weight, and
 # the slopes for all weights together are the *gradient*. The obvious way to find a slope
 # is to nudge the weight and compute the loss again. Take a model with one input, one
-# weight and one bias. It predicts $3 \cdot 2 + 0.5$, and the target is 10.
+# weight and one bias. The model predicts $3 \cdot 2 + 0.5$, and the target is 10.
 
 # %% role="concept"
 def loss_for(w):
@@ -51,9 +51,9 @@ slope = (loss_for(3 + nudge) - loss_for(3)) / nudge
 print(f"loss {loss_for(3)}, slope about {slope:.1f}")
 
 # %% [markdown] role="concept"
-# A larger weight makes the loss smaller. At first, the loss falls by about 14 for each
-# unit that you add to the weight. But the nudge gives only an approximate slope, and it
-# costs one forward pass for every weight.
+# Here a larger weight makes the loss smaller. At first, the loss falls by about 14 for
+# each unit that you add to the weight. But the nudge gives only an approximate slope, and
+# it costs one forward pass for every weight.
 #
 # The *chain rule* gives the exact answer for all weights at once. Split the computation
 # into small operations, $z = wx + b$, $e = z - y$ and $L = e^2$. Each operation has its
@@ -128,8 +128,8 @@ def walk(node, depth=0):
 walk(loss.grad_fn)
 
 # %% [markdown] role="concept"
-# `AccumulateGrad` is a leaf's node. It adds every gradient that it receives to the leaf's
-# `.grad`.
+# `AccumulateGrad` is a leaf's node. This node adds every gradient that it receives to the
+# leaf's `.grad`.
 #
 # ## Two uses, two gradients
 #
@@ -152,8 +152,8 @@ claim("gradient of a * a + 5 * a at a = 3 (3 + 3 from the square, 5 from "
 # two, and not for PyTorch's collection of functions.) One gradient comes back through
 # $F$. The other gradient comes back unchanged, however small the slopes inside $F$ are.
 # That is why networks with skip connections can be trained at depths where plain networks
-# usually cannot. *Further* measures this. A skip connection guarantees nothing, because
-# if $F(x) = -x$, the two gradients cancel.
+# usually cannot. The section *Further* measures this effect. A skip connection guarantees
+# nothing, because if $F(x) = -x$, the two gradients cancel.
 #
 # ## Backward through a layer
 #
@@ -285,8 +285,8 @@ claim("bytes in the Jacobian of one layer",
 # memory than the weights. Which values an operation keeps depends on its slope. A product
 # of two tensors that both need a gradient keeps both, because each factor is the slope
 # with respect to the other. `tanh` keeps its own result. A sum keeps nothing, because its
-# slopes are 1. In the next cell, `saved_bytes` asks autograd how many bytes it keeps for
-# vectors of 1,000 four-byte values.
+# slopes are 1. In the next cell, `saved_bytes` asks autograd how many bytes an operation
+# keeps for vectors of 1,000 four-byte values.
 
 # %% role="concept"
 def kept_by(operation, count=1):
@@ -1152,7 +1152,7 @@ claim("relative error with BatchNorm when each loss is weighted by its "
 
 # %% [markdown] trap="02.4" role="more"
 # In train mode, BatchNorm computes its statistics over 8 rows instead of 32, and no
-# scaling of the loss repairs that. And what if you forget to divide the losses by 4? Then
+# scaling of the loss repairs that. What if you forget to divide the losses by 4? Then
 # every gradient is four times as large, and at a learning rate of 0.15, SGD diverges.
 # Adam divides each gradient by the gradient's own running size, so without weight decay,
 # the factor cancels:
@@ -1188,8 +1188,8 @@ claim("final loss of SGD with four undivided parts", sgd_small, above=1000)
 
 # %% [markdown] trap="02.4" role="more"
 # You can check gradient accumulation with a test of a whole training loop. `same` runs
-# two functions, or two commands, that must compute the same thing. It compares the data,
-# the loss, the gradients and the updates, and raises an error that names the first
+# two functions, or two commands, that must compute the same thing. `same` compares the
+# data, the loss, the gradients and the updates, and raises an error that names the first
 # difference:
 #
 # ```python
@@ -1362,8 +1362,9 @@ claim("bytes that batches 2 to 4 add divided by bytes that batch 2 adds",
 
 # %% [markdown] trap="02.5" role="look"
 # The first column also counts the weights and the digits, which all graphs share. From
-# then on, every batch adds its own graph. None of the graphs is freed, because the sum of
-# the losses holds them all. Once you delete the sum, all the graphs are freed:
+# the second batch on, every batch adds only its own graph. None of the graphs is freed,
+# because the sum of the losses holds them all. Once you delete the sum, all the graphs
+# are freed:
 
 # %% trap="02.5" role="look"
 claim("bytes held after the sum is deleted", held_bytes(), expected=0)
@@ -1502,8 +1503,8 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
 # You write a small autograd engine of your own. Each value remembers its parents and its
 # slope with respect to each parent. The backward pass takes a node out of a queue, passes
 # the node's gradient on to its parents, and puts them into the queue. On a chain of
-# products and on `tanh`, the gradients are right, so you ship it. The first user computes
-# `a + tanh(a + b)`, with `a = w * x`.
+# products and on `tanh`, the gradients are right, so you ship the engine. The first user
+# computes `a + tanh(a + b)`, with `a = w * x`.
 
 # %% trap="02.6" role="break"
 class Value:
@@ -1672,8 +1673,9 @@ claim("does the patient engine survive a chain of 5000 nodes", deep_enough,
 # limits the number of nested calls. PyTorch's engine does not recurse. Instead, it first
 # **counts** how often each node is used, and a node is ready once it has received one
 # gradient for each use. Your engine will also count uses. You could also follow every
-# *path* instead of visiting every node once. That gives the right result, but takes too
-# long. In the ladder below, each value that is used twice doubles the number of paths:
+# *path* instead of visiting every node once. Following every path gives the right result,
+# but takes too long. In the ladder below, each value that is used twice doubles the
+# number of paths:
 
 # %% trap="02.6" role="more"
 def paths(node):
@@ -2009,10 +2011,11 @@ claim("largest gap between the mean of the examples' gradients and the "
       "batch gradient", largest_gap(mean, slopes), below=1e-4)
 
 # %% [markdown] role="concept"
-# `jit` runs your Python code once for every shape, dtype and structure of the inputs. In
-# that run, placeholders take the place of values, and `jit` compiles the operations of
-# the run. A side effect, such as the `append` above, happens during that run and not in
-# later calls. Remember this when you print or count something inside a compiled function.
+# `jit` runs your Python code once for every new combination of the inputs' shapes, dtypes
+# and structure. In that run, placeholders take the place of values, and `jit` compiles
+# the operations of the run. A side effect, such as the `append` above, happens during
+# that run and not in later calls. Remember this when you print or count something inside
+# a compiled function.
 
 # %% role="concept"
 compiled = jax.jit(jax.grad(jax_loss))
@@ -2230,11 +2233,12 @@ answers
 # products take 87 % of the forward pass and 83 % of the backward pass. ReLU, its backward
 # pass, and the sums for the biases take the rest.
 #
-# **On the H100 of the record**, the large stack behaves as the counts predict. It needs
-# the predicted amount of memory, and its backward pass takes about as long as two forward
-# passes. In the two small stacks, launching the kernels takes most of the time. The wider
-# of the two needs 256 times as many FLOPs as the other, but its forward pass takes only
-# an eighth more time. In both, the backward pass takes longer than four forward passes.
+# **On the H100 of the record**, the large stack behaves as the counts predict. This stack
+# needs the predicted amount of memory, and its backward pass takes about as long as two
+# forward passes. In the two small stacks, launching the kernels takes most of the time.
+# The wider of the two needs 256 times as many FLOPs as the other, but its forward pass
+# takes only an eighth more time. In both, the backward pass takes longer than four
+# forward passes.
 #
 # From the bytes that the update moves, we predicted the update's time as a fraction of
 # the backward pass. The measured fraction is nearly three times as large, and the trace

@@ -130,7 +130,7 @@ claim("largest gap between the loss in one step and PyTorch's loss",
 # With more than two classes, the model outputs one logit per class. The *softmax* turns
 # the logits into probabilities, $p_k = e^{z_k} / \sum_j e^{z_j}$, which are positive and
 # add up to 1. The likelihood of a row is the probability of its true class, $p_y$, so the
-# loss is $-\log p_y$. Again, you can simplify the loss on paper:
+# loss is $-\log p_y$. As with two classes, you can simplify the loss on paper:
 #
 # $$L = \log \sum_k e^{z_k} - z_y, \qquad
 #   \frac{\partial L}{\partial z_k} = p_k - [k = y]$$
@@ -1070,8 +1070,9 @@ claim("return value of clip_grad_norm_ divided by the norm before clipping",
 # %% [markdown] trap="03.3" role="more"
 # Clipping by the norm does not repair a gradient that is already infinite. The clipping
 # factor is 1 divided by infinity, which is zero. Infinity times zero is NaN, and all
-# other entries become zero. `clip_grad_value_` limits every entry separately. An infinite
-# entry then has the size of the limit, which says nothing about its true size.
+# other entries become zero. By contrast, `clip_grad_value_` limits every entry
+# separately. An infinite entry then has the size of the limit, which says nothing about
+# its true size.
 
 # %% trap="03.3" role="more"
 weight = nn.Parameter(torch.ones(3))
@@ -1566,10 +1567,11 @@ plot_bars(asked, xlabel="probability asked for where 0.2 is true",
 
 # %% [markdown] role="concept"
 # A proper loss asks for the truth *on the training rows*. If you train on few rows for a
-# long time, the model can become confident where it is wrong. Here are 500 digits, buried
-# in so much noise that no model can be sure. The *calibration gap* is the difference
-# between the model's confidence and its accuracy, averaged over ten equal groups of rows,
-# sorted by confidence. (It is also called the expected calibration error, ECE.)
+# long time, the model can become confident where it is wrong. The next cells train on 500
+# digits, buried in so much noise that no model can be sure. The *calibration gap* is the
+# difference between the model's confidence and its accuracy, averaged over ten equal
+# groups of rows, sorted by confidence. (It is also called the expected calibration error,
+# ECE.)
 
 # %% role="concept"
 def noisy(x):
@@ -1601,8 +1603,8 @@ for steps in (60, 1000):
 # %% [markdown] role="concept"
 # To repair the overconfidence, divide the logits by a single positive number, the
 # *temperature*, and choose the temperature on rows that were not used in training. This
-# is called temperature scaling. The largest logit stays the largest, so no answer
-# changes.
+# method is called *temperature scaling*. The largest logit stays the largest, so no
+# answer changes.
 
 # %% role="concept"
 temperatures = torch.logspace(-1, 1.3, 100)
@@ -1750,7 +1752,8 @@ claim("nearest-neighbour accuracy of the worse of the two embeddings",
 # %% [markdown] role="quiz"
 # **3. You use focal loss with alpha = 0.25 on a task with 1 % positives. How much does one positive count, compared with an equally hard negative?**
 #
-# - [ ] Four times as much :: 0.25 multiplies the loss of the positives. It does not divide it.
+# - [ ] Four times as much :: The factor 0.25 multiplies the loss of the positives and
+#   does not divide it.
 # - [ ] The same :: Only alpha = 0.5 gives both the same weight.
 # - [x] A third as much :: Positives count 0.25 and negatives 0.75. The value was chosen together with gamma, which had already reduced the loss of the many easy negatives.
 
@@ -1787,10 +1790,10 @@ claim("nearest-neighbour accuracy of the worse of the two embeddings",
 #
 # `by_hand` computes the stable formula, one operation after the other. `F.cross_entropy`
 # consists of two operations: a fused log-softmax, and an indexing step that picks the
-# right class. You do not need all rows at once, either. `chunked` cuts the tokens into
-# chunks. With `checkpoint`, each chunk computes its logits a second time in the backward
-# pass, so that only one chunk's logits exist at a time. Kernels that fuse the matrix
-# product with the loss go further in the same direction.
+# right class. Nor do you need all rows at once. `chunked` cuts the tokens into chunks.
+# With `checkpoint`, each chunk computes its logits a second time in the backward pass, so
+# that only one chunk's logits exist at a time. Kernels that fuse the matrix product with
+# the loss go further in the same direction.
 
 # %% role="gpu"
 from torch.utils.checkpoint import checkpoint
@@ -1939,9 +1942,9 @@ answers
 # Chunks are not free. Sixteen chunks take more than a quarter longer than one chunk, for
 # the same FLOPs (in this code, a single chunk also computes its logits twice). The bytes
 # suggest a reason. Each chunk produces a gradient for the whole head, 1.05 GB, and adding
-# 15 of these gradients to the first one moves 47 GB. This takes at least 14 of the 20 ms
-# by which sixteen chunks are slower than one. Compared with one chunk, four chunks need a
-# third of the memory and 5 % more time.
+# 15 of these gradients to the first one moves 47 GB. These additions take at least 14 of
+# the 20 ms by which sixteen chunks are slower than one. Compared with one chunk, four
+# chunks need a third of the memory and 5 % more time.
 #
 # **Keep:** With a large vocabulary, count the copies of the logits before you count
 # anything else. Use the fused loss instead of a logarithm of a softmax, and cut the

@@ -93,9 +93,9 @@ claim("loss after 30 steps with a momentum of 0.5 divided by plain SGD's "
       below=0.01)
 
 # %% [markdown] role="concept"
-# The one new line is `b = momentum * b + gradient`. It makes the step follow a sum of all
-# gradients so far, in which older gradients count less. See how large the sum becomes for
-# a gradient that keeps its sign, and for a gradient that alternates:
+# The one new line is `b = momentum * b + gradient`. This line makes the step follow a sum
+# of all gradients so far, in which older gradients count less. See how large the sum
+# becomes for a gradient that keeps its sign, and for a gradient that alternates:
 
 # %% role="concept"
 def remembered(gradients, momentum=0.9):
@@ -645,8 +645,8 @@ claim("accuracy with SGD and momentum at a learning rate of 0.3",
 # **Told:** Adam crawls at a learning rate of 0.01, and SGD may diverge at 0.001.
 # **Measured:** For this classifier, the reverse is true. Adam at 0.01 is one of the good
 # runs, SGD at 0.001 crawls, and Adam at 0.3 breaks. Another web page says that Adam at
-# 0.01 "diverges at once". With a large pre-trained model, it may indeed diverge. A good
-# rate is good only for one optimizer and one model.
+# 0.01 "diverges at once". With a large pre-trained model, Adam at 0.01 may indeed
+# diverge. A good rate is good only for one optimizer and one model.
 
 # %% trap="04.2" role="exercise" points=3 difficulty=3 minutes=15
 def step_size(opt: torch.optim.Optimizer) -> float:
@@ -731,8 +731,8 @@ claim("training loss with Adam at a learning rate of 0.001 after 1,000 "
       adam_loss, above=1)
 
 # %% [markdown] role="concept"
-# Adam was held back because it cannot get far in 1,000 steps at this rate. And decay
-# makes the training loss higher, not lower:
+# Adam was held back because it cannot get far in 1,000 steps at this rate. Decay makes
+# the training loss higher, not lower:
 
 # %% role="concept"
 claim("largest distance that Adam moved a weight in 1,000 steps",
@@ -883,12 +883,12 @@ claim("step at which one-cycle peaks, counted from 0, in a run of 100 "
 # *Warm-up and cosine* is the usual choice for transformers. With *warm-up, level, fall*
 # you need not know the length of the run in advance, because you can start the fall at
 # any time. Libraries build such schedules from a name. In Hugging Face, the call is
-# `get_scheduler("cosine", opt, num_warmup_steps=…, num_training_steps=…)`. It returns one
-# of torch's schedulers, whose `step()` you call after each optimizer step. Hugging Face's
-# `Trainer` creates and steps the scheduler for you. The argument `num_training_steps` is
-# the length of the whole run in optimizer steps. If you pass the number of batches and
-# accumulate gradients over four batches, the run ends when the schedule is only a quarter
-# done.
+# `get_scheduler("cosine", opt, num_warmup_steps=…, num_training_steps=…)`. This call
+# returns one of torch's schedulers, whose `step()` you call after each optimizer step.
+# Hugging Face's `Trainer` creates and steps the scheduler for you. The argument
+# `num_training_steps` is the length of the whole run in optimizer steps. If you pass the
+# number of batches and accumulate gradients over four batches, the run ends when the
+# schedule is only a quarter done.
 #
 # *One-cycle* is one climb and one fall over the whole run, and the momentum is low where
 # the rate is high. Its author reports *super-convergence*: with a very high peak, some
@@ -1184,11 +1184,11 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
 # 3. Within an update, step the optimizer first and the schedule second. `T_max` is the total number of updates over all epochs.
 
 # %% [markdown] trap="04.3" role="keep"
-# **Keep:** A scheduler counts calls to its `step()`. Write its arguments in the unit in
-# which you call it, and call it after `opt.step()`. **In your own code:** Before a long
-# run, loop over all steps without data and plot the rate. Also call `opt.step()` in that
-# loop, because most schedulers print a warning if you do not. **Source:** PyTorch
-# documentation, ["How to adjust learning
+# **Keep:** A scheduler counts calls to its `step()`. Give its arguments in the unit of
+# these calls, batches or epochs, and call it after `opt.step()`. **In your own code:**
+# Before a long run, loop over all steps without data and plot the rate. Also call
+# `opt.step()` in that loop, because most schedulers print a warning if you do not.
+# **Source:** PyTorch documentation, ["How to adjust learning
 # rate"](https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate).
 
 # %% [markdown] trap="04.4" role="situation" fault="AdamW decays by 0.01 when no weight_decay is given" symptom="AdamW differs from Adam although no weight decay was set"
@@ -1794,7 +1794,7 @@ claim("longest step of plain SGD, Adagrad and RMSprop at a zero gradient",
                        torch.optim.RMSprop))), expected=0)
 
 # %% [markdown] trap="04.7" role="more"
-# And what does `zero_grad()` do if you pass nothing?
+# What does `zero_grad()` do if you pass no argument?
 
 # %% trap="04.7" role="more"
 w = nn.Parameter(torch.ones(1))
@@ -1888,7 +1888,7 @@ claim("length of the 12th step without correction, in learning rates",
       bare[11], expected=6.57, within=0.01)
 
 # %% [markdown] trap="04.8" role="look"
-# The twelfth step is the longest. A hundred steps in, the effect is still there:
+# The twelfth step is the longest. After a hundred steps, the effect is still there:
 
 # %% trap="04.8" role="look"
 claim("length of the 100th step without correction, in learning rates",
@@ -2501,8 +2501,8 @@ claim("on noise: distance between the two steps divided by the norm of one "
       "rank's step", (four - one).norm() / one.norm(), above=0.5)
 
 # %% [markdown] trap="04.10" role="more"
-# And here is a stack of three matrices, in which one gradient is ten times as large as
-# the other two:
+# Here is a stack of three matrices, in which one gradient is ten times as large as the
+# other two:
 
 # %% trap="04.10" role="more"
 stack = torch.randn(192, 64)
@@ -2711,8 +2711,8 @@ claim("Muon's loss at a learning rate of 0.02 divided by Muon's loss at "
       bolder / by_muon, below=0.8)
 
 # %% [markdown] role="concept"
-# In these 60 steps, the default rate is far too low, and a rate twenty times as high is
-# not. Again, a rate that suits one rule does not suit another. **Source:** PyTorch
+# In these 60 steps, Muon's default rate is far too low, and a rate twenty times as high
+# is not. Again, a rate that suits one rule does not suit another. **Source:** PyTorch
 # documentation of
 # [`Muon`](https://docs.pytorch.org/docs/stable/generated/torch.optim.Muon.html).
 
@@ -2922,7 +2922,8 @@ answers
 #   is, not by its name.
 # - A warm-up makes a high peak safe at the start, and a falling rate reduces the noise at
 #   the end. A lower peak may need no warm-up.
-# - A scheduler counts its calls to `step()`, so write its arguments in that unit.
+# - A scheduler counts the calls to its `step()`, so give its arguments in the unit of
+#   these calls, batches or epochs.
 # - AdamW uses a weight decay of 0.01 unless you say otherwise. Decoupled decay shrinks
 #   the weight itself.
 # - Run a range test before you choose a rate, and stay well below the rate at the lowest
