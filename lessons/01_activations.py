@@ -877,7 +877,7 @@ from dlsys_helpers.explorers.activations import activations
 
 activations
 
-# %% [markdown] trap="01.4" role="more" topics="leaky layers are nearly linear · GELU, tanh and NaN · what a large rate does · the alarm on digits"
+# %% [markdown] trap="01.4" role="more" topics="leaky layers are nearly linear · GELU, tanh and NaN · what a large learning rate does · the alarm on digits"
 # The sunk layer is the first layer of its network, so training does not change its
 # inputs. Without weight decay, and once the optimizer's momentum has died away, a first
 # layer's dead units stay as they are.
@@ -1260,7 +1260,7 @@ claim("accuracy with eight default ReLU layers and SGD at a learning rate "
 
 # %% [markdown] trap="01.3" role="why"
 # Every layer multiplies the gradient by its slope **and** by its weights. A unit adds up
-# $n$ independent products of an input and a weight. Their variances add up, too, so to
+# $n$ independent products of an input and a weight. Their variances also add up, so to
 # keep a signal at the same size, the weights need a variance of about $1 / n$ (*Xavier*
 # init, for tanh). Before a ReLU, they need $2 / n$ (*He* init), because ReLU sets half of
 # the values to zero. The default weights of `nn.Linear` have a variance of only $1 /
@@ -1298,7 +1298,7 @@ print(f"test digits right with eight layers of ReLU and He: {share_he:.2f}")
 # %% trap="01.3" role="repair"
 claim("accuracy with the same ReLU layers and He init", share_he, above=0.5)
 
-# %% [markdown] trap="01.3" role="more" topics="what the quarter bounds · sigmoids at ten times the rate · tanh with Xavier"
+# %% [markdown] trap="01.3" role="more" topics="what a slope of a quarter does not bound · sigmoids at ten times the learning rate · tanh with Xavier"
 # With He and with Xavier init, the first layer's gradient norm is of the same order of
 # magnitude as the last layer's. (For a square layer, Xavier's rule, $2 / (\text{fan-in} +
 # \text{fan-out})$, is the same as $1 / n$. The *fan-out* is the number of outputs.) If

@@ -724,7 +724,7 @@ as_scalar = gradient((counts * losses_by_row()).sum() / counts.sum())
 claim("largest gap between the gradients from the vector and from the "
       "weighted mean", (as_vector - as_scalar).abs().max(), below=1e-6)
 
-# %% [markdown] trap="02.2" role="more" topics="a rate of 0.5 that acts like 32 · torch's class weights"
+# %% [markdown] trap="02.2" role="more" topics="a learning rate of 0.5 that acts like 32 · torch's class weights"
 # Check the height of the bar for the mean, and the learning rate at which the mean loss
 # leads to the same steps as the vector of ones:
 
@@ -1785,8 +1785,8 @@ claim("bytes held after a pass that does not retain the graph",
 #
 # The first example shows what `detach` is for. Rounding has a slope of zero almost
 # everywhere, so nothing can learn through it. Write $x + (\mathrm{round}(x) - x)$
-# instead, and detach the bracket. Then the value is rounded, but the slope is 1, as for
-# $x$ itself. This trick is called a *straight-through estimator*.
+# instead, and detach the bracket. Then the value is rounded, but the slope is 1, the same
+# as for $x$ itself. This trick is called a *straight-through estimator*.
 
 # %% role="concept"
 x = torch.tensor([0.4, 1.7], requires_grad=True)

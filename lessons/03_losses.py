@@ -311,7 +311,7 @@ print(f"SGD {sgd[0]:.2f}, twice at 1.0 {bold_twice[0]:.2f}   "
 claim("accuracy with one softmax and SGD at a learning rate of 0.1", sgd[0],
       above=0.88)
 
-# %% [markdown] trap="03.1" role="more" topics="the two ends in numbers · Adam and a larger rate · the first gradient"
+# %% [markdown] trap="03.1" role="more" topics="the two ends in numbers · Adam and a larger learning rate · the first gradient"
 # These claims put bounds on the losses at both ends of the curve, and on the accuracies
 # with the fault:
 

@@ -1629,7 +1629,7 @@ arrives = cut.index(0.1, 100)
 claim("scaled schedule's fraction of the peak at the step where max() "
       "reaches the floor", smooth[arrives], expected=0.19, within=0.002)
 
-# %% [markdown] trap="04.6" role="more" topics="both ends"
+# %% [markdown] trap="04.6" role="more" topics="both ends of the schedule"
 # The repaired schedule begins and ends where it should:
 
 # %% trap="04.6" role="more"
@@ -1929,7 +1929,7 @@ plot_lines(range(1, 2001), {"without": bare, "corrected": whole},
                "close to 1 by step 2000. With correction, it is 1 "
                "throughout.")
 
-# %% [markdown] trap="04.8" role="more" topics="more of the curve · other betas: too short"
+# %% [markdown] trap="04.8" role="more" topics="more of the curve · other betas and too short a step"
 # The steps start at more than 3 learning rates, and at step 2,000 they are still 7.5 %
 # too long:
 
@@ -2090,7 +2090,7 @@ print(f"correlation {rho:.3f}, so {share:.3f} of the signs flip")
 claim("fraction of steps in opposite directions that theory predicts",
       share, expected=0.279, within=0.001)
 
-# %% [markdown] trap="04.9" role="more" topics="where a signal hides the fault · a lower rate needs a higher decay"
+# %% [markdown] trap="04.9" role="more" topics="where a signal hides the fault · a lower learning rate needs a higher decay"
 # If the gradient contains a signal as large as its noise, the two versions almost always
 # agree:
 
@@ -2482,7 +2482,7 @@ claim("largest difference between four ranks' step after gathering and "
 # stack as one matrix, the part with the largest gradient gets most of the step. Cut the
 # stack into its matrices first.
 
-# %% [markdown] trap="04.10" role="more" topics="a smaller rate · a gradient without strong directions · a stack of three · what the loss says · sharded tensors of torch"
+# %% [markdown] trap="04.10" role="more" topics="a smaller learning rate · a gradient without strong directions · a stack of three · what the loss says · sharded tensors of torch"
 # Divided by the root of four, the four ranks' step has about the right norm but is still
 # far from the right step. A matrix of noise has no strong directions. It has 256
 # directions of similar size, and each of four ranks finds 64 directions of its own, so
@@ -2620,8 +2620,8 @@ def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
 # is meant for a network's hidden matrices. `torch.optim.Muon` refuses every parameter
 # that is not a matrix: biases, gains, convolution kernels. An embedding or an output
 # layer is a matrix, so Muon accepts it without a warning. The documentation recommends
-# AdamW for embeddings and output layers, as for vectors. You have to sort the parameters
-# yourself, as in trap 04.1.
+# AdamW for vectors, and also for embeddings and output layers. You have to sort the
+# parameters yourself, as in trap 04.1.
 
 # %% role="concept"
 def muon_takes(*shape):
