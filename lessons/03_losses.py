@@ -1752,8 +1752,7 @@ claim("nearest-neighbour accuracy of the worse of the two embeddings",
 # %% [markdown] role="quiz"
 # **3. You use focal loss with alpha = 0.25 on a task with 1 % positives. How much does one positive count, compared with an equally hard negative?**
 #
-# - [ ] Four times as much :: The factor 0.25 multiplies the loss of the positives and
-#   does not divide it.
+# - [ ] Four times as much :: The factor 0.25 multiplies the loss of the positives and does not divide it.
 # - [ ] The same :: Only alpha = 0.5 gives both the same weight.
 # - [x] A third as much :: Positives count 0.25 and negatives 0.75. The value was chosen together with gamma, which had already reduced the loss of the many easy negatives.
 

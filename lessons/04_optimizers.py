@@ -592,8 +592,8 @@ claim("Adam's mean first step divided by SGD's, both at a learning rate of "
 plot_bars({"Adam": by_adam, "SGD + momentum": by_sgd}, log=True,
           xlabel="mean first step at a rate of 0.01",
           title="At one rate, Adam's step is hundreds of times as long",
-          alt="Two bars on a log scale. Adam's first step is about 0.8 "
-              "of the rate. SGD's first step is hundreds of times "
+          alt="Two bars on a log scale. Adam's first step is about 0.8 of "
+              "the learning rate. SGD's first step is hundreds of times "
               "shorter.")
 
 # %% [markdown] trap="04.2" role="look"
@@ -864,12 +864,12 @@ axes[0].set_ylabel("learning rate")
 figure.suptitle("Five schedules: where they climb, stay and fall", x=0.01,
                 ha="left", fontsize=11, fontweight="bold",
                 color=axes[0].title.get_color())
-show(figure, "Five small plots of the rate over 100 steps. The constant "
-             "schedule is level. The steps schedule falls in three jumps. "
-             "Warm-up with cosine climbs for ten steps and falls in a "
-             "smooth curve to zero. Warm-up, level, fall stays at the peak "
-             "and falls in the last fifth. One-cycle climbs for thirty "
-             "steps and falls to zero.")
+show(figure, "Five small plots of the learning rate over 100 steps. The "
+             "constant schedule is level. The steps schedule falls in "
+             "three jumps. Warm-up with cosine climbs for ten steps and "
+             "falls in a smooth curve to zero. Warm-up, level, fall stays "
+             "at the peak and falls in the last fifth. One-cycle climbs "
+             "for thirty steps and falls to zero.")
 
 # %% role="concept"
 claim("largest difference between the peaks of the five schedules",
@@ -918,7 +918,8 @@ claim("first momentum under one-cycle, although the optimizer was given "
       "0.9", momenta[0], expected=0.95, within=1e-9)
 
 # %% [markdown] role="concept"
-# The rate rises for nearly a third of the run and ends almost at zero:
+# Under one-cycle, the learning rate rises for nearly a third of the run and ends almost
+# at zero:
 
 # %% role="concept"
 claim("step at which one-cycle peaks, counted from 0 (30 % of 500 steps)",
@@ -1045,14 +1046,14 @@ plot_lines(range(1, 61), {"called per batch": used[:60],
                           "called per epoch": rates_of(cosine, 60, 100)},
            xlabel="batch", ylabel="learning rate",
            title="Past its end, the cosine climbs again",
-           alt="The rate over the first 60 batches. Called per batch, it "
-               "swings between 0.1 and zero three times. Called per epoch, "
-               "it is still at 0.1.")
+           alt="The learning rate over the first 60 batches. Called per "
+               "batch, it swings between 0.1 and zero three times. Called "
+               "per epoch, it is still at 0.1.")
 
 # %% [markdown] trap="04.3" role="look"
-# The cosine does not stop at zero but climbs back to the full rate. The reverse mistake
-# is just as silent. Here a one-cycle schedule with `total_steps=1000` is called only once
-# per epoch:
+# The cosine does not stop at zero but climbs back to the full learning rate. The reverse
+# mistake is just as silent. Here a one-cycle schedule with `total_steps=1000` is called
+# only once per epoch:
 
 # %% trap="04.3" role="look"
 def cycle(opt):
@@ -1101,9 +1102,9 @@ claim("highest learning rate with one-cycle if step() is called per batch",
 plot_lines(range(1, 1001), {"per batch": fed, "per epoch": starved},
            xlabel="batch", ylabel="learning rate",
            title="Called once per epoch, one-cycle never starts",
-           alt="The rate at each batch. Called per batch, it climbs to 0.1 "
-               "at batch 300 and falls to zero. Called per epoch, it stays "
-               "near 0.004.")
+           alt="The learning rate at each batch. Called per batch, it "
+               "climbs to 0.1 at batch 300 and falls to zero. Called per "
+               "epoch, it stays near 0.004.")
 
 # %% [markdown] trap="04.3" role="repair"
 # In the explorer below, "its numbers count" sets the unit of the schedule's arguments,
@@ -1394,9 +1395,9 @@ plot_columns({"rate 0.0001": low[0], "rate 3": high[0]},
                  "dashed line for guessing.")
 
 # %% [markdown] trap="04.5" role="why"
-# At a rate of 0.0001, the weights have hardly moved. At a rate of 3, the first steps
-# moved the weights so far that the hidden units return 0 for every digit. Only the last
-# layer's biases still learn, and the best that they can do is guess:
+# At a learning rate of 0.0001, the weights have hardly moved. At a rate of 3, the first
+# steps moved the weights so far that the hidden units return 0 for every digit. Only the
+# last layer's biases still learn, and the best that they can do is guess:
 
 # %% trap="04.5" role="why"
 def silent(model):
@@ -1674,7 +1675,7 @@ def warmup_cosine(step: int, warm: int, total: int, peak: float,
 # %% [markdown] trap="04.6" role="keep"
 # **Keep:** Put a schedule's floor inside the cosine formula, not in a `max` around it.
 # Start a warm-up at `1 / warm` of the peak, not at 0. **In your own code:** Assert the
-# rate at four steps: the first, the end of the warm-up, the middle and the last.
+# learning rate at four steps: the first, the end of the warm-up, the middle and the last.
 # **Source:** Loshchilov & Hutter 2017, ["SGDR"](https://arxiv.org/abs/1608.03983),
 # equation 5, for a floor inside the formula.
 
@@ -1924,10 +1925,10 @@ claim("largest gap between the length of a corrected step and one "
 plot_lines(range(1, 2001), {"without": bare, "corrected": whole},
            xlabel="step", ylabel="step size / rate", logx=True,
            title="Without correction, Adam's first steps are too long",
-           alt="Step size in rates at each step. Without correction, it "
-               "starts at 3, peaks near 6.6 at step 12 and comes down "
-               "close to 1 by step 2000. With correction, it is 1 "
-               "throughout.")
+           alt="Step size in learning rates at each step. Without "
+               "correction, it starts at 3, peaks near 6.6 at step 12 and "
+               "comes down close to 1 by step 2000. With correction, it is "
+               "1 throughout.")
 
 # %% [markdown] trap="04.8" role="more" topics="more of the curve · other betas and too short a step"
 # The steps start at more than 3 learning rates, and at step 2,000 they are still 7.5 %
@@ -2665,8 +2666,8 @@ rms = {"AdamW": first_rms(torch.optim.AdamW),
 # %% role="concept"
 plot_bars(rms, xlabel="root mean square of the first step, in rates",
           title="One rate, three steps: Muon's default is the shortest",
-          alt="Three bars. AdamW's first step is one rate. Muon's first "
-              "step is about a fifth of a rate with match_rms_adamw, and "
+          alt="Three bars. AdamW's first step is one learning rate long. "
+              "Muon's is about a fifth of that with match_rms_adamw, and "
               "about a twentieth with the original adjustment.")
 
 # %% role="concept"
@@ -2676,7 +2677,7 @@ claim("root mean square of Muon's first step with 'match_rms_adamw', in "
       "learning rates", rms["match_rms_adamw"], expected=0.18, within=0.02)
 
 # %% [markdown] role="concept"
-# So AdamW's rate is too low for Muon's default step. Here Muon trains the hidden
+# So AdamW's learning rate is too low for Muon's default step. Here Muon trains the hidden
 # matrices of a deeper classifier, and AdamW trains the rest:
 
 # %% role="concept"
@@ -2731,7 +2732,7 @@ claim("Muon's loss at a learning rate of 0.02 divided by Muon's loss at "
 # %% [markdown] role="quiz"
 # **2. You use `CosineAnnealingLR(opt, T_max=10)` in a run of 10 epochs. When do you call `step()`?**
 #
-# - [ ] after every batch :: Then the rate swings down and up again every 20 batches.
+# - [ ] after every batch :: Then the learning rate swings down and up again every 20 batches.
 # - [x] after every epoch :: `T_max` counts calls, so 10 means ten epochs only if you call `step()` once per epoch.
 # - [ ] whenever you like, because the scheduler knows the loader :: A scheduler counts its own calls and knows nothing else.
 
@@ -2743,7 +2744,7 @@ claim("Muon's loss at a learning rate of 0.02 divided by Muon's loss at "
 # - [x] `AdamW(params, lr=1e-3, weight_decay=0)` :: Then AdamW is Adam, bit for bit.
 
 # %% [markdown] role="quiz"
-# **4. Your range test, with a momentum of 0.9, has its lowest loss at a rate of 0.5. At which rate do you start your first full run?**
+# **4. Your range test, with a momentum of 0.9, has its lowest loss at a learning rate of 0.5. At which rate do you start your first full run?**
 #
 # - [x] about 0.05 :: A tenth leaves a margin. A schedule may bring the rate down from there.
 # - [ ] 0.5, because the loss was lowest there :: The smaller rates had already brought the loss down. At 0.5 you are close to the edge.
@@ -2926,8 +2927,8 @@ answers
 #   these calls, batches or epochs.
 # - AdamW uses a weight decay of 0.01 unless you say otherwise. Decoupled decay shrinks
 #   the weight itself.
-# - Run a range test before you choose a rate, and stay well below the rate at the lowest
-#   loss. With momentum, use a tenth of that rate.
+# - Run a range test before you choose a learning rate, and stay well below the rate at
+#   the lowest loss. With momentum, use a tenth of that rate.
 # - Put a schedule's floor inside the cosine formula, and do not start the warm-up at
 #   zero.
 # - With momentum, a weight still moves when its gradient is zero. If the gradient is
