@@ -1373,7 +1373,8 @@ claim("bytes held after the sum is deleted", held_bytes(), expected=0)
 # With `.item()`, no graph outlives its batch:
 
 # %% trap="02.5" role="look"
-claim("most bytes held after any batch, with item()", max(left), expected=0)
+claim("largest number of bytes held after any batch, with item()",
+      max(left), expected=0)
 
 # %% [markdown] trap="02.5" role="why"
 # `total` is a tensor with a graph, and its graph contains the graph of every batch.

@@ -606,7 +606,8 @@ for loss in (one_hot_mse, F.cross_entropy):
 print({name: round(value, 2) for name, value in score.items()})
 
 # %% trap="03.2" role="repair"
-claim("accuracy with cross-entropy", score["cross_entropy"], above=0.93)
+claim("accuracy with one output per class and cross-entropy",
+      score["cross_entropy"], above=0.93)
 
 # %% [markdown] trap="03.2" role="more" topics="the table in numbers · squared error on one-hot labels · squared error after a softmax"
 # Squared error itself is not the problem. With one-hot labels, which are 1 for the right
@@ -1189,7 +1190,8 @@ print(f"first {norms[0]:.0e}, last {norms[-1]:.0e}")
 measured("03.4", norms[0] / norms[-1], right=(0.9, 2.7))
 
 # %% trap="03.4" role="look"
-claim("first layer's gradient norm divided by the last layer's",
+claim("small weights: first layer's gradient norm divided by the last "
+      "layer's",
       norms[0] / norms[-1],
       above=0.01, below=100)
 
@@ -1458,7 +1460,8 @@ print({name: f"{share:.2f}" for name, share in recall.items()})
 # %% role="concept"
 claim("recall with the plain loss and a threshold of one half",
       recall["plain"], below=0.2)
-claim("recall with pos_weight", recall["pos_weight"], above=0.7)
+claim("recall with pos_weight and a threshold of one half",
+      recall["pos_weight"], above=0.7)
 
 # %% [markdown] role="concept"
 # Only the loss has changed, but at a threshold of one half, the model with `pos_weight`

@@ -1301,9 +1301,9 @@ claim("fraction that Adam leaves of a weight with small gradients", small,
 # Here are the two defaults and the values of the other bars:
 
 # %% trap="04.4" role="more"
-claim("default decay of AdamW",
+claim("default weight decay of AdamW",
       unasked.defaults["weight_decay"], expected=0.01)
-claim("default decay of Adam", torch.optim.Adam(
+claim("default weight decay of Adam", torch.optim.Adam(
     [nn.Parameter(torch.ones(1))]).defaults["weight_decay"], expected=0)
 claim("fraction that Adam leaves of a weight with large gradients", large,
       above=0.9)
