@@ -37,17 +37,17 @@ begin(SEED, THREADS, DEVICE)
 # You have small images of handwritten zeros and ones, and you want a rule that tells them
 # apart. You could write such a rule by hand: a one has ink in the middle, and a zero does
 # not. But the next pair of digits needs a different rule, which you would have to invent
-# as well. A *perceptron* finds such a rule from examples. It is the smallest model that
-# learns, and everything else in this course is built from it.
+# as well. A *perceptron* finds such a rule from examples. The perceptron is the smallest
+# model that learns, and everything else in this course is built from it.
 #
 # Describe each image by two numbers: the average brightness of the eight middle pixels,
 # and the average brightness of all other pixels. Then each image is a point in the plane.
 #
 # PyTorch keeps numbers in a *tensor*, an array with a shape such as `(1300, 64)`: 1,300
 # rows of 64 numbers. `digits()` returns images and their *labels*, the digits that the
-# images show: 1,300 images to learn from, and 497 to test on. A condition in brackets
-# picks rows, so `x_train[y_train < 2]` holds the images labelled 0 or 1. `.view(-1, 8,
-# 8)` turns each row of 64 numbers back into 8 rows of 8 pixels.
+# images show. There are 1,300 images to learn from and 497 to test on. A condition in
+# brackets picks rows, so `x_train[y_train < 2]` holds the images labelled 0 or 1.
+# `.view(-1, 8, 8)` turns each row of 64 numbers back into 8 rows of 8 pixels.
 #
 # `middle` is a *mask*, a grid of True and False. (A tensor's `dtype` is the type of its
 # values, and `torch.bool` is the type of True and False.) The mask is True for the
@@ -67,8 +67,8 @@ points = torch.stack([images[:, middle].mean(1),
 print(f"{len(points)} images, {points.shape[1]} numbers each")
 
 # %% [markdown] role="concept"
-# A neuron has one *weight* for each input, and a *bias*. It multiplies each input by its
-# weight, then adds up the products and the bias:
+# A neuron has one *weight* for each input, and a *bias*. The neuron multiplies each input
+# by its weight, then adds up the products and the bias:
 #
 # $$z = w_1 x_1 + w_2 x_2 + b$$
 #
@@ -197,7 +197,7 @@ for _ in range(100):
 print(f"mistakes in pass 100, with four points: {wrong}")
 
 # %% role="concept"
-claim("mistakes on XOR in the last of 100 passes", wrong, above=0)
+claim("number of mistakes on XOR in the last of 100 passes", wrong, above=0)
 
 # %% [markdown] role="concept"
 # No single line can solve XOR. Halfway between two points, $z$ is the mean of its values
@@ -234,7 +234,7 @@ out = hidden @ torch.tensor([1., -2.]) - 0.5 > 0
 print(hidden.int().tolist(), "->", out.int().tolist())
 
 # %% role="concept"
-claim("corners that the three neurons get right",
+claim("number of corners that the three neurons get right",
       (out == (xor > 0)).sum(), expected=4)
 
 # %% role="concept"
@@ -545,10 +545,12 @@ claim("additional eights that the repaired alarm finds, as a fraction of "
 # then raises the alarm.)
 
 # %% trap="01.2" role="more"
-claim("lowest score (no probability is negative)", score.min(), below=0)
+claim("lowest score of the detector (a probability is never negative)",
+      score.min(), below=0)
 claim("probability that corresponds to a logit of 0.5", needed,
       expected=0.622, within=0.001)
-claim("images on which the two comparisons raise different alarms",
+claim("number of images on which the two comparisons raise different "
+      "alarms",
       (repaired != (score > 0)).sum(), expected=0)
 
 # %% [markdown] trap="01.2" role="more"
@@ -638,7 +640,7 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
 # ## What the activation buys
 #
 # Take points in a square, and label each point by whether its two coordinates have
-# different signs. This is XOR with many points, so no line separates the two labels.
+# different signs. This task is XOR with many points, so no line separates the two labels.
 # Train a three-layer network on these points: once without an activation, once with tanh,
 # and once with ReLU.
 
@@ -738,7 +740,7 @@ plot_lines(z.tolist(), slopes, xlabel="input z", ylabel="slope",
 # a loss that expects them, such as `cross_entropy`.
 #
 # ReLU's slope is undefined exactly at 0, where the function bends. PyTorch uses a slope
-# of 0 there. This rarely matters, because a weighted sum is hardly ever exactly 0.
+# of 0 there. The choice rarely matters, because a weighted sum is hardly ever exactly 0.
 
 # %% role="concept"
 at = torch.tensor([0.0, -0.5], requires_grad=True)
@@ -768,10 +770,10 @@ claim("fraction of zeros among ReLU's outputs for centred inputs",
 # %% [markdown] trap="01.4" role="situation" core=true fault="zeros are counted as dead ReLU units" symptom="dead ReLU: units output zero for every input and never recover"
 # ## Units that are off for every input
 #
-# A teammate wanted a layer with mostly zero outputs, and set its ReLU biases to $-5$. You
-# want to catch such accidents. A blog post tells you how: count each unit's zeros, and
-# raise an alarm if a unit returns zero for more than 20 % of the rows. First you try this
-# detector on a *healthy* layer of 64 units, fresh from its init.
+# A teammate wanted a ReLU layer whose outputs are mostly zero, and set its biases to
+# $-5$. You want to catch such accidents. A blog post tells you how: count each unit's
+# zeros, and raise an alarm if a unit returns zero for more than 20 % of the rows. First
+# you try this detector on a *healthy* layer of 64 units, fresh from its init.
 
 # %% trap="01.4" role="break"
 x_normal = torch.randn(2000, 10)
@@ -804,22 +806,24 @@ measured("01.4", 100 * (healthy(x_normal) <= 0).float().mean(0).max(),
          right=(64, 96))
 
 # %% trap="01.4" role="look"
-claim("healthy units that the detector flags, out of 64", alarms["healthy"],
+claim("number of healthy units that the detector flags, out of 64",
+      alarms["healthy"],
       above=60)
 
 # %% [markdown] trap="01.4" role="look"
 # In the healthy layer, no unit is dead, although some units are off for most rows. In the
-# sunk layer, every unit is dead:
+# layer with biases of $-5$ (`sunk`), every unit is dead:
 
 # %% trap="01.4" role="look"
-claim("sunk units that are off for every row, out of 64", dead["sunk"],
+claim("number of units with a bias of -5 that are off for every row, out "
+      "of 64", dead["sunk"],
       expected=64)
 
 # %% [markdown] trap="01.4" role="why"
 # Weights are negative as often as positive, so on centred inputs a fresh ReLU unit is, on
 # average, off for half of the rows. That is healthy. A *dead* unit is off for every row.
-# Its slope is zero everywhere, so its weights get no gradient. It recovers only if its
-# inputs change, or through momentum and weight decay, which need no gradient.
+# Its slope is zero everywhere, so its weights get no gradient. A dead unit recovers only
+# if its inputs change, or through momentum and weight decay, which need no gradient.
 
 # %% trap="01.4" role="why"
 zero_shares = {name: sorted((layer(x_normal) <= 0).float().mean(0).tolist())
@@ -873,14 +877,14 @@ from dlsys_helpers.explorers.activations import activations
 
 activations
 
-# %% [markdown] trap="01.4" role="more" topics="leaky layers are nearly linear · GELU, tanh and NaN · what a large rate does · the alarm on digits"
+# %% [markdown] trap="01.4" role="more" topics="leaky layers are nearly linear · GELU, tanh and NaN · what a large learning rate does · the alarm on digits"
 # The sunk layer is the first layer of its network, so training does not change its
 # inputs. Without weight decay, and once the optimizer's momentum has died away, a first
 # layer's dead units stay as they are.
 
 # %% trap="01.4" role="more"
 share = (healthy(x_normal) < 0).float().mean()
-claim("healthy units that are off for every row", dead["healthy"],
+claim("number of healthy units that are off for every row", dead["healthy"],
       expected=0)
 claim("fraction of zeros among all outputs of the healthy layer", share,
       expected=0.5, within=0.06)
@@ -890,11 +894,11 @@ claim("accuracy on the linear task with the dead layer", score_dead,
       below=0.6)
 
 # %% [markdown] trap="01.4" role="more"
-# Far below zero, a leaky unit computes a straight line, so a layer of such units learns
-# only linear tasks as long as its units stay there. The slope is not zero, so a long run
-# or a high rate can bring the units back. A line gets at most about three quarters of the
-# XOR points right, and many lines get fewer than half right. On these points, compare a
-# leaky layer whose biases are all $-5$ with a fresh ReLU layer:
+# Far below zero, a leaky unit computes a straight line, so as long as the sums of all
+# units stay there, the layer learns only linear tasks. The slope is not zero, so a long
+# run or a high learning rate can bring the units back. A line gets at most about three
+# quarters of the XOR points right, and many lines get fewer than half right. On these
+# points, compare a leaky layer whose biases are all $-5$ with a fresh ReLU layer:
 
 # %% trap="01.4" role="more"
 bends = {}
@@ -931,16 +935,16 @@ claim("GELU's largest slope at -10 and -15, in float32",
       depth.grad[2:].abs().max(), expected=0)
 claim("tanh's slope at 15", far.grad, expected=0)
 claim("tanh's output at 15", far.detach().tanh(), expected=1)
-claim("units that count as off in a layer of NaN",
+claim("number of units that count as off in a layer of NaN",
       off_for_all(broken_layer), expected=0)
 
 # %% [markdown] trap="01.4" role="more"
 # Can training kill units? Train 64 ReLU units on the digits with SGD at a learning rate
 # of 2, nearly seven times the rate of this stage's first network. Then lower the rate to
-# 0.1 and keep training. Train a second network at a rate of 100 and with a different
-# loss, the *squared error* `F.mse_loss`: the mean of the squared differences between
-# outputs and targets. To compare ten outputs with a label, `F.one_hot` writes the label
-# as nine zeros and a 1.
+# 0.1 and keep training. Train a second network at a learning rate of 100 and with a
+# different loss, the *squared error* `F.mse_loss`: the mean of the squared differences
+# between outputs and targets. To compare ten outputs with a label, `F.one_hot` writes the
+# label as nine zeros and a 1.
 
 # %% trap="01.4" role="more"
 def digit_net():
@@ -961,11 +965,15 @@ print(f"fraction off for every row: {start[1] / 64:.1f} fresh, "
       f"{burnt.sum() / 64:.1f} after rate 2")
 
 # %% trap="01.4" role="more"
-claim("fresh units that are off for every row, out of 64", start[1],
+claim("number of fresh units that are off for every row, out of 64",
+      start[1],
       below=16)
-claim("units that are off for every row after 200 steps at a rate of 2",
+claim("number of units that are off for every row after 200 steps at a "
+      "learning rate of 2",
       burnt.sum(), above=40)
-claim("dead units that recover in 300 steps at a rate of 0.1", back.sum(),
+claim("number of dead units that recover in 300 steps at a learning rate "
+      "of 0.1",
+      back.sum(),
       expected=0)
 
 # %% trap="01.4" role="more"
@@ -979,18 +987,20 @@ print(f"fraction flagged on digits: {start[0] / 64:.1f} fresh, "
       f"{zeros(good)[0] / 64:.1f} trained")
 
 # %% trap="01.4" role="more"
-claim("is the last loss finite with squared error at a rate of 100",
+claim("is the last loss finite with squared error at a learning rate of "
+      "100",
       torch.tensor(losses[-1]).isfinite(), expected=False)
 
 # %% [markdown] trap="01.4" role="more"
-# The squared error's gradient grows with the error. At a rate of 100, every step makes
-# the error larger, until the loss is no longer finite. The network trained at a normal
-# rate gets the digits right, but it still sets off the alarm:
+# The squared error's gradient grows with the error. At a learning rate of 100, every step
+# makes the error larger, until the loss is no longer finite. The network trained at a
+# normal rate gets the digits right, but it still sets off the alarm:
 
 # %% trap="01.4" role="more"
-claim("fresh units that the 20 % alarm flags on the digits", start[0],
+claim("number of fresh units that the 20 % alarm flags on the digits",
+      start[0],
       above=20)
-claim("trained units that the 20 % alarm flags on the digits",
+claim("number of trained units that the 20 % alarm flags on the digits",
       zeros(good)[0], above=10)
 claim("fraction of the digits that the trained network gets right",
       accuracy(good, x_test, y_test), above=0.93)
@@ -998,11 +1008,11 @@ claim("fraction of the digits that the trained network gets right",
 # %% [markdown] trap="01.4" role="folklore"
 # **Told:** A unit that returns zero for more than 20 % of the rows is in trouble.
 # **Measured:** This alarm flags over 60 of 64 healthy units on normal inputs and over 20
-# of 64 fresh units on the digits. It also flags over 10 of the 64 units of a trained
-# network that gets the digits right. **Told:** GELU units cannot die. **Measured:** In
-# float32, GELU's slope at $-10$ is exactly zero. **Told:** A large learning rate kills
-# units. **Measured:** It does. On the digits, SGD at a rate of 2 kills over 40 of 64
-# units, and none of them recovers in 300 steps at a rate of 0.1.
+# of 64 fresh units on the digits. The alarm also flags over 10 of the 64 units of a
+# trained network that gets the digits right. **Told:** GELU units cannot die.
+# **Measured:** In float32, GELU's slope at $-10$ is exactly zero. **Told:** A large
+# learning rate kills units. **Measured:** It does. On the digits, SGD at a learning rate
+# of 2 kills over 40 of 64 units, and none of them recovers in 300 steps at a rate of 0.1.
 
 # %% trap="01.4" role="exercise" points=3 difficulty=2 minutes=10
 def dead_units(h: torch.Tensor) -> int:
@@ -1085,7 +1095,8 @@ random = [pieces((grid[:, None] - torch.rand(8)).relu() @ torch.randn(8))
           for _ in range(100)]
 claim("number of straight pieces made by four layers of two units each",
       pieces(folded["4 layers"]), expected=16)
-claim("most pieces that any of 100 random layers of eight units makes",
+claim("largest number of pieces made by any of 100 random layers of eight "
+      "units",
       max(random), below=10)
 
 # %% [markdown] role="concept"
@@ -1101,7 +1112,7 @@ claim("most pieces that any of 100 random layers of eight units makes",
 # - what the network answers for inputs that it has never seen.
 #
 # Whether training finds the weights is easy to measure. Two hidden units are enough for
-# XOR: you have seen the weights for units that jump, and suitable weights also exist for
+# XOR. You have seen the weights for units that jump, and suitable weights also exist for
 # ReLU. Now train fifty networks that start from different random weights, and count how
 # many find a solution. (The folded code trains all fifty at once. Each tensor in the
 # folded code has an extra first axis, with one entry per network. For such a stack of
@@ -1243,12 +1254,13 @@ claim("untrained sigmoids: first layer's gradient norm divided by the "
 # learned nothing:
 
 # %% trap="01.3" role="look"
-claim("accuracy with eight default ReLU layers and SGD at a rate of 0.03",
+claim("accuracy with eight default ReLU layers and SGD at a learning rate "
+      "of 0.03",
       share, below=0.3)
 
 # %% [markdown] trap="01.3" role="why"
 # Every layer multiplies the gradient by its slope **and** by its weights. A unit adds up
-# $n$ independent products of an input and a weight. Their variances add up, too, so to
+# $n$ independent products of an input and a weight. Their variances also add up, so to
 # keep a signal at the same size, the weights need a variance of about $1 / n$ (*Xavier*
 # init, for tanh). Before a ReLU, they need $2 / n$ (*He* init), because ReLU sets half of
 # the values to zero. The default weights of `nn.Linear` have a variance of only $1 /
@@ -1284,14 +1296,16 @@ share_he = accuracy(stacks["ReLU + He"], x_test, y_test)
 print(f"test digits right with eight layers of ReLU and He: {share_he:.2f}")
 
 # %% trap="01.3" role="repair"
-claim("accuracy with the same ReLU layers and He init", share_he, above=0.5)
+claim("accuracy with eight ReLU layers, He init and SGD at a learning rate "
+      "of 0.03",
+      share_he, above=0.5)
 
-# %% [markdown] trap="01.3" role="more" topics="what the quarter bounds · sigmoids at ten times the rate · tanh with Xavier"
-# With He and with Xavier init, the first gradient norm is of the same order of magnitude
-# as the last. (For a square layer, Xavier's rule, $2 / (\text{fan-in} + \text{fan-out})$,
-# is the same as $1 / n$. The *fan-out* is the number of outputs.) If the sigmoids get
-# large weights (`gain=4` makes Xavier's weights four times as large), the ratio of the
-# first to the last gradient norm is far above $0.25^8$:
+# %% [markdown] trap="01.3" role="more" topics="what a slope of a quarter does not bound · sigmoids at ten times the learning rate · tanh with Xavier"
+# With He and with Xavier init, the first layer's gradient norm is of the same order of
+# magnitude as the last layer's. (For a square layer, Xavier's rule, $2 / (\text{fan-in} +
+# \text{fan-out})$, is the same as $1 / n$. The *fan-out* is the number of outputs.) If
+# the sigmoids get large weights (`gain=4` makes Xavier's weights four times as large),
+# the first layer's gradient norm divided by the last layer's is far above $0.25^8$:
 
 # %% trap="01.3" role="more"
 loud = gradient_norms(stack(
@@ -1306,9 +1320,9 @@ claim("sigmoids with large weights: first layer's gradient norm divided "
       "by the last layer's", loud[0] / loud[-1], above=0.25 ** 8)
 
 # %% [markdown] trap="01.3" role="more"
-# Do the stacks of tanh and sigmoid layers learn? With Adam at a rate of 0.003, the tanh
-# stack with Xavier init learns the digits. The sigmoid stack with default weights learns
-# them neither at this rate nor at ten times this rate:
+# Do the tanh stack and the sigmoid stack learn? With Adam at a learning rate of 0.003,
+# the tanh stack with Xavier init learns the digits. The sigmoid stack with default
+# weights learns them neither at this rate nor at ten times this rate:
 
 # %% trap="01.3" role="more"
 def share_read(model, lr):
@@ -1324,7 +1338,8 @@ claim("accuracy with eight tanh layers, Xavier init and Adam", score_tanh,
       above=0.9)
 claim("accuracy with eight sigmoid layers and Adam (guessing: 0.1)",
       score_sigmoid, below=0.3)
-claim("accuracy with eight sigmoid layers and Adam at ten times the rate",
+claim("accuracy with eight sigmoid layers and Adam at ten times the "
+      "learning rate",
       score_faster, below=0.3)
 
 # %% [markdown] trap="01.3" role="folklore"
@@ -1332,7 +1347,7 @@ claim("accuracy with eight sigmoid layers and Adam at ten times the rate",
 # ReLU and the problem is gone. **Measured:** With default weights, a layer of sigmoids
 # passes on less than a quarter, and with large weights, it passes on more. Eight default
 # ReLU layers of 32 units lose over 90 % of the gradient and learn nothing in 300 steps of
-# SGD at a rate of 0.03. With He init, the same layers learn.
+# SGD at a learning rate of 0.03. With He init, the same layers learn.
 
 # %% trap="01.3" role="exercise" points=4 difficulty=3 minutes=15
 def grad_ratio(model: nn.Sequential, x: torch.Tensor,
@@ -1399,7 +1414,7 @@ print("BatchNorm:", [[round(v, 1) for v in row]
 print("stored mean:", norm.running_mean.tolist())
 
 # %% role="concept"
-claim("stored mean of the second unit, a tenth of the way from 0 to 20",
+claim("stored mean of the second unit (a tenth of the way from 0 to 20)",
       norm.running_mean[1], expected=2, within=1e-6)
 
 # %% [markdown] role="concept"
@@ -1647,7 +1662,8 @@ print(f"operations for 1,000 elements: {loop.count:,}")
 measured("01.5", loop.count, right=(3000, 9000))
 
 # %% trap="01.5" role="look"
-claim("operations per element in the loop", loop.count / 1000, above=4)
+claim("number of operations per element in the loop",
+      loop.count / 1000, above=4)
 
 # %% [markdown] trap="01.5" role="why"
 # Every operation costs a fixed amount of time before it touches a single value. Python
@@ -1669,7 +1685,8 @@ with Counter() as longer:
 print(f"operations: {loop.count:,} -> {whole.count}")
 
 # %% trap="01.5" role="repair"
-claim("operations for the whole vector at once", whole.count, below=10)
+claim("number of operations for the whole vector at once",
+      whole.count, below=10)
 
 # %% trap="01.5" role="repair" tags=["plumbing"]
 lengths = [1, 10, 100, 1000]
@@ -1690,12 +1707,13 @@ plot_lines(lengths, counts, logx=True, logy=True, xlabel="elements",
                "whole tensor stays below ten.")
 
 # %% [markdown] trap="01.5" role="more" topics="the same result · a tensor a hundred times as long"
-# The results agree up to rounding, and a longer tensor needs no additional operation:
+# The results agree up to rounding, and a longer tensor needs no additional operations:
 
 # %% trap="01.5" role="more"
 claim("largest gap between the loop's result and the result for the whole "
       "tensor", (fast - slow).abs().max(), expected=0, within=1e-6)
-claim("additional operations for 100,000 elements instead of 1,000",
+claim("number of additional operations for 100,000 elements instead of "
+      "1,000",
       longer.count - whole.count, expected=0)
 
 # %% trap="01.5" role="exercise" points=2 difficulty=2 minutes=10
@@ -1762,11 +1780,11 @@ print(*(f"{name}: {', '.join(kinds)}" for name, kinds in used.items()),
       sep="\n")
 
 # %% role="concept"
-claim("activations other than GELU in the vision transformer",
+claim("number of activations other than GELU in the vision transformer",
       len(set(used["vit_b_16"]) ^ {"GELU"}), expected=0)
 default = nn.TransformerEncoderLayer(8, 2).activation
-claim("output at -1 of the activation in PyTorch's encoder layer (GELU: "
-      "-0.159)", default(torch.tensor(-1.0)), expected=0)
+claim("activation of PyTorch's encoder layer: output at -1 (GELU: -0.159)",
+      default(torch.tensor(-1.0)), expected=0)
 claim("largest gap between GELU and its approximation by tanh",
       (F.gelu(z) - F.gelu(z, approximate="tanh")).abs().max(), below=1e-3)
 
@@ -1785,8 +1803,8 @@ deep, wide = parameters(10, 256, 256, 256, 1), parameters(10, 100_000, 1)
 print(f"three layers of 256: {deep:,}   one layer of 100,000: {wide:,}")
 
 # %% role="concept"
-claim("number of parameters of the wide network divided by the deep "
-      "network's", wide / deep, expected=9, within=0.2)
+claim("parameters of the wide network divided by parameters of the deep "
+      "network", wide / deep, expected=9, within=0.2)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -1820,14 +1838,14 @@ claim("number of parameters of the wide network divided by the deep "
 #
 # - [ ] Lower the learning rate :: Nothing is wrong, and a fresh layer has not been trained yet.
 # - [ ] Switch to GELU :: GELU would hide the zeros, but nothing is broken.
-# - [x] Leave it alone :: The weights are negative as often as positive, so half of the sums are below zero.
+# - [x] Leave the layer alone :: The weights are negative as often as positive, so half of the sums are below zero.
 
 # %% [markdown] role="quiz"
 # **5. Eight layers of 32 sigmoids do not learn the digits. Which change was enough in trap 01.3?**
 #
-# - [ ] A larger learning rate :: In trap 01.3, even ten times the rate leaves the network guessing.
-# - [ ] ReLU with the default weights, trained with SGD :: The gradient still vanishes, and after 300 steps at a rate of 0.03 the network still guesses.
-# - [x] tanh with Xavier init :: The first gradient norm stays about as large as the last, and the network learns the digits (in *More*, with Adam, `fit`'s default optimizer).
+# - [ ] A larger learning rate :: In trap 01.3, even ten times the learning rate leaves the network guessing.
+# - [ ] ReLU with the default weights, trained with SGD :: The gradient still vanishes, and after 300 steps at a learning rate of 0.03, the network still guesses.
+# - [x] tanh with Xavier init :: The first layer's gradient norm stays about as large as the last layer's, and the network learns the digits (in *More*, with Adam, `fit`'s default optimizer).
 
 # %% [markdown] role="gpu"
 # ## On a GPU: compute, memory or launches?

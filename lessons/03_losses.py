@@ -63,7 +63,7 @@ nats = -(7 * p.log() + 3 * (1 - p).log()) / 10
 lowest = p[nats.argmin()].item()
 
 # %% role="concept"
-claim("p with the lowest loss", lowest, expected=0.7, within=1e-6)
+claim("value of p with the lowest loss", lowest, expected=0.7, within=1e-6)
 claim("likelihood of 1,000 tosses in float32", thousand, expected=0)
 
 # %% role="concept"
@@ -90,11 +90,11 @@ plot_lines(p.tolist(), {"7 heads of 10": nats.tolist()},
 # $z$, and the *sigmoid*, $p = 1 / (1 + e^{-z})$, turns it into a probability. So the
 # obvious code has two steps, the sigmoid and then the formula. If you substitute the
 # sigmoid into the formula, the two steps become one. For $y = 0$, the loss is $-\log(1 -
-# p) = \log(1 + e^z)$, and for $y = 1$, it is $\log(1 + e^z) - z$. So both losses are
-# $\log(1 + e^z) - zy$. For a large $z$, $e^z$ overflows, and therefore the code takes the
-# $z$ out of the logarithm: $\log(1 + e^z) = z + \log(1 + e^{-z})$. For a negative $z$,
-# the code leaves the formula as it is. (`log1p` of a value is the logarithm of 1 plus
-# that value, exact even for tiny values.)
+# p) = \log(1 + e^z)$, and for $y = 1$, it is $\log(1 + e^z) - z$. One formula covers both
+# labels: $\log(1 + e^z) - zy$. For a large $z$, $e^z$ overflows, and therefore the code
+# takes the $z$ out of the logarithm: $\log(1 + e^z) = z + \log(1 + e^{-z})$. For a
+# negative $z$, the code leaves the formula as it is. (`log1p` of a value is the logarithm
+# of 1 plus that value, exact even for tiny values.)
 
 # %% role="concept"
 def in_two_steps(z, y):
@@ -112,7 +112,7 @@ built_in = F.binary_cross_entropy_with_logits(z, y, reduction="none")
 print("two steps:", two_steps.tolist(), "\none step: ", one_step.tolist())
 
 # %% role="concept"
-claim("does the loss of the third row overflow in two steps",
+claim("does the loss of the third row overflow when computed in two steps",
       two_steps[2].isinf(), expected=True)
 claim("largest gap between the loss in one step and PyTorch's loss",
       (one_step - built_in).abs().max(), below=1e-5)
@@ -130,7 +130,7 @@ claim("largest gap between the loss in one step and PyTorch's loss",
 # With more than two classes, the model outputs one logit per class. The *softmax* turns
 # the logits into probabilities, $p_k = e^{z_k} / \sum_j e^{z_j}$, which are positive and
 # add up to 1. The likelihood of a row is the probability of its true class, $p_y$, so the
-# loss is $-\log p_y$. Again, you can simplify the loss on paper:
+# loss is $-\log p_y$. As with two classes, you can simplify the loss on paper:
 #
 # $$L = \log \sum_k e^{z_k} - z_y, \qquad
 #   \frac{\partial L}{\partial z_k} = p_k - [k = y]$$
@@ -246,7 +246,7 @@ for name, z in {"sure and right": sure, "sure, wrong": wrong}.items():
 measured("03.1", 3)
 
 # %% trap="03.1" role="look"
-claim("gradient norm with the loss on logits divided by norm with the "
+claim("gradient norm with the loss on logits divided by the norm with the "
       "loss on probabilities", once / twice, above=5000)
 
 # %% [markdown] trap="03.1" role="look"
@@ -286,10 +286,10 @@ loss_curves
 # such values are nearly equal, so the second softmax returns a nearly uniform
 # distribution. With 10 classes, the loss cannot fall below $\ln(e + 9) - 1$. The
 # confident row above loses nearly all of its gradient. At the start of training, no row
-# is confident, and the gradient is about a tenth of what it should be. With SGD at a rate
-# of 0.1, such small gradients ruin the run. Adam divides by the gradient's size and so
-# hides the fault. The textbook is right about the formula, but `F.cross_entropy` computes
-# the probabilities itself, so pass it the logits.
+# is confident, and the gradient is about a tenth of what it should be. With SGD at a
+# learning rate of 0.1, such small gradients ruin the run. Adam divides by the gradient's
+# size and so hides the fault. The textbook is right about the formula, but
+# `F.cross_entropy` computes the probabilities itself, so pass it the logits.
 
 # %% trap="03.1" role="repair"
 def trained(loss, optimizer, lr):
@@ -308,15 +308,16 @@ print(f"SGD {sgd[0]:.2f}, twice at 1.0 {bold_twice[0]:.2f}   "
       f"Adam {adam[0]:.2f}, twice {adam_twice[0]:.2f}")
 
 # %% trap="03.1" role="repair"
-claim("accuracy with one softmax and SGD at a rate of 0.1", sgd[0],
+claim("accuracy with one softmax and SGD at a learning rate of 0.1", sgd[0],
       above=0.88)
 
-# %% [markdown] trap="03.1" role="more" topics="the two ends in numbers · Adam and a larger rate · the first gradient"
-# These claims check the losses at both ends of the curve, and the accuracies with the
-# fault:
+# %% [markdown] trap="03.1" role="more" topics="the two ends in numbers · Adam and a larger learning rate · the first gradient"
+# These claims put bounds on the losses at both ends of the curve, and on the accuracies
+# with the fault:
 
 # %% trap="03.1" role="more"
-claim("accuracy with two softmaxes and 300 steps of SGD at a rate of 0.1",
+claim("accuracy with two softmaxes and 300 steps of SGD at a learning rate "
+      "of 0.1",
       score_twice, below=0.65)
 claim("loss of a confident mistake with two softmaxes",
       of_probabilities(wrong, first), expected=2.46, within=0.01)
@@ -324,9 +325,10 @@ claim("loss of a perfect answer with one softmax",
       F.cross_entropy(sure, first), below=1e-6)
 claim("loss of a confident mistake with one softmax",
       F.cross_entropy(wrong, first), expected=10, within=0.01)
-claim("accuracy with two softmaxes and Adam at a rate of 0.01",
+claim("accuracy with two softmaxes and Adam at a learning rate of 0.01",
       adam_twice[0], above=0.75)
-claim("accuracy with two softmaxes and SGD at a rate of 1.0", bold_twice[0],
+claim("accuracy with two softmaxes and SGD at a learning rate of 1.0",
+      bold_twice[0],
       above=0.65)
 
 # %% [markdown] trap="03.1" role="more"
@@ -335,9 +337,9 @@ claim("accuracy with two softmaxes and SGD at a rate of 1.0", bold_twice[0],
 # zero.
 
 # %% trap="03.1" role="more"
-claim("loss with two softmaxes and Adam at a rate of 0.01 (the bound is "
-      "the floor)", adam_twice[1], above=math.log(math.e + 9) - 1)
-claim("loss with one softmax and Adam at a rate of 0.01", adam[1],
+claim("loss with two softmaxes and Adam at a learning rate of 0.01 (the "
+      "bound is the floor)", adam_twice[1], above=math.log(math.e + 9) - 1)
+claim("loss with one softmax and Adam at a learning rate of 0.01", adam[1],
       below=0.2)
 
 # %% trap="03.1" role="more"
@@ -349,8 +351,9 @@ for loss in (F.cross_entropy, of_probabilities):
 print({name: f"{size:.3f}" for name, size in slope.items()})
 
 # %% trap="03.1" role="more"
-claim("norm of the first gradient with one softmax divided by norm with "
-      "two softmaxes", slope["cross_entropy"] / slope["of_probabilities"],
+claim("norm of the first gradient with one softmax divided by the norm "
+      "with two softmaxes",
+      slope["cross_entropy"] / slope["of_probabilities"],
       above=8, below=13)
 
 # %% [markdown] trap="03.1" role="folklore"
@@ -517,7 +520,7 @@ claim("Huber's loss for an error of 4 (4 - 1/2)", outside, expected=3.5)
 # The label is a number from 0 to 9, so the network might as well output a number. You
 # train a network with a single output on squared error, and the loss falls nicely. To
 # classify a digit, you round the output. In a second script, you write the same loss a
-# little differently, and it soon stops falling.
+# little differently, and this time the loss soon stops falling.
 
 # %% trap="03.2" role="break"
 def as_number(out, y):
@@ -568,7 +571,7 @@ plot_columns({k if k < 5 else "5 or more": (distance == k).float().mean()
 # nearly the same answer for every digit, and that answer is close to the mean label:
 
 # %% trap="03.2" role="look"
-claim("standard deviation of the second network's answers divided by the "
+claim("standard deviation of the second network's answers, divided by the "
       "first network's", column.std() / number.std(), below=0.3)
 
 # %% [markdown] trap="03.2" role="why"
@@ -603,7 +606,8 @@ for loss in (one_hot_mse, F.cross_entropy):
 print({name: round(value, 2) for name, value in score.items()})
 
 # %% trap="03.2" role="repair"
-claim("accuracy with cross-entropy", score["cross_entropy"], above=0.93)
+claim("accuracy with one output per class and cross-entropy",
+      score["cross_entropy"], above=0.93)
 
 # %% [markdown] trap="03.2" role="more" topics="the table in numbers · squared error on one-hot labels · squared error after a softmax"
 # Squared error itself is not the problem. With one-hot labels, which are 1 for the right
@@ -749,8 +753,8 @@ even = torch.zeros(1)                           # p = 1/2 for either side
 ratio = focal(even, even + 1, 0.25) / focal(even, even, 0.25)
 
 # %% role="concept"
-claim("loss of a positive divided by loss of a negative, with an alpha of "
-      "0.25", ratio, expected=1 / 3, within=1e-5)
+claim("loss of a positive divided by the loss of a negative, with an alpha "
+      "of 0.25", ratio, expected=1 / 3, within=1e-5)
 
 # %% [markdown] role="concept"
 # Class weights and focal loss have a price, because the model's probabilities no longer
@@ -826,11 +830,11 @@ last = {name: norms[-1] / norms[0] for name, norms in back.items()}
 print({name: f"{change:.0e}" for name, change in last.items()})
 
 # %% role="concept"
-claim("gradient norm at the input divided by norm at the output, with "
+claim("gradient norm at the input divided by the norm at the output, with "
       "halved weights", last["weights times 0.5"], below=1e-4)
-claim("gradient norm at the input divided by norm at the output, with "
+claim("gradient norm at the input divided by the norm at the output, with "
       "He's weights", last["weights times 1"], above=0.02, below=10)
-claim("gradient norm at the input divided by norm at the output, with "
+claim("gradient norm at the input divided by the norm at the output, with "
       "doubled weights", last["weights times 2"], above=1e4)
 
 # %% role="concept"
@@ -892,7 +896,7 @@ x = torch.randn(32, 64)
 grown = through(2, x).norm() / through(1, x).norm()
 
 # %% role="concept"
-claim("norm of ten layers' output with doubled weights divided by norm "
+claim("norm of ten layers' output with doubled weights divided by the norm "
       "without doubling", grown, expected=1024, within=0.01)
 
 # %% [markdown] role="concept"
@@ -920,8 +924,8 @@ claim("largest gradient of x + (-x)", x.grad.abs().max(),
 # | the weights | the first layers hardly move | some move far in one step |
 # | test | print the gradient norm of every layer | log the norm of all gradients at every step |
 # | the test shows | norms that fall from layer to layer | norms that grow, or rare spikes |
-# | usual causes | flat ends of sigmoid and tanh; weights too small; depth without skips | weights too large; one matrix applied again and again, as in an RNN; a rate too high; a strange batch |
-# | cures | ReLU or GELU; weights that fit the activation; skip connections; normalization | weights that fit the activation; normalization; a lower rate or a warm-up; clipping |
+# | usual causes | flat ends of sigmoid and tanh; weights too small; depth without skips | weights too large; one matrix applied again and again, as in an RNN; too high a learning rate; a strange batch |
+# | cures | ReLU or GELU; weights that fit the activation; skip connections; normalization | weights that fit the activation; normalization; a lower learning rate or a warm-up; clipping |
 #
 # *Weights that fit*: for ReLU, He's rule draws the weights with a variance of `2 /
 # fan_in`, where `fan_in` is the number of inputs. Tanh needs a variance of `1 / fan_in`
@@ -1034,8 +1038,9 @@ real = nn.utils.get_total_norm(grads).item()
 returned = clip(model.parameters(), max_norm=1.0).item()
 
 # %% trap="03.3" role="repair"
-claim("distance that the weights move if you clip before the step (rate "
-      "times limit)", (early - start).norm(), expected=0.1, within=1e-4)
+claim("distance that the weights move if you clip before the step "
+      "(learning rate times limit)",
+      (early - start).norm(), expected=0.1, within=1e-4)
 
 # %% trap="03.3" role="repair"
 plot_bars({"no clipping": (unclipped - start).norm().item(),
@@ -1066,8 +1071,9 @@ claim("return value of clip_grad_norm_ divided by the norm before clipping",
 # %% [markdown] trap="03.3" role="more"
 # Clipping by the norm does not repair a gradient that is already infinite. The clipping
 # factor is 1 divided by infinity, which is zero. Infinity times zero is NaN, and all
-# other entries become zero. `clip_grad_value_` limits every entry separately. An infinite
-# entry then has the size of the limit, which says nothing about its true size.
+# other entries become zero. By contrast, `clip_grad_value_` limits every entry
+# separately. An infinite entry then has the size of the limit, which says nothing about
+# its true size.
 
 # %% trap="03.3" role="more"
 weight = nn.Parameter(torch.ones(3))
@@ -1184,7 +1190,8 @@ print(f"first {norms[0]:.0e}, last {norms[-1]:.0e}")
 measured("03.4", norms[0] / norms[-1], right=(0.9, 2.7))
 
 # %% trap="03.4" role="look"
-claim("first layer's gradient norm divided by the last layer's",
+claim("small weights: first layer's gradient norm divided by the last "
+      "layer's",
       norms[0] / norms[-1],
       above=0.01, below=100)
 
@@ -1217,11 +1224,11 @@ claim("mean square after ten layers, with weights of standard deviation "
 # weights, and ReLU halves the result. Here this factor is $256 \cdot 0.01^2 / 2 =
 # 0.0128$, so after ten layers, next to nothing is left of the signal. The gradient of a
 # layer's weights is a product of the layer's input, which the earlier layers have shrunk,
-# and the gradient that comes back, which the later layers have shrunk. Together, earlier
-# and later layers are all layers but one, so all gradients are about equally tiny, and
-# you have to look at their absolute size. *He initialization* draws the weights with a
-# variance of $2 / n$, where $n$ is the layer's `fan_in`, and so makes the factor per
-# layer equal to one.
+# and the gradient that comes back, which the later layers have shrunk. Together, the
+# earlier and the later layers are all layers except one, so all gradients are about
+# equally tiny, and you have to look at their absolute size. *He initialization* draws the
+# weights with a variance of $2 / n$, where $n$ is the layer's `fan_in`, and so makes the
+# factor per layer equal to one.
 
 # %% trap="03.4" role="repair"
 def he(weight):
@@ -1265,8 +1272,8 @@ from dlsys_helpers.explorers.gradient_depth import gradient_depth
 gradient_depth
 
 # %% [markdown] trap="03.4" role="more" topics="default biases · the default and fan_out · narrow nets · variance and mean square"
-# The first claims check the values in the curves. The later claims are about a net with
-# PyTorch's default biases, in which the ratio does show the fault.
+# The first claims put bounds on values in the curves. The later claims are about a net
+# with PyTorch's default biases, in which the ratio does show the fault.
 
 # %% trap="03.4" role="more"
 claim("accuracy of ten layers with small weights", score_small, below=0.35)
@@ -1345,7 +1352,7 @@ print(f"He, after ReLU: mean square {h.square().mean():.2f}, "
       f"variance {h.var():.2f}")
 
 # %% trap="03.4" role="more"
-claim("variance of He's weights divided by variance of a fresh "
+claim("variance of He's weights divided by the variance of a fresh "
       "nn.Linear's weights", (2 / 512) / std ** 2, expected=6, within=0.1)
 claim("mean square after a ReLU, with He's weights", h.square().mean(),
       expected=1, within=0.05)
@@ -1397,9 +1404,9 @@ def init_(net: nn.Sequential) -> None:
 # %% [markdown] role="concept"
 # ## Further
 #
-# Nothing below is needed for the traps. This section measures what weights, focal loss
-# and a moved threshold do for a rare class. It also shows which losses ask for the true
-# probabilities, how to correct an overconfident model, and how triplets are chosen.
+# Nothing below is needed for the traps. This section measures what class weights, focal
+# loss and a moved threshold do for a rare class. It also shows which losses ask for the
+# true probabilities, how to correct an overconfident model, and how triplets are chosen.
 
 # %% [markdown] role="concept"
 # ### When one class is rare, measured
@@ -1420,7 +1427,8 @@ losses = {"plain": bce,
           "focal 0.75": lambda z, t: focal(z, t, 0.75)}
 
 # %% role="concept"
-claim("training rows, 30 of them eights", len(rows), expected=1208)
+claim("number of training rows, 30 of which show an eight",
+      len(rows), expected=1208)
 
 # %% role="concept"
 score, trained_logits, base = {}, {}, rare.mean().item()
@@ -1452,7 +1460,8 @@ print({name: f"{share:.2f}" for name, share in recall.items()})
 # %% role="concept"
 claim("recall with the plain loss and a threshold of one half",
       recall["plain"], below=0.2)
-claim("recall with pos_weight", recall["pos_weight"], above=0.7)
+claim("recall with pos_weight and a threshold of one half",
+      recall["pos_weight"], above=0.7)
 
 # %% [markdown] role="concept"
 # Only the loss has changed, but at a threshold of one half, the model with `pos_weight`
@@ -1534,9 +1543,9 @@ asked = {"cross-entropy": asks_for(if_one, if_zero),
          "absolute error": asks_for(1 - p, p)}
 
 # %% role="concept"
-claim("probability that cross-entropy asks for, where 0.2 is true",
+claim("probability that cross-entropy asks for, if the true one is 0.2",
       asked["cross-entropy"], expected=share, within=1e-3)
-claim("probability that squared error asks for, where 0.2 is true",
+claim("probability that squared error asks for, if the true one is 0.2",
       asked["squared error"], expected=share, within=1e-3)
 
 # %% [markdown] role="concept"
@@ -1545,11 +1554,11 @@ claim("probability that squared error asks for, where 0.2 is true",
 # asks for a probability of zero.
 
 # %% role="concept"
-claim("probability that a weight of 4 asks for, where 0.2 is true",
+claim("probability that a weight of 4 asks for, if the true one is 0.2",
       asked["pos_weight 4"], expected=0.5, within=1e-3)
-claim("probability that focal loss asks for, where 0.2 is true",
+claim("probability that focal loss asks for, if the true one is 0.2",
       asked["focal, gamma 2"], above=0.35)
-claim("probability that absolute error asks for, where 0.2 is true",
+claim("probability that absolute error asks for, if the true one is 0.2",
       asked["absolute error"], below=0.01)
 
 # %% role="concept"
@@ -1561,10 +1570,11 @@ plot_bars(asked, xlabel="probability asked for where 0.2 is true",
 
 # %% [markdown] role="concept"
 # A proper loss asks for the truth *on the training rows*. If you train on few rows for a
-# long time, the model can become confident where it is wrong. Here are 500 digits, buried
-# in so much noise that no model can be sure. The *calibration gap* is the difference
-# between the model's confidence and its accuracy, averaged over ten equal groups of rows,
-# sorted by confidence. (It is also called the expected calibration error, ECE.)
+# long time, the model can become confident where it is wrong. The next cells train on 500
+# digits, buried in so much noise that no model can be sure. The *calibration gap* is the
+# difference between the model's confidence and its accuracy, averaged over ten equal
+# groups of rows, sorted by confidence. (It is also called the expected calibration error,
+# ECE.)
 
 # %% role="concept"
 def noisy(x):
@@ -1596,8 +1606,8 @@ for steps in (60, 1000):
 # %% [markdown] role="concept"
 # To repair the overconfidence, divide the logits by a single positive number, the
 # *temperature*, and choose the temperature on rows that were not used in training. This
-# is called temperature scaling. The largest logit stays the largest, so no answer
-# changes.
+# method is called *temperature scaling*. The largest logit stays the largest, so no
+# answer changes.
 
 # %% role="concept"
 temperatures = torch.logspace(-1, 1.3, 100)
@@ -1612,7 +1622,7 @@ print("gaps", {name: f"{gap:.2f}" for name, gap in gaps.items()})
 # %% role="concept"
 claim("calibration gap after 60 steps", gaps[60], below=0.15)
 claim("calibration gap after 1000 steps", gaps[1000], above=0.25)
-claim("test loss after 1000 steps divided by test loss after 60 steps",
+claim("test loss after 1000 steps divided by the test loss after 60 steps",
       costs[1000] / costs[60], above=1.5)
 
 # %% [markdown] role="concept"
@@ -1720,8 +1730,8 @@ by_random, by_mined = map(nearest_right, (random_net, mined_net))
 print(f"nearest digit right: {by_random:.3f} and {by_mined:.3f}")
 
 # %% role="concept"
-claim("lower accuracy of the two embeddings, with the nearest neighbour's "
-      "label", min(by_random, by_mined), above=0.94)
+claim("nearest-neighbour accuracy of the worse of the two embeddings",
+      min(by_random, by_mined), above=0.94)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -1745,12 +1755,12 @@ claim("lower accuracy of the two embeddings, with the nearest neighbour's "
 # %% [markdown] role="quiz"
 # **3. You use focal loss with alpha = 0.25 on a task with 1 % positives. How much does one positive count, compared with an equally hard negative?**
 #
-# - [ ] Four times as much :: 0.25 multiplies the loss of the positives. It does not divide it.
+# - [ ] Four times as much :: The factor 0.25 multiplies the loss of the positives and does not divide it.
 # - [ ] The same :: Only alpha = 0.5 gives both the same weight.
 # - [x] A third as much :: Positives count 0.25 and negatives 0.75. The value was chosen together with gamma, which had already reduced the loss of the many easy negatives.
 
 # %% [markdown] role="quiz"
-# **4. You log the return value of `clip_grad_norm_`, and it says 37 with `max_norm=1`. What does that mean?**
+# **4. You log the return value of `clip_grad_norm_`, and the log says 37 with `max_norm=1`. What does that mean?**
 #
 # - [x] The gradient had a norm of 37 and now has a norm of 1 :: Whether the step uses the clipped gradient depends on the order of the two calls.
 # - [ ] Clipping does not work :: The function returns the norm before clipping, so 37 is not a sign of failure.
@@ -1782,10 +1792,10 @@ claim("lower accuracy of the two embeddings, with the nearest neighbour's "
 #
 # `by_hand` computes the stable formula, one operation after the other. `F.cross_entropy`
 # consists of two operations: a fused log-softmax, and an indexing step that picks the
-# right class. You do not need all rows at once, either. `chunked` cuts the tokens into
-# chunks. With `checkpoint`, each chunk computes its logits a second time in the backward
-# pass, so that only one chunk's logits exist at a time. Kernels that fuse the matrix
-# product with the loss go further in the same direction.
+# right class. Nor do you need all rows at once. `chunked` cuts the tokens into chunks.
+# With `checkpoint`, each chunk computes its logits a second time in the backward pass, so
+# that only one chunk's logits exist at a time. Kernels that fuse the matrix product with
+# the loss go further in the same direction.
 
 # %% role="gpu"
 from torch.utils.checkpoint import checkpoint
@@ -1934,9 +1944,9 @@ answers
 # Chunks are not free. Sixteen chunks take more than a quarter longer than one chunk, for
 # the same FLOPs (in this code, a single chunk also computes its logits twice). The bytes
 # suggest a reason. Each chunk produces a gradient for the whole head, 1.05 GB, and adding
-# 15 of these gradients to the first one moves 47 GB. This takes at least 14 of the 20 ms
-# by which sixteen chunks are slower than one. Compared with one chunk, four chunks need a
-# third of the memory and 5 % more time.
+# 15 of these gradients to the first one moves 47 GB. These additions take at least 14 of
+# the 20 ms by which sixteen chunks are slower than one. Compared with one chunk, four
+# chunks need a third of the memory and 5 % more time.
 #
 # **Keep:** With a large vocabulary, count the copies of the logits before you count
 # anything else. Use the fused loss instead of a logarithm of a softmax, and cut the
@@ -1954,7 +1964,7 @@ answers
 #   model for: the mean, the median, or a probability.
 # - The sigmoid and the softmax belong inside the loss, so pass logits. If a loss with 10
 #   classes stops at 1.46, there is a second softmax.
-# - Weights, focal terms and moved thresholds trade precision for recall. If you need
+# - Class weights, focal loss and moved thresholds trade precision for recall. If you need
 #   probabilities, use a proper loss without weights, and check the probabilities on
 #   held-out rows.
 # - Class numbers are names, so give each class its own output. Check shapes before you

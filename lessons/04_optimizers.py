@@ -2,9 +2,9 @@
 # # 4. Optimizers and learning-rate schedules
 #
 # An optimizer is ten lines of arithmetic that run a million times, and a schedule is a
-# curve that advances one step per call. You pass rates, parameters and step counts to
-# both. Some of these values are defaults that you never chose, and torch checks hardly
-# any of them beyond the sign.
+# curve that advances one step per call. You pass learning rates, parameters and step
+# counts to both. Some of these values are defaults that you never chose, and torch checks
+# hardly any of them beyond the sign.
 #
 # The ideas come first: what momentum, Adam, weight decay and warm-up are for. Then come
 # eleven traps in which the code looks right and raises no error. You guess what the code
@@ -44,9 +44,9 @@ before = torch.get_rng_state()    # put back below, before the five rules
 # An optimizer gets the gradient of every weight and decides how far to move that weight.
 # The simplest rule, *stochastic gradient descent* (SGD), moves each weight downhill by
 # the learning rate times its gradient. SGD has a problem when the loss is a long, narrow
-# valley, steep across and nearly level along its length. The rate has to be small enough
-# for the steep direction, or the weights bounce from wall to wall. At so small a rate,
-# the weights hardly advance in the level direction.
+# valley, steep across and nearly level along its length. The learning rate has to be
+# small enough for the steep direction, or the weights bounce from wall to wall. At so
+# small a rate, the weights hardly advance in the level direction.
 #
 # The smallest such valley has two weights and is 25 times as steep along the second
 # weight as along the first:
@@ -87,14 +87,15 @@ show(ax.figure, "Two paths of 30 steps that start on the left; the lowest "
                 "path reaches the lowest point.")
 
 # %% role="concept"
-claim("ratio of the losses after 30 steps, a momentum of 0.5 to plain SGD",
+claim("loss after 30 steps with a momentum of 0.5 divided by plain SGD's "
+      "loss",
       valley_loss(ways["momentum 0.5"]) / valley_loss(ways["SGD"]),
       below=0.01)
 
 # %% [markdown] role="concept"
-# The one new line is `b = momentum * b + gradient`. It makes the step follow a sum of all
-# gradients so far, in which older gradients count less. See how large the sum becomes for
-# a gradient that keeps its sign, and for a gradient that alternates:
+# The one new line is `b = momentum * b + gradient`. This line makes the step follow a sum
+# of all gradients so far, in which older gradients count less. See how large the sum
+# becomes for a gradient that keeps its sign, and for a gradient that alternates:
 
 # %% role="concept"
 def remembered(gradients, momentum=0.9):
@@ -119,8 +120,8 @@ claim("size of the running sum when the gradient's sign alternates",
 # $1/(1-0.9) = 10$, and damps movement in a direction that alternates. For the same
 # reason, momentum averages out part of the noise of small batches. Usual values of the
 # momentum are 0.9 and, for long runs, 0.99. Momentum has a price. With a momentum of 0.9,
-# the steps become up to ten times as long, so a rate that suits plain SGD may be too
-# high.
+# the steps become up to ten times as long, so a learning rate that suits plain SGD may be
+# too high.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -129,11 +130,11 @@ torch.set_rng_state(before)
 # ## Adam: a step size for every weight
 #
 # Momentum leaves one problem unsolved. Within one network, gradients differ by orders of
-# magnitude, from layer to layer and between a common word and a rare word. No single rate
-# suits all of them. *Adam* divides each weight's step by the typical size of that
-# weight's own gradients. Adam keeps two running averages per weight, the *moments*: $m$
-# averages the gradient, much as momentum sums it, and $v$ averages the gradient's square.
-# The step is the rate times $m / \sqrt{v}$.
+# magnitude, from layer to layer and between a common word and a rare word. No single
+# learning rate suits all of them. *Adam* divides each weight's step by the typical size
+# of that weight's own gradients. Adam keeps two running averages per weight, the
+# *moments*: $m$ averages the gradient, much as momentum sums it, and $v$ averages the
+# gradient's square. The step is the learning rate times $m / \sqrt{v}$.
 #
 # What is left of the gradient after that division? If a gradient is steady, whatever its
 # size, $m = g$ and $\sqrt{v} = |g|$, so only the gradient's sign is left. A gradient that
@@ -161,10 +162,10 @@ claim("Adam's mean step in learning rates, with noise ten times as large",
       by_noise[10], expected=0.1, within=0.03)
 
 # %% [markdown] role="concept"
-# Where the gradient is steady, Adam moves a weight by the full rate at each step, however
-# large or small the gradient is. Where the gradient is mostly noise, Adam's steps are
-# short and careful. Because of this division, a single rate, often 0.001, works for many
-# networks.
+# Where the gradient is steady, Adam moves a weight by the full learning rate at each
+# step, however large or small the gradient is. Where the gradient is mostly noise, Adam's
+# steps are short and careful. Because of this division, a single learning rate, often
+# 0.001, works for many networks.
 
 # %% [markdown] role="concept"
 # ## Five rules, one shape
@@ -208,13 +209,15 @@ plot_lines(gradient.abs(), {"SGD": sgd_move, "Adam": adam_move},
            ylabel="first step at a rate of 0.01",
            title="SGD's first step follows the gradient, Adam's does not",
            alt="First step against the size of the gradient. SGD's line "
-               "climbs over six decades. Adam's line is flat at the rate.")
+               "climbs over six decades. Adam's line is flat at the "
+               "learning rate.")
 
 # %% role="concept"
-claim("ratio of SGD's longest step to its shortest",
+claim("SGD's longest first step divided by SGD's shortest first step",
       sgd_move.max() / sgd_move.min(), expected=1e6, within=100)
-claim("largest gap between Adam's first step and the rate, for gradients "
-      "from 1e-4 to 100", (adam_move / 0.01 - 1).abs().max(), below=1e-3)
+claim("largest gap between Adam's first step and the learning rate, "
+      "gradients from 1e-4 to 100",
+      (adam_move / 0.01 - 1).abs().max(), below=1e-3)
 
 # %% role="concept"
 tiny = nn.Parameter(torch.zeros(1))
@@ -288,21 +291,22 @@ for decay, (size, fitted, loss) in by_decay.items():
           f"accuracy {fitted:.2f}, test loss {loss:.2f}")
 
 # %% role="concept"
-claim("ratio of the weight norms, a decay of 1 to no decay",
+claim("weight norm with a decay of 1 divided by the weight norm without "
+      "decay",
       by_decay[1][0] / by_decay[0][0], below=0.9)
-claim("ratio of the test losses, a decay of 1 to no decay",
+claim("test loss with a decay of 1 divided by the test loss without decay",
       by_decay[1][2] / by_decay[0][2], below=1)
 
 # %% [markdown] role="concept"
 # In these runs, the more decay, the smaller the weights and the lower the test loss. A
-# decay of 1 is large, but these runs are short, and what counts is the product of rate,
-# decay and steps. In long runs, the decay is usually 0.01 to 0.1. Biases and the gains of
-# norm layers are usually exempt (trap 04.1). Whether to decay *embeddings*, tables with
-# one row per token, is a matter of choice. Unless the table is also the output layer, a
-# row gets a gradient only when its token occurs, but decay shrinks the row at every step,
-# so the rows of rare tokens fade. Published code does both:
-# [nanoGPT](https://github.com/karpathy/nanoGPT/blob/master/model.py) decays its
-# embeddings, but
+# decay of 1 is large, but these runs are short, and what counts is the product of
+# learning rate, decay and number of steps. In long runs, the decay is usually 0.01 to
+# 0.1. Biases and the gains of norm layers are usually exempt (trap 04.1). Whether to
+# decay *embeddings*, tables with one row per token, is a matter of choice. Unless the
+# table is also the output layer, a row gets a gradient only when its token occurs, but
+# decay shrinks the row at every step, so the rows of rare tokens fade. Published code
+# does both: [nanoGPT](https://github.com/karpathy/nanoGPT/blob/master/model.py) decays
+# its embeddings, but
 # [minGPT](https://github.com/karpathy/minGPT/blob/master/mingpt/model.py), by the same
 # author, does not.
 
@@ -346,7 +350,7 @@ print(f"{len(scales)} gains, such as {next(iter(scales))}: "
       f"{tuple(next(iter(scales.values())).shape)}")
 
 # %% trap="04.1" role="look"
-claim("gains of ConvNeXt-T that are decayed when axes are "
+claim("number of gains of ConvNeXt-T that are decayed when axes are "
       "counted", len(scales),
       expected=18)
 
@@ -362,7 +366,8 @@ gains = [name for name in decayed if name.startswith("norm")]
 measured("04.1", 3)
 
 # %% trap="04.1" role="look"
-claim("gains of norm layers that the list of names decays", len(gains),
+claim("number of gains of norm layers that the list of names decays",
+      len(gains),
       expected=2)
 
 # %% [markdown] trap="04.1" role="why"
@@ -399,7 +404,8 @@ print(f"decayed {len(matrices)}, exempt {len(vectors)}")
 # exceptions:
 
 # %% trap="04.1" role="repair"
-claim("tensors of the encoder layer that are decayed when axes are counted",
+claim("number of tensors of the encoder layer that are decayed when axes "
+      "are counted",
       len(matrices), expected=4)
 
 # %% trap="04.1" role="repair"
@@ -429,21 +435,23 @@ exempt_ids = {id(p) for p in by_shape(resnet)[1]}
 missed = [n for n, m in norms.items() if id(m.weight) not in exempt_ids]
 
 # %% trap="04.1" role="more"
-claim("tensors of the encoder layer that the list of names decays",
+claim("number of tensors of the encoder layer that the list of names "
+      "decays",
       len(decayed), expected=6)
-claim("tensors of the encoder layer that are exempt when axes are counted",
+claim("number of tensors of the encoder layer that are exempt when axes "
+      "are counted",
       len(vectors), expected=8)
-claim("norm layers in ResNet-18", len(norms), expected=20)
-claim("norm layers in ResNet-18 that have 'norm' in their name",
+claim("number of norm layers in ResNet-18", len(norms), expected=20)
+claim("number of norm layers in ResNet-18 that have 'norm' in their name",
       len(caught), expected=0)
-claim("gains of ResNet-18 that are decayed when axes are "
-      "counted", len(missed), expected=0)
+claim("number of gains of ResNet-18 that are decayed when axes are counted",
+      len(missed), expected=0)
 
 # %% [markdown] trap="04.1" role="more"
 # An embedding also has two axes. Some recipes decay the embedding and some do not, so
 # write your decision down, and print which tensors your rule puts into which group. The
-# cost of a wrong group depends on the rate, the decay and the number of steps, and you
-# can measure it on a single gain.
+# cost of a wrong group depends on the learning rate, the decay and the number of steps,
+# and you can measure it on a single gain.
 
 # %% trap="04.1" role="more"
 def shrunk(lr, decay, steps):
@@ -459,17 +467,17 @@ short, long = shrunk(2e-5, 0.01, 3000), shrunk(1e-2, 0.1, 1000)
 print(f"fine-tuning: {short:.5f}   a long run: {long:.3f}")
 
 # %% trap="04.1" role="more"
-claim("fraction of a gain lost in 3,000 steps at a rate of 0.00002 with a "
-      "decay of 0.01", 1 - short, expected=0.0006, within=1e-5)
-claim("fraction of a gain left after 1,000 steps at a rate of 0.01 with a "
-      "decay of 0.1", long, expected=0.368, within=0.001)
+claim("fraction of a gain lost in 3,000 steps at a learning rate of "
+      "0.00002, decay 0.01", 1 - short, expected=0.0006, within=1e-5)
+claim("fraction of a gain left after 1,000 steps at a learning rate of "
+      "0.01, decay 0.1", long, expected=0.368, within=0.001)
 
 # %% [markdown] trap="04.1" role="folklore"
 # **Told:** Decaying the norm layers makes fine-tuning notably worse. **Measured:** A gain
-# that gets no gradient loses 0.06 % in 3,000 steps at a rate of 0.00002 with a decay of
-# 0.01. After 1,000 steps at a rate of 0.01 with a decay of 0.1, only 0.368 of the gain is
-# left. The product of rate, decay and steps tells you which of these two cases applies to
-# your run.
+# that gets no gradient loses 0.06 % in 3,000 steps at a learning rate of 0.00002 with a
+# decay of 0.01. After 1,000 steps at a rate of 0.01 with a decay of 0.1, only 0.368 of
+# the gain is left. The product of learning rate, decay and number of steps tells you
+# which of these two cases applies to your run.
 
 # %% trap="04.1" role="exercise" points=3 difficulty=2 minutes=15
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
@@ -519,9 +527,9 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 # %% [markdown] trap="04.2" role="situation" core=true fault="Adam runs at SGD's learning rate" symptom="training collapses or crawls after switching from SGD to Adam with the same learning rate"
 # ## A borrowed learning rate
 #
-# You trained a classifier with SGD and momentum at a rate of 0.3, and it gets most
-# digits right. You switch to Adam and keep the rate. Before you look at the result, you
-# run both optimizers at the same rate of 0.01 and measure how far a weight moves, on
+# You trained a classifier with SGD and momentum at a learning rate of 0.3, and it gets
+# most digits right. You switch to Adam and keep the rate. Before you look at the result,
+# you run both optimizers at the same rate of 0.01 and measure how far a weight moves, on
 # average, in the very first step.
 
 # %% trap="04.2" role="break"
@@ -577,21 +585,21 @@ print(f"first step at 0.01: Adam {by_adam:.1e}, SGD {by_sgd:.1e}")
 measured("04.2", 2)
 
 # %% trap="04.2" role="look"
-claim("ratio of the mean first steps at a rate of 0.01, Adam to "
-      "SGD", by_adam / by_sgd, above=100, below=900)
+claim("Adam's mean first step divided by SGD's, both at a learning rate of "
+      "0.01", by_adam / by_sgd, above=100, below=900)
 
 # %% trap="04.2" role="look"
 plot_bars({"Adam": by_adam, "SGD + momentum": by_sgd}, log=True,
           xlabel="mean first step at a rate of 0.01",
           title="At one rate, Adam's step is hundreds of times as long",
-          alt="Two bars on a log scale. Adam's first step is about 0.8 "
-              "of the rate. SGD's first step is hundreds of times "
+          alt="Two bars on a log scale. Adam's first step is about 0.8 of "
+              "the learning rate. SGD's first step is hundreds of times "
               "shorter.")
 
 # %% [markdown] trap="04.2" role="look"
-# So a rate that suits SGD does not suit Adam, and vice versa. You ran Adam at SGD's rate,
-# 0.3. A colleague runs SGD at Adam's usual rate, 0.001. Compare the test accuracy of the
-# two runs:
+# So a learning rate that suits SGD does not suit Adam, and vice versa. You ran Adam at
+# SGD's rate, 0.3. A colleague runs SGD at Adam's usual rate, 0.001. Compare the test
+# accuracy of the two runs:
 
 # %% trap="04.2" role="look"
 borrowed["SGD at 0.001"] = score(momentum, 0.001)
@@ -610,7 +618,7 @@ own = {"Adam at 0.01": score(adam, 0.01),
 print({name: f"{right:.2f}" for name, right in own.items()})
 
 # %% trap="04.2" role="repair"
-claim("accuracy with Adam at a rate of 0.01", own["Adam at 0.01"],
+claim("accuracy with Adam at a learning rate of 0.01", own["Adam at 0.01"],
       above=0.92)
 
 # %% trap="04.2" role="repair"
@@ -620,23 +628,25 @@ plot_bars(borrowed | own, xlabel="test accuracy",
               "tenths. Adam at 0.3 and SGD at 0.001 are far lower.")
 
 # %% [markdown] trap="04.2" role="more" topics="the other three runs · Muon"
-# These claims check the other three bars. Muon's rate has yet another meaning, which the
-# section *Muon, a rule for matrices*, under *Further*, measures.
+# These claims put bounds on the other three bars. Muon's rate has yet another meaning,
+# which the section *Muon, a rule for matrices*, under *Further*, measures.
 
 # %% trap="04.2" role="more"
-claim("accuracy with SGD and momentum at a rate of 0.001",
+claim("accuracy with SGD and momentum at a learning rate of 0.001",
       borrowed["SGD at 0.001"], below=0.75)
-claim("accuracy with Adam at a rate of 0.3", borrowed["Adam at 0.3"],
+claim("accuracy with Adam at a learning rate of 0.3",
+      borrowed["Adam at 0.3"],
       below=0.9)
-claim("accuracy with SGD and momentum at a rate of 0.3", own["SGD at 0.3"],
+claim("accuracy with SGD and momentum at a learning rate of 0.3",
+      own["SGD at 0.3"],
       above=0.88)
 
 # %% [markdown] trap="04.2" role="folklore"
-# **Told:** Adam crawls at a rate of 0.01, and SGD may diverge at 0.001. **Measured:** For
-# this classifier, the reverse is true. Adam at 0.01 is one of the good runs, SGD at 0.001
-# crawls, and Adam at 0.3 breaks. Another web page says that Adam at 0.01 "diverges at
-# once". With a large pre-trained model, it may indeed diverge. A good rate is good only
-# for one optimizer and one model.
+# **Told:** Adam crawls at a learning rate of 0.01, and SGD may diverge at 0.001.
+# **Measured:** For this classifier, the reverse is true. Adam at 0.01 is one of the good
+# runs, SGD at 0.001 crawls, and Adam at 0.3 breaks. Another web page says that Adam at
+# 0.01 "diverges at once". With a large pre-trained model, Adam at 0.01 may indeed
+# diverge. A good rate is good only for one optimizer and one model.
 
 # %% trap="04.2" role="exercise" points=3 difficulty=3 minutes=15
 def step_size(opt: torch.optim.Optimizer) -> float:
@@ -670,10 +680,10 @@ def step_size(opt: torch.optim.Optimizer) -> float:
 # 3. `opt.state_dict()` refers to the live tensors. Deep-copy it before the step, and pass the copy to `load_state_dict` after the step.
 
 # %% [markdown] trap="04.2" role="keep"
-# **Keep:** When you change the optimizer, search for the learning rate again. SGD's
-# step is proportional to the gradient. Lion's step is as long as the rate, and so is
+# **Keep:** When you change the optimizer, search for the learning rate again. SGD's step
+# is proportional to the gradient. Lion's step is as long as the learning rate, and so is
 # Adam's while gradients are steady and far above `eps`. **In your own code:** Log the
-# largest step next to the loss. A sane step is small compared with the weights, except
+# largest step alongside the loss. A sane step is small compared with the weights, except
 # where weights start at zero. **Source:** [Kingma & Ba
 # 2015](https://arxiv.org/abs/1412.6980), section 2.1, on the effective step.
 
@@ -716,12 +726,13 @@ print(f"SGD + momentum {sgd_loss:.3f}, Adam {adam_loss:.2f}, "
 # %% role="concept"
 claim("training loss with SGD and momentum after 1,000 steps", sgd_loss,
       below=0.02)
-claim("training loss with Adam at a rate of 0.001 after 1,000 steps",
+claim("training loss with Adam at a learning rate of 0.001 after 1,000 "
+      "steps",
       adam_loss, above=1)
 
 # %% [markdown] role="concept"
-# Adam was held back because it cannot get far in 1,000 steps at this rate. And decay
-# makes the training loss higher, not lower:
+# Adam was held back because it cannot get far in 1,000 steps at this rate. Decay makes
+# the training loss higher, not lower:
 
 # %% role="concept"
 claim("largest distance that Adam moved a weight in 1,000 steps",
@@ -740,12 +751,12 @@ claim("training loss of AdamW minus training loss of "
 # %% [markdown] role="concept"
 # ## Why the rate falls: noise, and sharp minima
 #
-# A high rate covers the distance to the minimum in few steps, and a low rate ends close
-# to the minimum. No constant rate does both, because the gradient of a batch is the true
-# gradient plus noise. With a constant rate, the weights never come to rest. They end up
-# in a cloud around the minimum, and the higher the rate, the larger the cloud. For a
-# gradient $w + \text{noise}$ with noise of variance 1, the mean of $w^2$ settles at
-# $\eta/(2-\eta)$. A rate that falls to zero shrinks the cloud.
+# A high learning rate covers the distance to the minimum in few steps, and a low rate
+# ends close to the minimum. No constant rate does both, because the gradient of a batch
+# is the true gradient plus noise. With a constant rate, the weights never come to rest.
+# They end up in a cloud around the minimum, and the higher the rate, the larger the
+# cloud. For a gradient $w + \text{noise}$ with noise of variance 1, the mean of $w^2$
+# settles at $\eta/(2-\eta)$. A rate that falls to zero shrinks the cloud.
 
 # %% role="concept"
 def end_of(rate, steps=1000):
@@ -760,10 +771,10 @@ cosine = end_of(lambda k: 0.05 * (1 + math.cos(math.pi * k / 1000)))
 print(f"constant {constant:.4f}, cosine to zero {cosine:.4f}")
 
 # %% role="concept"
-claim("mean square of the weights at a constant rate (in theory: 0.1 / "
-      "1.9)", constant, expected=0.1 / 1.9, within=0.01)
-claim("ratio of the mean squares of the weights, constant rate to falling "
-      "rate", constant / cosine, above=10)
+claim("mean square of the weights at a constant learning rate (in theory: "
+      "0.1 / 1.9)", constant, expected=0.1 / 1.9, within=0.01)
+claim("weights' mean square with a constant rate divided by the mean "
+      "square with a falling rate", constant / cosine, above=10)
 
 # %% [markdown] role="concept"
 # So why not use a low rate from the start? A low rate is slow, and there is a second
@@ -784,21 +795,24 @@ for name, curvature in (("flat", 1), ("sharp", 50)):
           f"rate 0.01: {distance_after(curvature, 0.01):.1e}")
 
 # %% role="concept"
-claim("distance from a sharp minimum after 20 steps at a rate of 0.1",
+claim("distance from a sharp minimum after 20 steps at a learning rate of "
+      "0.1",
       distance_after(50, 0.1), above=1)
-claim("distance from a sharp minimum after 20 steps at a rate of 0.01",
+claim("distance from a sharp minimum after 20 steps at a learning rate of "
+      "0.01",
       distance_after(50, 0.01), below=0.01)
-claim("distance from a flat minimum after 20 steps at a rate of 0.1",
+claim("distance from a flat minimum after 20 steps at a learning rate of "
+      "0.1",
       distance_after(1, 0.1), below=0.01)
 
 # %% [markdown] role="concept"
-# Under plain gradient descent, a minimum holds the weights only if rate times curvature
-# is below 2. So while the rate is high, the weights can stay only in flat minima, and the
-# low rate at the end lets them settle there. Flat minima are often said to generalize
-# better, because a small shift of the data changes their loss only a little ([Keskar et
-# al. 2017](https://arxiv.org/abs/1609.04836)). The argument is disputed, because
-# rescaling the weights can make the same function look flat or sharp ([Dinh et al.
-# 2017](https://arxiv.org/abs/1703.04933)).
+# Under plain gradient descent, a minimum holds the weights only if the learning rate
+# times the curvature is below 2. So while the rate is high, the weights can stay only in
+# flat minima, and the low rate at the end lets them settle there. Flat minima are often
+# said to generalize better, because a small shift of the data changes their loss only a
+# little ([Keskar et al. 2017](https://arxiv.org/abs/1609.04836)). The argument is
+# disputed, because rescaling the weights can make the same function look flat or sharp
+# ([Dinh et al. 2017](https://arxiv.org/abs/1703.04933)).
 
 # %% [markdown] role="concept"
 # ## Schedules: one family, four decisions
@@ -850,12 +864,12 @@ axes[0].set_ylabel("learning rate")
 figure.suptitle("Five schedules: where they climb, stay and fall", x=0.01,
                 ha="left", fontsize=11, fontweight="bold",
                 color=axes[0].title.get_color())
-show(figure, "Five small plots of the rate over 100 steps. The constant "
-             "schedule is level. The steps schedule falls in three jumps. "
-             "Warm-up with cosine climbs for ten steps and falls in a "
-             "smooth curve to zero. Warm-up, level, fall stays at the peak "
-             "and falls in the last fifth. One-cycle climbs for thirty "
-             "steps and falls to zero.")
+show(figure, "Five small plots of the learning rate over 100 steps. The "
+             "constant schedule is level. The steps schedule falls in "
+             "three jumps. Warm-up with cosine climbs for ten steps and "
+             "falls in a smooth curve to zero. Warm-up, level, fall stays "
+             "at the peak and falls in the last fifth. One-cycle climbs "
+             "for thirty steps and falls to zero.")
 
 # %% role="concept"
 claim("largest difference between the peaks of the five schedules",
@@ -869,12 +883,12 @@ claim("step at which one-cycle peaks, counted from 0, in a run of 100 "
 # *Warm-up and cosine* is the usual choice for transformers. With *warm-up, level, fall*
 # you need not know the length of the run in advance, because you can start the fall at
 # any time. Libraries build such schedules from a name. In Hugging Face, the call is
-# `get_scheduler("cosine", opt, num_warmup_steps=…, num_training_steps=…)`. It returns one
-# of torch's schedulers, whose `step()` you call after each optimizer step. Hugging Face's
-# `Trainer` creates and steps the scheduler for you. The argument `num_training_steps` is
-# the length of the whole run in optimizer steps. If you pass the number of batches and
-# accumulate gradients over four batches, the run ends when the schedule is only a quarter
-# done.
+# `get_scheduler("cosine", opt, num_warmup_steps=…, num_training_steps=…)`. This call
+# returns one of torch's schedulers, whose `step()` you call after each optimizer step.
+# Hugging Face's `Trainer` creates and steps the scheduler for you. The argument
+# `num_training_steps` is the length of the whole run in optimizer steps. If you pass the
+# number of batches and accumulate gradients over four batches, the run ends when the
+# schedule is only a quarter done.
 #
 # *One-cycle* is one climb and one fall over the whole run, and the momentum is low where
 # the rate is high. Its author reports *super-convergence*: with a very high peak, some
@@ -897,18 +911,21 @@ for _ in range(499):
 rates, momenta = zip(*found)
 
 # %% role="concept"
-claim("first rate under one-cycle, although the optimizer was given 0.1",
+claim("first learning rate under one-cycle, although the optimizer was "
+      "given 0.1",
       rates[0], expected=0.004, within=1e-9)
 claim("first momentum under one-cycle, although the optimizer was given "
       "0.9", momenta[0], expected=0.95, within=1e-9)
 
 # %% [markdown] role="concept"
-# The rate rises for nearly a third of the run and ends almost at zero:
+# Under one-cycle, the learning rate rises for nearly a third of the run and ends almost
+# at zero:
 
 # %% role="concept"
 claim("step at which one-cycle peaks, counted from 0 (30 % of 500 steps)",
       rates.index(max(rates)), expected=149)
-claim("last rate under one-cycle (the first rate divided by 10,000)",
+claim("last learning rate under one-cycle (the first rate divided by "
+      "10,000)",
       rates[-1], expected=4e-7, within=1e-9)
 
 # %% [markdown] role="concept"
@@ -951,11 +968,13 @@ print(f"accuracy at 0.03: no warm-up {cold:.2f}, 50 steps of it "
       f"{warmed:.1f}; at 0.003 without {lower:.2f}")
 
 # %% role="concept"
-claim("accuracy at a rate of 0.03 without warm-up", cold, below=0.4)
-claim("accuracy at a rate of 0.03 with 50 steps of warm-up, median of "
-      "three",
+claim("accuracy at a learning rate of 0.03 without warm-up",
+      cold, below=0.4)
+claim("accuracy at a learning rate of 0.03 with 50 steps of warm-up, "
+      "median of three",
       warmed, above=0.7)
-claim("accuracy at a rate of 0.003 without warm-up", lower, above=0.7)
+claim("accuracy at a learning rate of 0.003 without warm-up",
+      lower, above=0.7)
 
 # %% role="concept"
 plot_columns({"none": cold, "50 steps": warmed,
@@ -983,7 +1002,7 @@ torch.set_rng_state(before)
 # ## Ten epochs on a cosine
 #
 # Your run has ten epochs of 100 batches. `CosineAnnealingLR(opt, T_max=10)` brings the
-# rate down to zero over the ten epochs. While tidying up, a teammate moves
+# learning rate down to zero over the ten epochs. While tidying up, a teammate moves
 # `schedule.step()` into the loop over batches. Nothing complains. "Then the first ten
 # batches train, and all later batches run at a rate of zero," says a colleague. You log
 # the rate of every batch.
@@ -1019,22 +1038,22 @@ print(f"batches at a rate of zero: {at_zero}; highest rate of the last "
 measured("04.3", at_zero, right=(50, 50))
 
 # %% trap="04.3" role="look"
-claim("batches out of 1,000 that run at a rate of zero if step() is "
-      "called per batch", at_zero, expected=50)
+claim("batches out of 1,000 that run at a learning rate of zero if step() "
+      "is called per batch", at_zero, expected=50)
 
 # %% trap="04.3" role="look"
 plot_lines(range(1, 61), {"called per batch": used[:60],
                           "called per epoch": rates_of(cosine, 60, 100)},
            xlabel="batch", ylabel="learning rate",
            title="Past its end, the cosine climbs again",
-           alt="The rate over the first 60 batches. Called per batch, it "
-               "swings between 0.1 and zero three times. Called per epoch, "
-               "it is still at 0.1.")
+           alt="The learning rate over the first 60 batches. Called per "
+               "batch, it swings between 0.1 and zero three times. Called "
+               "per epoch, it is still at 0.1.")
 
 # %% [markdown] trap="04.3" role="look"
-# The cosine does not stop at zero but climbs back to the full rate. The reverse mistake
-# is just as silent. Here a one-cycle schedule with `total_steps=1000` is called only once
-# per epoch:
+# The cosine does not stop at zero but climbs back to the full learning rate. The reverse
+# mistake is just as silent. Here a one-cycle schedule with `total_steps=1000` is called
+# only once per epoch:
 
 # %% trap="04.3" role="look"
 def cycle(opt):
@@ -1044,7 +1063,7 @@ starved = rates_of(cycle, 1000, every=100)      # once per epoch
 print(f"rates run from {min(starved):.5f} to {max(starved):.5f}")
 
 # %% trap="04.3" role="look"
-claim("highest rate with one-cycle if step() is called per epoch "
+claim("highest learning rate with one-cycle if step() is called per epoch "
       "(planned: 0.1)", max(starved), expected=0.0042, within=0.0001)
 
 # %% [markdown] trap="04.3" role="why"
@@ -1075,16 +1094,17 @@ fed = rates_of(cycle, 1000)                     # once per batch
 print(f"rates run up to {max(fed):.3f}")
 
 # %% trap="04.3" role="repair"
-claim("highest rate with one-cycle if step() is called per batch", max(fed),
+claim("highest learning rate with one-cycle if step() is called per batch",
+      max(fed),
       expected=0.1, within=1e-6)
 
 # %% trap="04.3" role="repair"
 plot_lines(range(1, 1001), {"per batch": fed, "per epoch": starved},
            xlabel="batch", ylabel="learning rate",
            title="Called once per epoch, one-cycle never starts",
-           alt="The rate at each batch. Called per batch, it climbs to 0.1 "
-               "at batch 300 and falls to zero. Called per epoch, it stays "
-               "near 0.004.")
+           alt="The learning rate at each batch. Called per batch, it "
+               "climbs to 0.1 at batch 300 and falls to zero. Called per "
+               "epoch, it stays near 0.004.")
 
 # %% [markdown] trap="04.3" role="repair"
 # In the explorer below, "its numbers count" sets the unit of the schedule's arguments,
@@ -1102,10 +1122,10 @@ schedules
 
 # %% trap="04.3" role="more"
 steps = rates_of(lambda opt: sched.StepLR(opt, 30, 0.1), 1000)
-claim("rate at batch 100 with StepLR(30), if it is meant for epochs but "
+claim("learning rate at batch 100 with StepLR(30), meant for epochs but "
       "called per batch", steps[100], expected=1e-4, within=1e-9)
 flat = rates_of(lambda opt: sched.CosineAnnealingLR(opt, 1000), 1000, 100)
-claim("last rate of a cosine with T_max=1000 that is called per epoch "
+claim("last learning rate of a cosine with T_max=1000 called per epoch "
       "(first rate: 0.1)", flat[-1], expected=0.09998, within=1e-5)
 
 # %% trap="04.3" role="more"
@@ -1165,11 +1185,11 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
 # 3. Within an update, step the optimizer first and the schedule second. `T_max` is the total number of updates over all epochs.
 
 # %% [markdown] trap="04.3" role="keep"
-# **Keep:** A scheduler counts calls to its `step()`. Write its arguments in the unit in
-# which you call it, and call it after `opt.step()`. **In your own code:** Before a long
-# run, loop over all steps without data and plot the rate. Also call `opt.step()` in that
-# loop, because most schedulers print a warning if you do not. **Source:** PyTorch
-# documentation, ["How to adjust learning
+# **Keep:** A scheduler counts calls to its `step()`. Give its arguments in the unit of
+# these calls, batches or epochs, and call it after `opt.step()`. **In your own code:**
+# Before a long run, loop over all steps without data and plot the rate. Also call
+# `opt.step()` in that loop, because most schedulers print a warning if you do not.
+# **Source:** PyTorch documentation, ["How to adjust learning
 # rate"](https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate).
 
 # %% [markdown] trap="04.4" role="situation" fault="AdamW decays by 0.01 when no weight_decay is given" symptom="AdamW differs from Adam although no weight decay was set"
@@ -1278,12 +1298,12 @@ claim("fraction that Adam leaves of a weight with small gradients", small,
       below=0.05)
 
 # %% [markdown] trap="04.4" role="more" topics="the two defaults · the bars in numbers"
-# These claims check the two defaults and the values of the other bars:
+# Here are the two defaults and the values of the other bars:
 
 # %% trap="04.4" role="more"
-claim("default decay of AdamW",
+claim("default weight decay of AdamW",
       unasked.defaults["weight_decay"], expected=0.01)
-claim("default decay of Adam", torch.optim.Adam(
+claim("default weight decay of Adam", torch.optim.Adam(
     [nn.Parameter(torch.ones(1))]).defaults["weight_decay"], expected=0)
 claim("fraction that Adam leaves of a weight with large gradients", large,
       above=0.9)
@@ -1336,8 +1356,8 @@ def decoupled_step(opt: torch.optim.Optimizer, weight_decay: float) -> None:
 # ## A rate of 0.0001 and a rate of 3
 #
 # Two people train your digit classifier for 200 steps with SGD and momentum, one at a
-# rate of 0.0001 and the other at a rate of 3. The first run ends at a loss of about 2.3,
-# which is the loss of a uniform guess.
+# learning rate of 0.0001 and the other at a rate of 3. The first run ends at a loss of
+# about 2.3, which is the loss of a uniform guess.
 
 # %% trap="04.5" role="break"
 def run_at(lr, optimizer=momentum):
@@ -1364,7 +1384,7 @@ print(f"rate 0.0001: loss {low[0]:.2f}   rate 3: loss {high[0]:.2f}")
 measured("04.5", 1)
 
 # %% trap="04.5" role="look"
-claim("loss at a rate of 3", high[0], expected=2.3, within=0.4)
+claim("loss at a learning rate of 3", high[0], expected=2.3, within=0.4)
 
 # %% trap="04.5" role="look"
 plot_columns({"rate 0.0001": low[0], "rate 3": high[0]},
@@ -1375,9 +1395,9 @@ plot_columns({"rate 0.0001": low[0], "rate 3": high[0]},
                  "dashed line for guessing.")
 
 # %% [markdown] trap="04.5" role="why"
-# At a rate of 0.0001, the weights have hardly moved. At a rate of 3, the first steps
-# moved the weights so far that the hidden units return 0 for every digit. Only the last
-# layer's biases still learn, and the best that they can do is guess:
+# At a learning rate of 0.0001, the weights have hardly moved. At a rate of 3, the first
+# steps moved the weights so far that the hidden units return 0 for every digit. Only the
+# last layer's biases still learn, and the best that they can do is guess:
 
 # %% trap="04.5" role="why"
 def silent(model):
@@ -1388,15 +1408,15 @@ print(f"silent at 0.0001: {silent(low[2]):.2f}, "
       f"at 3: {silent(high[2]):.2f}")
 
 # %% trap="04.5" role="why"
-claim("fraction of hidden units that return 0 for every digit, at a rate "
-      "of 3", silent(high[2]), above=0.8)
+claim("fraction of hidden units that return 0 for every digit, at a "
+      "learning rate of 3", silent(high[2]), above=0.8)
 
 # %% [markdown] trap="04.5" role="why"
-# A *range test* tries a whole range of rates in one short run. Multiply the rate by a
-# constant factor after each batch and watch the loss. Typically, the loss stays flat,
-# falls, and then shoots up. By the lowest point, the smaller rates have already brought
-# the loss down, so the rate at that point is close to a rate that fails. Train at a tenth
-# of the rate at the lowest point.
+# A *range test* tries a whole range of learning rates in one short run. Multiply the rate
+# by a constant factor after each batch and watch the loss. Typically, the loss stays
+# flat, falls, and then shoots up. By the lowest point, the smaller rates have already
+# brought the loss down, so the rate at that point is close to a rate that fails. Train at
+# a tenth of the rate at the lowest point.
 
 # %% trap="04.5" role="repair"
 def sweep(optimizer=momentum, steps=100, low=1e-5, high=10.0):
@@ -1434,7 +1454,8 @@ print(f"trained at a tenth: {tenth:.2f}, at the lowest point: {at_edge:.2f}"
       f", at 4 times that: {beyond:.2f}")
 
 # %% trap="04.5" role="repair"
-claim("accuracy at a tenth of the rate with the lowest loss", tenth,
+claim("accuracy at a tenth of the learning rate with the lowest loss",
+      tenth,
       above=0.92)
 
 # %% role="explore" explorer="lr_range_test"
@@ -1447,14 +1468,16 @@ lr_range_test
 # Beyond that rate, training fails:
 
 # %% trap="04.5" role="more"
-claim("loss at a rate of 0.0001", low[0], expected=2.3, within=0.15)
-claim("higher accuracy of the two runs at rates of 0.0001 and 3",
+claim("loss at a learning rate of 0.0001",
+      low[0], expected=2.3, within=0.15)
+claim("better accuracy of the two runs at learning rates of 0.0001 and 3",
       max(low[1], high[1]), below=0.35)
-claim("rate with the lowest loss in the range test", edge, above=0.1,
+claim("learning rate with the lowest loss in the range test",
+      edge, above=0.1,
       below=2)
 claim("accuracy at the rate with the lowest loss minus accuracy at a "
       "tenth of that rate", at_edge - tenth, below=0.03)
-claim("accuracy at 4 times the rate with the lowest loss", beyond,
+claim("accuracy at 4 times the learning rate with the lowest loss", beyond,
       below=0.9)
 
 # %% [markdown] trap="04.5" role="more"
@@ -1471,10 +1494,11 @@ print(f"plain SGD: edge {plain_edge:.2f}, trained at a tenth {slow:.2f}, "
       f"at a third {third:.2f}")
 
 # %% trap="04.5" role="more"
-claim("accuracy of plain SGD at a tenth of the rate with the lowest loss",
+claim("accuracy of plain SGD at a tenth of the learning rate with the "
+      "lowest loss",
       slow, above=0.87)
-claim("accuracy of plain SGD at a third of the rate minus accuracy at a "
-      "tenth of the rate", third - slow, above=-0.05)
+claim("plain SGD: accuracy at a third of the lowest-loss rate minus "
+      "accuracy at a tenth of it", third - slow, above=-0.05)
 
 # %% trap="04.5" role="exercise" points=4 difficulty=3 minutes=20
 def lr_find(model: nn.Module, loss_of, steps: int, low: float,
@@ -1517,7 +1541,7 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
     # END SOLUTION
 
 # %% [markdown] trap="04.5" role="hint"
-# 1. The rates span decades, so multiply by a factor instead of adding an amount.
+# 1. The learning rates span decades, so multiply by a factor instead of adding an amount.
 # 2. The test ruins the weights. `model.state_dict()` refers to the same weights, so keep a copy of the state dict.
 # 3. `not loss <= 4 * best` is also true for NaN; `loss > 4 * best` is not.
 
@@ -1533,11 +1557,11 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
 # %% [markdown] trap="04.6" role="situation" fault="max() as a floor: the cosine stands still" symptom="learning rate is flat at the end of cosine decay; first step has learning rate zero"
 # ## A floor under a cosine
 #
-# The usual recipe for large models warms up the rate and then lets it follow a cosine
-# down to a *floor*, a tenth of the peak. You copy such a schedule from a script, with 100
-# steps of warm-up and 1,000 steps in all. After the warm-up, the schedule takes the
-# larger of two values: the floor, and a cosine that falls to zero. A comment below the
-# script says: "Your first batch is wasted."
+# The usual recipe for large models warms up the learning rate and then lets it follow a
+# cosine down to a *floor*, a tenth of the peak. You copy such a schedule from a script,
+# with 100 steps of warm-up and 1,000 steps in all. After the warm-up, the schedule takes
+# the larger of two values: the floor, and a cosine that falls to zero. A comment below
+# the script says: "Your first batch is wasted."
 
 # %% trap="04.6" role="break"
 def factor(step, warm=100, total=1000, floor=0.1):
@@ -1562,7 +1586,7 @@ print(f"steps on the floor: {at_floor}   first step: {cut[0]}")
 measured("04.6", at_floor, right=(150, 220))
 
 # %% trap="04.6" role="look"
-claim("steps after the warm-up that run at the floor", at_floor,
+claim("number of steps after the warm-up that run at the floor", at_floor,
       expected=184)
 
 # %% [markdown] trap="04.6" role="look"
@@ -1570,8 +1594,8 @@ claim("steps after the warm-up that run at the floor", at_floor,
 # weight.
 
 # %% trap="04.6" role="look"
-claim("rate of the first step as a fraction of the "
-      "peak", cut[0], expected=0)
+claim("learning rate of the first step as a fraction of the peak",
+      cut[0], expected=0)
 
 # %% [markdown] trap="04.6" role="why"
 # `max` cuts the lower end off a cosine that was heading for zero, so the rate reaches the
@@ -1606,16 +1630,17 @@ arrives = cut.index(0.1, 100)
 claim("scaled schedule's fraction of the peak at the step where max() "
       "reaches the floor", smooth[arrives], expected=0.19, within=0.002)
 
-# %% [markdown] trap="04.6" role="more" topics="both ends"
+# %% [markdown] trap="04.6" role="more" topics="both ends of the schedule"
 # The repaired schedule begins and ends where it should:
 
 # %% trap="04.6" role="more"
-claim("steps after the warm-up at which the scaled schedule does not "
-      "change", sum(a == b for a, b in zip(smooth[101:], smooth[102:])),
+claim("number of steps after the warm-up at which the scaled schedule does "
+      "not change", sum(a == b for a, b in zip(smooth[101:], smooth[102:])),
       expected=0)
-claim("first rate of the scaled schedule as a fraction of the peak",
+claim("first learning rate of the scaled schedule as a fraction of the "
+      "peak",
       smooth[0], expected=0.01)
-claim("last rate of the scaled schedule as a fraction of the peak",
+claim("last learning rate of the scaled schedule as a fraction of the peak",
       smooth[-1], expected=0.1, within=1e-9)
 
 # %% trap="04.6" role="exercise" points=3 difficulty=2 minutes=15
@@ -1650,7 +1675,7 @@ def warmup_cosine(step: int, warm: int, total: int, peak: float,
 # %% [markdown] trap="04.6" role="keep"
 # **Keep:** Put a schedule's floor inside the cosine formula, not in a `max` around it.
 # Start a warm-up at `1 / warm` of the peak, not at 0. **In your own code:** Assert the
-# rate at four steps: the first, the end of the warm-up, the middle and the last.
+# learning rate at four steps: the first, the end of the warm-up, the middle and the last.
 # **Source:** Loshchilov & Hutter 2017, ["SGDR"](https://arxiv.org/abs/1608.03983),
 # equation 5, for a floor inside the formula.
 
@@ -1658,10 +1683,10 @@ def warmup_cosine(step: int, warm: int, total: int, peak: float,
 # ## A head that is out of the loss
 #
 # A model has one trunk and two heads, one for each task. You train both tasks for 20
-# steps, with Adam at a rate of 0.01, and then only the first task for another 20 steps.
-# The team's wiki says: "A zero gradient is a zero step." To be on the safe side, you call
-# `zero_grad(set_to_none=False)`. So in the last 20 steps, the second head's gradient is
-# exactly zero.
+# steps, with Adam at a learning rate of 0.01, and then only the first task for another 20
+# steps. The team's wiki says: "A zero gradient is a zero step." To be on the safe side,
+# you call `zero_grad(set_to_none=False)`. So in the last 20 steps, the second head's
+# gradient is exactly zero.
 
 # %% trap="04.7" role="break"
 def heads_loss(trunk, used, idle, both):
@@ -1740,8 +1765,8 @@ claim("largest distance that a weight of the idle head moves with None",
       with_none, expected=0)
 
 # %% [markdown] trap="04.7" role="more" topics="one weight in numbers · other optimizers · what plain zero_grad leaves"
-# These claims check the second step of the figure, and the same step with other
-# optimizers. Plain SGD, Adagrad and RMSprop have no momentum to coast on:
+# These claims put bounds on the second step in the figure, and on the same step with
+# other optimizers. Plain SGD, Adagrad and RMSprop have no momentum to coast on:
 
 # %% trap="04.7" role="more"
 def second_step(grad, optimizer=torch.optim.Adam):
@@ -1770,7 +1795,7 @@ claim("longest step of plain SGD, Adagrad and RMSprop at a zero gradient",
                        torch.optim.RMSprop))), expected=0)
 
 # %% [markdown] trap="04.7" role="more"
-# And what does `zero_grad()` do if you pass nothing?
+# What does `zero_grad()` do if you pass no argument?
 
 # %% trap="04.7" role="more"
 w = nn.Parameter(torch.ones(1))
@@ -1811,7 +1836,7 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
 
 # %% [markdown] trap="04.7" role="hint"
 # 1. What does the buffer hold after a step with `None`, and what after a step with zeros?
-# 2. Torch adds the whole gradient to the buffer, not a fraction of it, and applies the rate when it moves the weight.
+# 2. Torch adds the whole gradient to the buffer, not a fraction of it, and applies the learning rate when it moves the weight.
 # 3. Do not keep `grad` itself in `state`, because the caller may write into it.
 
 # %% [markdown] trap="04.7" role="keep"
@@ -1864,7 +1889,7 @@ claim("length of the 12th step without correction, in learning rates",
       bare[11], expected=6.57, within=0.01)
 
 # %% [markdown] trap="04.8" role="look"
-# The twelfth step is the longest. A hundred steps in, the effect is still there:
+# The twelfth step is the longest. After a hundred steps, the effect is still there:
 
 # %% trap="04.8" role="look"
 claim("length of the 100th step without correction, in learning rates",
@@ -1900,12 +1925,12 @@ claim("largest gap between the length of a corrected step and one "
 plot_lines(range(1, 2001), {"without": bare, "corrected": whole},
            xlabel="step", ylabel="step size / rate", logx=True,
            title="Without correction, Adam's first steps are too long",
-           alt="Step size in rates at each step. Without correction, it "
-               "starts at 3, peaks near 6.6 at step 12 and comes down "
-               "close to 1 by step 2000. With correction, it is 1 "
-               "throughout.")
+           alt="Step size in learning rates at each step. Without "
+               "correction, it starts at 3, peaks near 6.6 at step 12 and "
+               "comes down close to 1 by step 2000. With correction, it is "
+               "1 throughout.")
 
-# %% [markdown] trap="04.8" role="more" topics="more of the curve · other betas: too short"
+# %% [markdown] trap="04.8" role="more" topics="more of the curve · other betas and too short a step"
 # The steps start at more than 3 learning rates, and at step 2,000 they are still 7.5 %
 # too long:
 
@@ -1924,7 +1949,7 @@ claim("length of the 2,000th step without correction, in learning rates, "
       "minus 1", bare[-1] - 1, expected=0.075, within=0.001)
 
 # %% [markdown] trap="04.8" role="more"
-# The very first step is $(1-\beta_1)/\sqrt{1-\beta_2}$ rates long, so both betas
+# The very first step is $(1-\beta_1)/\sqrt{1-\beta_2}$ learning rates long, so both betas
 # matter. With betas of 0.9 and 0.95, which some language models use, the first step is
 # too short:
 
@@ -1938,7 +1963,7 @@ claim("length of the first step with a second beta of 0.95, in learning "
 # correction no longer matters. **Measured:** With the default betas and a steady
 # gradient, the early steps are 3 to 6.57 times too long, and step 100 is still 3.24 times
 # too long. With betas of 0.9 and 0.95, the first step is indeed short, at 0.447 of the
-# rate. A BERT optimizer that lacked the correction has been blamed for unstable
+# learning rate. A BERT optimizer that lacked the correction has been blamed for unstable
 # fine-tuning on small data sets.
 
 # %% trap="04.8" role="exercise" points=4 difficulty=3 minutes=20
@@ -2066,7 +2091,7 @@ print(f"correlation {rho:.3f}, so {share:.3f} of the signs flip")
 claim("fraction of steps in opposite directions that theory predicts",
       share, expected=0.279, within=0.001)
 
-# %% [markdown] trap="04.9" role="more" topics="where a signal hides the fault · a lower rate needs a higher decay"
+# %% [markdown] trap="04.9" role="more" topics="where a signal hides the fault · a lower learning rate needs a higher decay"
 # If the gradient contains a signal as large as its noise, the two versions almost always
 # agree:
 
@@ -2078,26 +2103,27 @@ claim("fraction of steps in opposite directions if a signal is added to "
       "the noise", hidden, below=0.02)
 
 # %% [markdown] trap="04.9" role="more"
-# When you lower the rate for Lion, each step also decays the weights less:
+# When you lower the learning rate for Lion, each step also decays the weights less:
 
 # %% trap="04.9" role="more"
 before, smaller = shrunk(1e-2, 0.1, 1000), shrunk(1e-3, 0.1, 1000)
 print(f"left of a weight: {before:.3f}; tenth of the rate: {smaller:.3f}")
 
 # %% trap="04.9" role="more"
-claim("ratio of the logarithms of the fractions left, a rate of 0.01 to a "
-      "rate of 0.001", math.log(before) / math.log(smaller), expected=10,
+claim("logarithm of the fraction left at a rate of 0.01 divided by the "
+      "logarithm at 0.001",
+      math.log(before) / math.log(smaller), expected=10,
       within=0.01)
-claim("fraction of a weight left at rate 0.001 and decay 1 (expected: at "
+claim("fraction left of a weight: rate 0.001, decay 1 (expected: as at "
       "rate 0.01, decay 0.1)", shrunk(1e-3, 1.0, 1000), expected=before,
       within=1e-9)
 
 # %% [markdown] trap="04.9" role="folklore"
-# **Told:** Lion needs a third to a tenth of Adam's rate. **Measured:** The lower rate is
-# only half of the advice. In both AdamW and Lion, the part of a weight that decoupled
-# decay takes away in one step is the rate times $\lambda$. At a tenth of the rate, 1,000
-# steps without a gradient shrink a weight to the same fraction only if the decay is ten
-# times as large.
+# **Told:** Lion needs a third to a tenth of Adam's learning rate. **Measured:** The lower
+# rate is only half of the advice. In both AdamW and Lion, the part of a weight that
+# decoupled decay takes away in one step is the rate times $\lambda$. At a tenth of the
+# rate, 1,000 steps without a gradient shrink a weight to the same fraction only if the
+# decay is ten times as large.
 
 # %% trap="04.9" role="exercise" points=3 difficulty=2 minutes=15
 def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
@@ -2147,8 +2173,8 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # design document says: "With the default second beta of 0.999, we average a thousand
 # gradients. The rounding errors cancel."
 #
-# Many runs begin with large gradients. Here the first five gradients are 30 times as
-# large as the next 3,000. You track the second moments in bfloat16 and in float32.
+# Many runs begin with large gradients. Here the first five gradients are *loud*, 30 times
+# as large as the next 3,000. You track the second moments in bfloat16 and in float32.
 
 # %% trap="04.11" role="break"
 def moments(dtype, loud=30.0, quiet=3000, **options):
@@ -2180,8 +2206,8 @@ print(f"float32: {full[0].mean():.1f} falls to {full[-1].mean():.1f}   "
 measured("04.11", larger, right=(2.8, 5.5))
 
 # %% trap="04.11" role="look"
-claim("ratio of the second moments at the end, bfloat16 to "
-      "float32", larger, above=3)
+claim("second moment at the end in bfloat16 divided by the second moment "
+      "in float32", larger, above=3)
 
 # %% trap="04.11" role="look"
 plot_lines(range(0, 3001, 50), {"float32": full[::50].mean(1),
@@ -2193,12 +2219,12 @@ plot_lines(range(0, 3001, 50), {"float32": full[::50].mean(1),
                "starts at about 4.5, but rises a little.")
 
 # %% [markdown] trap="04.11" role="look"
-# Adam divides by the root of the second moment, so in bfloat16, its steps have about half
-# the right length. How many of the 300 moments have fallen since the loud start?
+# Adam divides by the root of the second moment, so in bfloat16, Adam's steps have about
+# half the right length. How many of the 300 moments have fallen since the loud start?
 
 # %% trap="04.11" role="look"
-claim("bfloat16 moments that are lower at the end than after the loud "
-      "start",
+claim("number of bfloat16 moments that are lower at the end than after the "
+      "loud start",
       (half[-1] < half[0]).sum(), expected=0)
 
 # %% [markdown] trap="04.11" role="why"
@@ -2218,7 +2244,7 @@ draw_line({"bfloat16": [(1.4921875, "1.492"), (1.5, "1.5"),
 
 # %% trap="04.11" role="why"
 octave = (torch.arange(128, 256) / 128).bfloat16()      # all from 1 to 2
-claim("bfloat16 values out of the 128 from 1 to 2 that fall when "
+claim("number of the 128 bfloat16 values from 1 to 2 that fall when "
       "multiplied by 0.999", (octave * 0.999 < octave).sum(), expected=0)
 
 # %% [markdown] trap="04.11" role="repair"
@@ -2277,10 +2303,10 @@ print(f"no loud start: {even:.2f} for {exact:.2f}   fused: {fused:.1f}   "
       f"beta 0.95: {quick:.2f}")
 
 # %% trap="04.11" role="more"
-claim("ratio of the second moments without a loud start, bfloat16 to "
-      "float32", even / exact, above=1.5)
-claim("ratio of the second moments after a loud start, fused bfloat16 to "
-      "float32", fused / full[-1].mean(), above=3)
+claim("without a loud start: second moment in bfloat16 divided by second "
+      "moment in float32", even / exact, above=1.5)
+claim("after a loud start: fused bfloat16 second moment divided by the "
+      "float32 moment", fused / full[-1].mean(), above=3)
 claim("mean second moment with a second beta of 0.95 after a loud start "
       "(it should be 1)", quick, expected=1, within=0.1)
 
@@ -2391,8 +2417,8 @@ print(f"AdamW: largest difference {moved:.0e}   Muon: {times:.2f} times")
 measured("04.10", times, right=(1.3, 2.3))
 
 # %% trap="04.10" role="look"
-claim("norm of Muon's step on four ranks divided by norm of the step on "
-      "one rank", times, above=1.5)
+claim("norm of Muon's step on four ranks divided by the norm of the step "
+      "on one rank", times, above=1.5)
 
 # %% trap="04.10" role="look"
 lengths = {str(n): (step_of(muon, pull, n).norm() / whole.norm()).item()
@@ -2457,7 +2483,7 @@ claim("largest difference between four ranks' step after gathering and "
 # stack as one matrix, the part with the largest gradient gets most of the step. Cut the
 # stack into its matrices first.
 
-# %% [markdown] trap="04.10" role="more" topics="a smaller rate · a gradient without strong directions · a stack of three · what the loss says · sharded tensors of torch"
+# %% [markdown] trap="04.10" role="more" topics="a smaller learning rate · a gradient without strong directions · a stack of three · what the loss says · sharded tensors of torch"
 # Divided by the root of four, the four ranks' step has about the right norm but is still
 # far from the right step. A matrix of noise has no strong directions. It has 256
 # directions of similar size, and each of four ranks finds 64 directions of its own, so
@@ -2469,14 +2495,15 @@ noise = torch.randn(256, 256)
 one, four = step_of(muon, noise, 1), step_of(muon, noise, 4)
 
 # %% trap="04.10" role="more"
-claim("ratio of the norms on noise, four ranks' step to one rank's step",
+claim("on noise: norm of four ranks' step divided by the norm of one "
+      "rank's step",
       four.norm() / one.norm(), above=0.85, below=1.1)
-claim("distance between the two steps on noise divided by the norm of one "
+claim("on noise: distance between the two steps divided by the norm of one "
       "rank's step", (four - one).norm() / one.norm(), above=0.5)
 
 # %% [markdown] trap="04.10" role="more"
-# And here is a stack of three matrices, in which one gradient is ten times as large as
-# the other two:
+# Here is a stack of three matrices, in which one gradient is ten times as large as the
+# other two:
 
 # %% trap="04.10" role="more"
 stack = torch.randn(192, 64)
@@ -2487,15 +2514,15 @@ joint, each = step_of(muon, stack, 1), step_of(muon, stack, 3)
 claim("distance of half of four ranks' step from the right step, divided "
       "by the right step's norm", (apart / 2 - whole).norm() / whole.norm(),
       above=0.4)
-claim("norm of the loud matrix's part divided by the step's norm, with "
-      "one stack", joint[:64].norm() / joint.norm(), above=0.85)
-claim("norm of the loud matrix's part divided by the step's norm, with "
-      "the stack cut apart", each[:64].norm() / each.norm(),
+claim("norm of the part with the large gradient divided by the step's "
+      "norm, with one stack", joint[:64].norm() / joint.norm(), above=0.85)
+claim("norm of the part with the large gradient divided by the step's "
+      "norm, stack cut apart", each[:64].norm() / each.norm(),
       expected=math.sqrt(1 / 3), within=0.03)
 
 # %% [markdown] trap="04.10" role="more"
-# Does the loss show the fault? Train the layer on one rank and on sixteen, at a rate of
-# 0.02:
+# Does the loss show the fault? Train the layer on one rank and on sixteen, at a learning
+# rate of 0.02:
 
 # %% trap="04.10" role="more" tags=["plumbing"]
 def trained_on(ranks, steps=60):
@@ -2519,13 +2546,14 @@ single, sixteen = trained_on(1), trained_on(16)
 print(f"loss on one rank {single:.2f}, on sixteen {sixteen:.2f}")
 
 # %% trap="04.10" role="more"
-claim("ratio of the losses at a rate of 0.02, sixteen ranks to one rank",
+claim("loss on sixteen ranks divided by loss on one rank, at a learning "
+      "rate of 0.02",
       sixteen / single, below=0.6)
 
 # %% [markdown] trap="04.10" role="more"
-# On sixteen ranks, the loss is lower, because the rate is low and sixteen ranks take
-# longer steps. So the loss rewards the fault. But the fault has a cost, because with the
-# same settings, a different number of GPUs leads to a different result.
+# On sixteen ranks, the loss is lower, because the learning rate is low and sixteen ranks
+# take longer steps. So the loss rewards the fault. But the fault has a cost, because with
+# the same settings, a different number of GPUs leads to a different result.
 #
 # Torch's own sharded tensors, `DTensor`, are an exception. A product of two such tensors
 # is the product of the whole matrices, and torch does the necessary communication. So
@@ -2583,7 +2611,7 @@ def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
 # ## Further
 #
 # Nothing below is needed for the traps. This section introduces Muon, a rule for
-# matrices, and measures which rate it needs.
+# matrices, and measures which learning rate Muon needs.
 
 # %% [markdown] role="concept"
 # ### Muon, a rule for matrices
@@ -2593,8 +2621,8 @@ def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
 # is meant for a network's hidden matrices. `torch.optim.Muon` refuses every parameter
 # that is not a matrix: biases, gains, convolution kernels. An embedding or an output
 # layer is a matrix, so Muon accepts it without a warning. The documentation recommends
-# AdamW for embeddings and output layers, as for vectors. You have to sort the parameters
-# yourself, as in trap 04.1.
+# AdamW for vectors, and also for embeddings and output layers. You have to sort the
+# parameters yourself, as in trap 04.1.
 
 # %% role="concept"
 def muon_takes(*shape):
@@ -2614,10 +2642,10 @@ claim("does Muon accept a bias or a kernel",
 claim("does Muon accept an embedding", muon_takes(1000, 64), expected=True)
 
 # %% [markdown] role="concept"
-# Muon's default rate is 0.001, like AdamW's, but its step is different. An $n$ by $n$
-# matrix whose singular values are near one has entries of about $1/\sqrt{n}$. With
-# `adjust_lr_fn="original"`, the default, each entry of the step is about that large, in
-# multiples of the rate. The setting `"match_rms_adamw"` multiplies this step by `0.2 *
+# Muon's default learning rate is 0.001, like AdamW's, but Muon's step is different. An
+# $n$ by $n$ matrix whose singular values are near one has entries of about $1/\sqrt{n}$.
+# With `adjust_lr_fn="original"`, the default, each entry of the step is about that large,
+# in multiples of the rate. The setting `"match_rms_adamw"` multiplies this step by `0.2 *
 # sqrt(max(rows, columns))`. If the gradient has full rank, the entries are then about a
 # fifth of the rate, so you can give Muon a rate that was tuned for AdamW. Look at the
 # first step of a 256 by 256 matrix:
@@ -2638,8 +2666,8 @@ rms = {"AdamW": first_rms(torch.optim.AdamW),
 # %% role="concept"
 plot_bars(rms, xlabel="root mean square of the first step, in rates",
           title="One rate, three steps: Muon's default is the shortest",
-          alt="Three bars. AdamW's first step is one rate. Muon's first "
-              "step is about a fifth of a rate with match_rms_adamw, and "
+          alt="Three bars. AdamW's first step is one learning rate long. "
+              "Muon's is about a fifth of that with match_rms_adamw, and "
               "about a twentieth with the original adjustment.")
 
 # %% role="concept"
@@ -2649,7 +2677,7 @@ claim("root mean square of Muon's first step with 'match_rms_adamw', in "
       "learning rates", rms["match_rms_adamw"], expected=0.18, within=0.02)
 
 # %% [markdown] role="concept"
-# So AdamW's rate is too low for Muon's default step. Here Muon trains the hidden
+# So AdamW's learning rate is too low for Muon's default step. Here Muon trains the hidden
 # matrices of a deeper classifier, and AdamW trains the rest:
 
 # %% role="concept"
@@ -2676,14 +2704,16 @@ print(f"loss, AdamW {by_adamw:.2f}, Muon {by_muon:.2f}, "
       f"Muon at 0.02 {bolder:.2f}")
 
 # %% role="concept"
-claim("ratio of the losses at a rate of 0.001, Muon to AdamW",
+claim("Muon's loss divided by AdamW's loss, both at a learning rate of "
+      "0.001",
       by_muon / by_adamw, above=1.2)
-claim("ratio of Muon's losses, a rate of 0.02 to a rate of 0.001",
+claim("Muon's loss at a learning rate of 0.02 divided by Muon's loss at "
+      "0.001",
       bolder / by_muon, below=0.8)
 
 # %% [markdown] role="concept"
-# In these 60 steps, the default rate is far too low, and a rate twenty times as high is
-# not. Again, a rate that suits one rule does not suit another. **Source:** PyTorch
+# In these 60 steps, Muon's default rate is far too low, and a rate twenty times as high
+# is not. Again, a rate that suits one rule does not suit another. **Source:** PyTorch
 # documentation of
 # [`Muon`](https://docs.pytorch.org/docs/stable/generated/torch.optim.Muon.html).
 
@@ -2696,15 +2726,15 @@ claim("ratio of Muon's losses, a rate of 0.02 to a rate of 0.001",
 # **1. You multiply the loss by 100 and change nothing else. With which optimizer does training stay the same?**
 #
 # - [x] Adam, up to eps :: Both averages grow, but the step that they determine stays the same, as the explorer shows.
-# - [ ] SGD with momentum :: Its step is 100 times as long, as if you had multiplied the rate by 100.
-# - [ ] neither of them :: Adam divides the scale out, so it does not notice.
+# - [ ] SGD with momentum :: Its step is 100 times as long, as if you had multiplied the learning rate by 100.
+# - [ ] neither of them :: Adam divides the scale out, so Adam's step does not change.
 
 # %% [markdown] role="quiz"
 # **2. You use `CosineAnnealingLR(opt, T_max=10)` in a run of 10 epochs. When do you call `step()`?**
 #
-# - [ ] after every batch :: Then the rate swings down and up again every 20 batches.
+# - [ ] after every batch :: Then the learning rate swings down and up again every 20 batches.
 # - [x] after every epoch :: `T_max` counts calls, so 10 means ten epochs only if you call `step()` once per epoch.
-# - [ ] whenever you like, because it knows the loader :: A scheduler counts its own calls and knows nothing else.
+# - [ ] whenever you like, because the scheduler knows the loader :: A scheduler counts its own calls and knows nothing else.
 
 # %% [markdown] role="quiz"
 # **3. Which line switches weight decay off?**
@@ -2714,7 +2744,7 @@ claim("ratio of Muon's losses, a rate of 0.02 to a rate of 0.001",
 # - [x] `AdamW(params, lr=1e-3, weight_decay=0)` :: Then AdamW is Adam, bit for bit.
 
 # %% [markdown] role="quiz"
-# **4. Your range test, with a momentum of 0.9, has its lowest loss at a rate of 0.5. At which rate do you start your first full run?**
+# **4. Your range test, with a momentum of 0.9, has its lowest loss at a learning rate of 0.5. At which rate do you start your first full run?**
 #
 # - [x] about 0.05 :: A tenth leaves a margin. A schedule may bring the rate down from there.
 # - [ ] 0.5, because the loss was lowest there :: The smaller rates had already brought the loss down. At 0.5 you are close to the edge.
@@ -2731,7 +2761,7 @@ claim("ratio of Muon's losses, a rate of 0.02 to a rate of 0.001",
 # **6. You port Adam with its default betas and forget the bias correction. With a steady gradient, how long are the first steps?**
 #
 # - [ ] ten times too short, because m holds a tenth of the gradient :: v holds only a thousandth of the gradient's square, and the step divides by the root of v.
-# - [x] about three to seven times too long :: The first is 3.2 times too long, the twelfth 6.6 times.
+# - [x] about three to seven times too long :: The first step is 3.2 times too long, and the twelfth is 6.6 times too long.
 # - [ ] right from the eleventh step on :: By then m has partly caught up, but v takes about 2,000 steps.
 
 # %% [markdown] role="gpu"
@@ -2739,18 +2769,18 @@ claim("ratio of Muon's losses, a rate of 0.02 to a rate of 0.001",
 #
 # A step of Adam reads a few values per weight, does a dozen operations on them and writes
 # the results back. For a model of many small tensors, the arithmetic takes little time,
-# and launching the kernels takes most of it. Torch can launch them in three ways: in a
-# loop over tensors, with `foreach` (one launch for a list of tensors), and with `fused`
-# (one launch for the whole step).
+# and most of the time goes into launching the kernels. Torch can launch them in three
+# ways: in a loop over tensors, with `foreach` (one launch for a list of tensors), and
+# with `fused` (one launch for the whole step).
 #
 # **Before you run anything:** A model has 100 tensors. How many operations does one step
 # of AdamW carry out in each of the three ways? And which way needs the most extra memory
 # while it runs?
 #
 # `cost` reports how many operations there are, how many bytes they write, and how much
-# extra memory exists at the peak. On a GPU, each operation is an order that has to be
-# launched, and how long a launch takes has to be measured. The counts predict that
-# `foreach` saves launches but no bytes, and that `fused` saves both.
+# extra memory exists at the peak. On a GPU, each operation has to be launched, and how
+# long a launch takes has to be measured. The counts predict that `foreach` saves launches
+# but no bytes, and that `fused` saves both.
 
 # %% role="gpu"
 def make_step(way, tensors, n, where):
@@ -2888,16 +2918,17 @@ answers
 #   rows.
 # - Search for the learning rate again when you change the optimizer. SGD's step is
 #   proportional to the gradient. Adam's first step and all of Lion's steps have the size
-#   of the rate.
+#   of the learning rate.
 # - Put every parameter into exactly one group, and choose the group by what the parameter
 #   is, not by its name.
 # - A warm-up makes a high peak safe at the start, and a falling rate reduces the noise at
 #   the end. A lower peak may need no warm-up.
-# - A scheduler counts its calls to `step()`, so write its arguments in that unit.
+# - A scheduler counts the calls to its `step()`, so give its arguments in the unit of
+#   these calls, batches or epochs.
 # - AdamW uses a weight decay of 0.01 unless you say otherwise. Decoupled decay shrinks
 #   the weight itself.
-# - Run a range test before you choose a rate, and stay well below the rate at the lowest
-#   loss. With momentum, use a tenth of that rate.
+# - Run a range test before you choose a learning rate, and stay well below the rate at
+#   the lowest loss. With momentum, use a tenth of that rate.
 # - Put a schedule's floor inside the cosine formula, and do not start the warm-up at
 #   zero.
 # - With momentum, a weight still moves when its gradient is zero. If the gradient is
