@@ -236,7 +236,7 @@ draw_grids({
         "the first image.")
 
 # %% [markdown] role="concept"
-# ## Two details: where eps belongs, and what a single group means
+# ## Two details: where eps belongs, and what one group is
 #
 # $\epsilon$ belongs under the square root. It is added to the *biased* variance, the
 # sum of squared deviations divided by the number of values. If you add $\epsilon$
