@@ -1548,8 +1548,8 @@ claim("tenth layer, Xavier's weights: mean square with ReLU divided by "
 # times the inputs' mean square. The *gain* $g$ has to compensate for what the
 # activation removes. So for inputs from N(0, 1), $g^2$ times the mean square of the
 # activation's outputs should be one. ReLU halves the mean square, so it needs He's $g^2
-# = 2$, and with Xavier's $g^2 = 1$, each layer loses half of it. Tanh removes more than
-# ReLU, so its gain has to be even larger than He's.
+# = 2$, and with Xavier's $g^2 = 1$, each layer loses half of the mean square. Tanh
+# removes more than ReLU, so its gain has to be even larger than He's.
 
 # %% trap="05.4" role="repair"
 left = F.tanh(torch.randn(1_000_000)).square().mean().item()
@@ -1566,7 +1566,8 @@ plot_columns(kept, xlabel="gain of the tanh layers", form=".2f",
              title="The gain that fits keeps the size",
              alt="Four columns. Xavier's gain keeps about an eighth of the "
                  "mean square, He's keeps most of it, and the fitting gain "
-                 "keeps all of it. With torch's gain, it grows a little.")
+                 "keeps all of it. With torch's gain, the mean square "
+                 "grows a little.")
 
 # %% trap="05.4" role="repair"
 claim("fraction of the mean square that ten tanh layers keep, with the "
@@ -2217,19 +2218,20 @@ answers
 
 # %% [markdown] role="gpu"
 # **On the recorded H100**, a fused LayerNorm takes a third longer than a copy, and
-# LayerNorm by hand takes more than four times as long as the fused LayerNorm. Both times
-# are close to what the bytes predict. But BatchNorm with ReLU takes 2.7 times as long as
-# its bytes require. With `channels_last`, the pair takes a fifth less time, although it
-# moves just as many bytes. A copy reaches only 84 % of the datasheet's bandwidth, which
-# explains a small part of the gap. The bytes set the least time that a kernel can take,
-# and only a measurement shows how much longer it takes.
+# LayerNorm by hand takes more than four times as long as the fused LayerNorm. Both
+# times are close to what the bytes predict. But BatchNorm with ReLU takes 2.7 times as
+# long as its bytes require. With `channels_last`, BatchNorm with ReLU takes a fifth
+# less time, although it moves just as many bytes. A copy reaches only 84 % of the
+# datasheet's bandwidth, which explains a small part of the gap. From the bytes, you can
+# compute the least time that a kernel can take, but only a measurement shows how much
+# longer the kernel takes.
 #
-# **Keep:** A norm cannot be faster than the bytes it moves, so count how often it reads
-# and writes its input. A fused LayerNorm reads its input once and writes its output
-# once. BatchNorm in train mode reads its input twice, because it needs a whole channel
-# before it can write. This count ignores caches: torch's fused LayerNorm also reads
-# each row twice, but a row is short and still in a cache the second time. Use the
-# library's fused form. **Source:** [Ba, Kiros & Hinton
+# **Keep:** A norm cannot take less time than the bytes it moves, so count how often it
+# reads its input and writes its output. A fused LayerNorm reads its input once and
+# writes its output once. BatchNorm in train mode reads its input twice, because it
+# needs a whole channel before it can write. This count ignores caches: torch's fused
+# LayerNorm also reads each row twice, but a row is short and still in a cache the
+# second time. Use the library's fused form. **Source:** [Ba, Kiros & Hinton
 # 2016](https://arxiv.org/abs/1607.06450), section 3, for LayerNorm; torch's kernel for
 # it,
 # [layer_norm_kernel.cu](https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/cuda/layer_norm_kernel.cu),

@@ -1247,8 +1247,8 @@ claim("how many of the eight ways keep the model's own tensors",
       expected=6)
 
 # %% [markdown] trap="06.4" role="look"
-# With `state_dict()`, the first of these six ways, the restored model has the loss of the
-# last epoch, not of the best epoch:
+# Six of the eight ways keep the model's own tensors. With `state_dict()`, one of these
+# six, the restored model has the loss of the last epoch, not of the best epoch:
 
 # %% trap="06.4" role="look"
 claim("with state_dict(): validation loss after loading minus validation "
@@ -3008,10 +3008,11 @@ answers
 # the cell runs in the main process with all of torch's threads, whereas a loader's worker
 # has only one. The CPU time also leaves out the decoding of a file.
 #
-# **Keep:** Copy bytes from pinned memory, and convert them to floats on the device. Count
-# the images per second that a step uses before you count workers. If the workers are too
-# slow, move the random augmentations to the device, run them on a whole batch, and
-# draw separate random numbers for each image. **Source:** [CUDA C++ Best Practices
+# **Keep:** Copy bytes from pinned memory, and convert them to floats on the device.
+# Measure how many images per second a step uses before you choose the number of
+# workers. If the workers are too slow, move the random augmentations to the device, run
+# them on a whole batch, and draw separate random numbers for each image. **Source:**
+# [CUDA C++ Best Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#pinned-memory),
 # section 10.1.1: copies from pinned memory are fastest, about 12 GB/s on 16 lanes of
 # PCIe 3. At that speed, copying the 128 photos above takes 2 ms as bytes and 8 ms as

@@ -1328,8 +1328,8 @@ for name, recipe in recipes.items():
 sizes = [recipe.resize_size[0] for recipe in recipes.values()]
 
 # %% trap="07.4" role="more"
-claim("resize in pixels for the second set of ResNet-50 weights, instead "
-      "of 256", sizes[1],
+claim("pixels to which the second ResNet-50 recipe resizes, instead of 256",
+      sizes[1],
       expected=232)
 
 # %% [markdown] trap="07.4" role="more"

@@ -590,13 +590,13 @@ claim("fresh model with the causal mask: largest change of an earlier "
 # becomes visible only after a few training steps.
 
 # %% trap="08.1" role="more"
-claim("without a mask: loss with whole rows in view, in nats, where ln 16 "
-      "is 2.77", by_position.mean(),
+claim("without a mask, input as in training: mean loss in nats, where ln "
+      "16 is 2.77", by_position.mean(),
       below=0.6)
-claim("without a mask: largest loss with whole rows in view, at positions "
-      "1 to 7 of 8",
+claim("without a mask, input as in training: largest loss at positions 1 "
+      "to 7 of 8",
       by_position[:-1].max(), below=0.1)
-claim("with the causal mask: loss with whole rows in view, in nats",
+claim("with the causal mask, input as in training: mean loss in nats",
       by_position_c.mean(),
       expected=math.log(16), within=0.1)
 claim("fresh model without a mask: largest change of an earlier logit",
@@ -3569,7 +3569,8 @@ claim("seven tokens, then three with the cache: largest difference from a "
 # ## Further down: kernels without a GPU
 #
 # Here the same attention becomes a kernel that runs without a GPU. Then you see what a
-# compiler produces from the kernel for three GPUs, and how a sliding window saves blocks.
+# compiler makes of the kernel for three GPUs, and how many blocks a sliding window
+# saves.
 #
 # ### The kernel in Triton, interpreted
 #
