@@ -620,8 +620,8 @@ plot_lines(grid, {f"alpha {a:g}": torch.distributions.Beta(a, a)
            xlabel="weight of the first image", ylabel="density",
            title="A small alpha rarely mixes, a large alpha mixes evenly",
            alt="Three densities of the weight. With alpha 0.2, the density "
-               "is high near 0 and 1 and low in between. With alpha 1, it "
-               "is level. With alpha 5, it is a hill around a half.")
+               "is high near 0 and 1 and low in between. With alpha 1, the "
+               "density is level. With alpha 5, it is a hill around a half.")
 
 # %% role="concept"
 nearly_one = {}

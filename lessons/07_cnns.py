@@ -1045,8 +1045,8 @@ plot_bars({**{f"new, {p}": s for p, s in new.items()},
           xlabel="accuracy on the test digits",
           title="What the new digits gain, the old digits pay for",
           alt="Two groups of bars for four rates of the body. New digits "
-              "do worst with the frozen body and best with one rate. For "
-              "the old digits, the order is reversed.")
+              "do worst with the frozen body and best with the body at the "
+              "head's rate. For the old digits, the order is reversed.")
 
 # %% trap="07.3" role="look"
 claim("new digits: accuracy with the body at the head's rate minus "
@@ -1075,9 +1075,9 @@ plot_lines(range(1, 101),
            xlabel="step", ylabel="accuracy on the old digits",
            title="The faster the body moves, the more it forgets",
            alt="Four lines: the accuracy on old digits over 100 steps. The "
-               "line of the frozen body is flat. The lines of a hundredth "
-               "and a tenth fall less than the line of one rate, which "
-               "ends lowest.")
+               "line of the frozen body is flat. The lines of the body at "
+               "a hundredth and a tenth of the head's rate fall less than "
+               "the line of the body at the head's rate, which ends lowest.")
 
 # %% [markdown] trap="07.3" role="repair"
 # First ask whether anybody still uses the old head. If nobody does, choose by the
@@ -1223,9 +1223,10 @@ measured("07.4", 3)
 plot_columns(read, xlabel="how it is served", form=".2f",
              ylabel="accuracy on the test digits", marks=["forgotten"],
              title="Forgetting the recipe costs most",
-             alt="Four columns. As trained, the accuracy is nearly 1. "
-                 "Mixed up and twice lose some accuracy, and forgotten "
-                 "loses most.")
+             alt="Four columns. As trained, the accuracy is nearly 1. With "
+                 "the two numbers swapped or with images normalized twice, "
+                 "it is somewhat lower, and without normalization, it is "
+                 "lowest.")
 
 # %% trap="07.4" role="look"
 claim("accuracy when served without normalizing",
@@ -1249,8 +1250,9 @@ plot_columns({way: spread(x) for way, x in ways.items()}, form=".1f",
              xlabel="how it is served", reference=(1, "trained for"),
              ylabel="standard deviation after the first norm",
              title="Stored statistics do not follow what you serve",
-             alt="Columns and a line at one. The column as trained reaches "
-                 "the line, forgotten is far below it, and twice is far "
+             alt="Columns and a line at one. As trained, the column "
+                 "reaches the line. Without normalization, it ends far "
+                 "below the line, and with images normalized twice, far "
                  "above.")
 
 # %% [markdown] trap="07.4" role="repair"
@@ -1297,8 +1299,9 @@ plot_bars({**{f"{way}, BatchNorm": share for way, share in read.items()},
            **{f"{way}, none": share for way, share in bare.items()}},
           xlabel="accuracy on the test digits",
           title="Without BatchNorm, a forgotten recipe costs less",
-          alt="Eight bars. Of the four with BatchNorm, forgotten is the "
-              "lowest; without BatchNorm, forgotten is higher.")
+          alt="Eight bars. Of the four bars with BatchNorm, the one "
+              "without normalization is the lowest. Without BatchNorm, the "
+              "accuracy without normalization is higher.")
 
 # %% trap="07.4" role="more"
 claim("accuracy when served as trained", read["as trained"], above=0.93)
@@ -1457,9 +1460,9 @@ draw_grids({"channels last in memory": torch.tensor(
            column_names=["conv 1", "ReLU", "conv 2"],
            title="Converting the batch or the model converts the whole "
                  "chain",
-           alt="A grid of three rows and three layers. The row neither "
-               "moved is empty. The rows for the batch and for the model "
-               "are filled.")
+           alt="A grid of three rows and three layers. The row for neither "
+               "of the two is empty. The rows for the batch and for the "
+               "model are filled.")
 
 # %% trap="07.5" role="repair"
 claim("layers whose output has channels last, with only the model "
@@ -2115,9 +2118,10 @@ plot_columns({"permute, both": share["permute"],
              xlabel="axes moved by", ylabel="accuracy on the test digits",
              reference=(0.1, "guessing"),
              title="The same mistake on both sides stays hidden",
-             alt="Three columns and a line at guessing. Permute in both is "
-                 "highest, reshape in both is lower, and reshape only in "
-                 "serving is near the line.")
+             alt="Three columns and a line at guessing. With permute in "
+                 "training and serving, the accuracy is highest. With "
+                 "reshape in both, it is lower, and with reshape only in "
+                 "serving, it is near the line.")
 
 # %% [markdown] trap="07.9" role="why"
 # `reshape` leaves the values in the same order in memory and only divides this sequence

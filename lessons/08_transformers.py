@@ -73,9 +73,9 @@ draw_grids(
               "3. result": "columns: noun, verb"},
     title="Attention in three pictures: compare, weigh, average",
     alt="Three grids with a row for each of four tokens. Scores and "
-        "weights have a column for each token. In the row of it, the "
-        "column of cat is dark; in the row of the, all weights are equal. "
-        "The result has two columns.")
+        "weights have a column for each token. In the row of 'it', the "
+        "column of 'cat' is dark; in the row of 'the', all weights are "
+        "equal. The result has two columns.")
 
 # %% role="concept"
 claim("weight that 'it' gives to 'cat'", weights[3, 1], above=0.9)
@@ -1006,10 +1006,10 @@ plot_bars(
      "queries masked": 100 * shares["queries"]},
     xlabel="% of the tokens' attention on pads",
     title="Only with the keys masked do pads get no attention",
-    alt="Five bars. Only with the keys masked is the share zero. With the "
-        "inverted mask it is 100 %, with floats it is half the share "
-        "without a mask, and with masked queries it is as large as without "
-        "a mask.")
+    alt="Five bars. Only with the keys masked is the percentage zero. With "
+        "the inverted mask, it is 100 %, with floats, it is half as large "
+        "as without a mask, and with masked queries, it is as large as "
+        "without a mask.")
 
 # %% trap="08.2" role="repair"
 claim("inverted mask: fraction of the tokens' attention that goes to pads",
@@ -1461,9 +1461,9 @@ plot_bars(
      for n in (4096, 8192)},
     xlabel="MB moved",
     title="In tiles, traffic is a quarter but also grows fourfold",
-    alt="Four bars. Written out, 8,192 tokens move four times the bytes of "
-        "4,096 tokens. In tiles, both bars are a quarter as long, and "
-        "again 8,192 tokens move four times the bytes.")
+    alt="Four bars. Written out, attention over 8,192 tokens moves four "
+        "times the bytes of attention over 4,096 tokens. In tiles, both "
+        "bars are a quarter as long, and their ratio is the same.")
 
 # %% [markdown] trap="08.4" role="why"
 # Without a mask, each query block reads all keys and values. With twice the tokens, twice
