@@ -765,8 +765,8 @@ claim("post-norm after 50 steps: fraction of the last layer's stream that "
       by_net["post-norm, 50 steps"][-1], below=1e-3)
 
 # %% [markdown] trap="05.2" role="look"
-# After 50 steps, the stream is nearly the same for every image, and the first layer's
-# gradient is small:
+# The stream is now nearly the same for every image, and the first layer's gradient is
+# small:
 
 # %% trap="05.2" role="look"
 claim("post-norm after 50 steps: first layer's gradient norm divided by "
@@ -780,8 +780,7 @@ claim("post-norm after 50 steps: first layer's gradient norm divided by "
 # same stream for every image.
 #
 # *Pre-norm* normalizes only the input of a branch, $x \leftarrow x +
-# f(\mathrm{norm}(x))$. So both the signal and the gradient have a path that passes
-# through no norm layer.
+# f(\mathrm{norm}(x))$. So both signal and gradient have a path without a norm layer.
 
 # %% trap="05.2" role="why"
 draw_blocks(
@@ -1467,8 +1466,8 @@ torch.set_rng_state(before)
 # keeps the signal better with He's weights than with Xavier's."
 #
 # Outputs above 0.99 or below -0.99 count as *saturated*. The inputs are drawn from N(0,
-# 1), and there are no biases. You also try Xavier's weights with tanh and with ReLU,
-# and He's weights with ReLU.
+# 1), and there are no biases. You also try Xavier's weights and, with both kinds of
+# weights, ReLU.
 
 # %% trap="05.4" role="break"
 def last_layer(activation, gain, depth=10, width=512):
@@ -1574,10 +1573,10 @@ claim("fraction of the mean square that ten tanh layers keep, with the "
       "fitting gain", kept["fitting"], expected=1, within=0.1)
 
 # %% [markdown] trap="05.4" role="repair"
-# To find the gain, you need only the mean square of the activation's output, so the
-# rule also works for GELU. The explorer below shows six initializations over twenty
-# layers. Guess first, for tanh and for GELU: which of the six keep the size of the
-# signal, and which make it fade or explode? Then move the controls.
+# The rule needs only the mean square of the activation's output, so it also works for
+# GELU. The explorer below shows six initializations over twenty layers. Guess first,
+# for tanh and for GELU: which of the six keep the size of the signal, and which make it
+# fade or explode? Then move the controls.
 
 # %% role="explore" explorer="init_depth"
 from dlsys_helpers.explorers.init_depth import init_depth

@@ -621,7 +621,7 @@ plot_lines(grid, {f"alpha {a:g}": torch.distributions.Beta(a, a)
            title="A small alpha rarely mixes, a large alpha mixes evenly",
            alt="Three densities of the weight. With alpha 0.2, the density "
                "is high near 0 and 1 and low in between. With alpha 1, the "
-               "density is level. With alpha 5, it is a hill around a half.")
+               "density is level. With alpha 5, it has a hill at a half.")
 
 # %% role="concept"
 nearly_one = {}
@@ -968,11 +968,10 @@ claim("epoch whose weights the rule keeps", best, expected=2)
 # %% [markdown] trap="06.3" role="situation" core=true fault="early stopping watches the training loss" symptom="early stopping never triggers although the validation loss has been rising for a long time"
 # ## Patience
 #
-# You have 150 digits that were labelled in a hurry, so that about three labels in ten
-# are random. You train for up to 200 epochs in two ways: with one step per epoch on all
-# 150 digits, and with five steps per epoch on 30 digits each. You stop early with a
-# patience of ten, that is, at the tenth step in a row whose training loss is not a new
-# minimum.
+# You have 150 digits that were labelled in a hurry, so about three labels in ten are
+# random. You train for 200 epochs in two ways: with one step per epoch on all 150
+# digits, and with five steps per epoch on 30 digits each. You stop early with a
+# patience of ten: at the tenth step in a row whose training loss is not a new minimum.
 
 # %% trap="06.3" role="break"
 # 150 digits to train on, of which three in ten get a label by chance, and
@@ -1096,13 +1095,13 @@ plot_columns({"0": 3.0, "1": 2.0, "2": 2.5, "3: stop": 1.9, "4": 2.1},
 
 # %% [markdown] trap="06.3" role="repair"
 # Training stops at 1.9, because two epochs in a row brought no progress. But 1.9 is
-# also the lowest of these losses, so restore the weights of this epoch. The second
-# detail is NaN. `<`, `>` and `==` with NaN are all false, so the effect of a NaN loss
-# depends on how you write the comparison.
+# also the lowest loss, so restore this epoch's weights. The second detail is NaN. `<`,
+# `>` and `==` with NaN are all false, so the effect of a NaN loss depends on how you
+# write the comparison.
 #
-# The explorer below shows another run. If you do not restore the best weights, how much
-# worse is the test result with a patience of one than with a patience of twenty? Guess,
-# then change the patience and `min_delta`.
+# The explorer below shows another run. Without restored weights, how much worse is the
+# test result with a patience of one than with twenty? Guess, then change the patience
+# and `min_delta`.
 
 # %% role="explore" explorer="early_stopping"
 from dlsys_helpers.explorers.early_stopping import early_stopping
@@ -1179,9 +1178,9 @@ def stop_and_best(losses: list[float], patience: int,
 
 # %% [markdown] trap="06.3" role="keep"
 # **Keep:** For early stopping, watch the loss on validation rows that are not used in
-# training. Do not choose the epoch by the test set, because a set that you have chosen
-# by is no longer a test set. **In your own code:** Plot the training and the validation
-# loss, and mark the lowest validation loss. **Source:** [Prechelt
+# training. Do not choose the epoch by the test set, because it would no longer be a
+# test set. **In your own code:** Plot the training and the validation loss, and mark
+# the lowest validation loss. **Source:** [Prechelt
 # 1998](https://doi.org/10.1007/3-540-49430-8_3): with stopping criteria that wait
 # longer, networks generalize a little better but take much more training time. **Seen
 # in the wild:** In [cito#38](https://github.com/citoverse/cito/issues/38), early
@@ -2240,9 +2239,9 @@ finder = stroke_finder(changed)
 
 # %% trap="06.9" role="guess"
 guess("06.9",
-      "The network gets a test image that is not mirrored. On average, what "
-      "probability of a stroke does it predict for a stroke pixel that would "
-      "be background in the mirrored mask?", unit="%")
+      "The network gets a test image that is not mirrored. On average, "
+      "what probability of a stroke does it predict for a stroke pixel "
+      "that would be background in the mirrored mask?", unit="%")
 
 # %% trap="06.9" role="look"
 test_images = x_test.view(-1, 8, 8)

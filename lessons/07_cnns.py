@@ -465,8 +465,8 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 # deep and was trained on whole photos, so every unit judges its pixel by the whole
 # photo."
 #
-# You measure each pixel's *influence* on the middle unit, that is, how fast the unit's
-# value changes with the pixel's value.
+# You measure each pixel's *influence* on the middle unit: how fast the unit's value
+# changes with the pixel's.
 
 # %% trap="07.2" role="break"
 def five_convs(dilations=(1, 1, 1, 1, 1), channels=8):
@@ -544,14 +544,13 @@ claim("change of the unit's value when a pixel six columns away is raised "
 
 # %% [markdown] trap="07.2" role="why"
 # Each 3 x 3 layer adds one pixel on each side, so a unit after five layers reads a
-# square that is 1 + 5 x 2 pixels wide. This square is the unit's *receptive field*.
-# Training does not widen the field, because the derivative with respect to a pixel
-# outside it is zero, whatever the weights are.
+# square 1 + 5 x 2 pixels wide. This square is the unit's *receptive field*. Training
+# does not widen the field, because the derivative with respect to a pixel outside it is
+# zero, whatever the weights are.
 #
 # Two things widen the field without adding a weight. A dilation spreads the window
-# itself. A stride makes all later layers *step* further, measured in pixels of the
-# photo. So from layer to layer, keep track of two numbers, the width of the field and
-# the step:
+# itself. A stride makes all later layers *step* further in pixels. So from layer to
+# layer, keep track of two numbers, the field's width and the step:
 
 # %% trap="07.2" role="repair"
 def walk(layers):
@@ -591,8 +590,8 @@ draw_grids({"plain": spans((1,) * 5), "dilated": spans(spread)},
                "dilation.")
 
 # %% [markdown] trap="07.2" role="repair"
-# In the explorer, set five layers, then a stride or a dilation of 2. Guess the field
-# first, and guess whether the measured footprint fills it.
+# In the explorer, set five layers, then a stride or a dilation of 2. First guess the
+# field and whether the measured footprint fills it.
 
 # %% role="explore" explorer="receptive_field"
 from dlsys_helpers.explorers.receptive_field import receptive_field
@@ -1065,8 +1064,8 @@ claim("old digits: accuracy with a frozen body minus accuracy with the "
 # %% [markdown] trap="07.3" role="why"
 # The new loss measures the new digits only. At the head's rate, training moves the body
 # so far that the old head no longer works with it: *catastrophic forgetting*. The guide
-# is right about the forgetting. But with these fifty examples and Adam, one rate for
-# body and head is *best* on the new task.
+# is right about the forgetting. But with these fifty examples and Adam, the head's rate
+# is *best* on the new task.
 
 # %% trap="07.3" role="why"
 plot_lines(range(1, 101),
@@ -1077,21 +1076,20 @@ plot_lines(range(1, 101),
            alt="Four lines: the accuracy on old digits over 100 steps. The "
                "line of the frozen body is flat. The lines of the body at "
                "a hundredth and a tenth of the head's rate fall less than "
-               "the line of the body at the head's rate, which ends lowest.")
+               "the line of the body at the head's rate, which is lowest.")
 
 # %% [markdown] trap="07.3" role="repair"
-# First ask whether anybody still uses the old head. If nobody does, choose by the
-# accuracy on the new digits alone. Otherwise, give the body a smaller rate and measure
-# both tasks. At a tenth of the head's rate, little accuracy is lost on either task:
+# First ask whether anybody still uses the old head. If nobody does, choose by the new
+# digits alone. Otherwise, give the body a smaller rate and measure both tasks. A tenth
+# of the head's rate costs little accuracy on either task:
 
 # %% trap="07.3" role="repair"
 claim("old digits: accuracy with the body at a tenth of the head's rate",
       old["a tenth"], above=0.85)
 
 # %% [markdown] trap="07.3" role="repair"
-# In the explorer, try other rates, optimizers, steps or widths. First guess: if the
-# body trains at the head's rate, does it forget more with SGD and momentum or with
-# Adam?
+# In the explorer, try other rates, optimizers, steps or widths. First guess: at the
+# head's rate, does the body forget more with SGD and momentum or with Adam?
 
 # %% role="explore" explorer="forgetting" compare=false
 from dlsys_helpers.explorers.forgetting import forgetting
@@ -1168,11 +1166,10 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 # **Keep:** Measure forgetting on the old task, because the new task's loss does not
 # show it. Without BatchNorm (trap 07.7), a smaller rate for the body keeps more of the
 # old task. The effect of a smaller rate on the new task depends on the data. **In your
-# own code:** Compare the optimizer's tensors with the model's trainable tensors. In
-# particular, check the first layer, which is easily missed. **Source:** [Howard & Ruder
-# 2018, "Universal Language Model Fine-tuning for Text
-# Classification"](https://arxiv.org/abs/1801.06146), section 3.2 on a separate rate for
-# each layer and section 3.3 on gradual unfreezing.
+# own code:** Compare the optimizer's tensors with the model's trainable tensors. A
+# first layer is easily forgotten. **Source:** [Howard & Ruder 2018, "Universal Language
+# Model Fine-tuning for Text Classification"](https://arxiv.org/abs/1801.06146), section
+# 3.2 on one rate for each layer and section 3.3 on gradual unfreezing.
 
 # %% [markdown] trap="07.4" role="situation" fault="preprocessing in use differs from training" symptom="pretrained model predicts badly: wrong mean and std, preprocessing differs from training"
 # ## Three ways to serve a model

@@ -455,8 +455,8 @@ def train(model, draw, steps, lr=1e-2):
 # about `0.36`.
 #
 # Then you use the model. You give it the first tokens of a new row and score its
-# prediction for the token that follows. You do this for each number of given tokens
-# from 1 to 8, and take the mean of the eight losses.
+# prediction for the token that follows. You repeat this for 1 to 8 given tokens, and
+# take the mean of the eight losses.
 
 # %% trap="08.1" role="break"
 VOCAB, T = 16, 8
@@ -757,10 +757,9 @@ def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
 
 # %% [markdown] trap="08.1" role="keep"
 # **Keep:** A model that predicts the next token must not get that token as input. If
-# the loss on new text is lower than possible, the answer leaks into the input. Change a
-# token and check whether earlier logits move. **In your own code:** Before you train,
-# run your `leak` on a fresh model with two batches of tokens. **Source:** [torch's
-# documentation of
+# the loss on new text is lower than possible, something leaks. Change a token and check
+# whether earlier logits move. **In your own code:** Before you train, run your `leak`
+# on a fresh model with two batches of tokens. **Source:** [torch's documentation of
 # scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
 # and [of
 # nn.MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html):
@@ -1357,8 +1356,8 @@ claim("cross-attention: number of keys that each answer token looks at",
 # %% [markdown] trap="08.4" role="situation" core=true fault="attention writes all its scores to memory" symptom="attention runs out of memory for long sequences, n x n matrix, what does flash attention leave out"
 # ## No score travels
 #
-# A GPU computes on data in small memories on its chip. All other data has to be fetched
-# from a large memory. An A100 has these memories:
+# A GPU computes on data in small memories on its chip. Other data has to come from a
+# large memory. On an A100:
 #
 # | | size | bytes per second |
 # |---|---|---|
@@ -1367,9 +1366,9 @@ claim("cross-attention: number of keys that each answer token looks at",
 #
 # `written_out` writes the scores to memory, reads them for the softmax, writes the
 # weights, and reads them for the last product. `tiled` keeps a block of 128 queries on
-# the chip and fetches keys and values in tiles, one after the other. Scores and weights
-# never leave the chip (*flash attention*). A pull request says: "No score travels. At
-# 4,096 tokens of 64 values, traffic falls by a factor of dozens."
+# the chip and fetches keys and values in tiles. Scores and weights never leave the chip
+# (*flash attention*). A pull request says: "No score travels. At 4,096 tokens of 64
+# values, traffic falls by a factor of dozens."
 
 # %% trap="08.4" role="break"
 def written_out(q, k, v):
@@ -1445,12 +1444,12 @@ for n, (out, tiles) in moved.items():
 measured("08.4", moved[4096][0] / moved[4096][1], right=(3, 5))
 
 # %% [markdown] trap="08.4" role="look"
-# `tiled` reduces the traffic by a factor of nearly four, not dozens. Twice as many
-# tokens still quadruple its traffic:
+# `tiled` saves a factor of nearly four, not dozens. Twice as many tokens still
+# quadruple its traffic:
 
 # %% trap="08.4" role="look"
-claim("tiled attention: bytes moved for 8,192 tokens divided by bytes moved "
-      "for 4,096",
+claim("tiled attention: bytes moved for 8,192 tokens divided by bytes "
+      "moved for 4,096",
       moved[8192][1]
       / moved[4096][1], above=3.8)
 
@@ -1487,11 +1486,11 @@ draw_ranks(
         "by one; for the next block of queries, the tiles come again.")
 
 # %% [markdown] trap="08.4" role="repair"
-# A softmax divides by a sum over *all* keys. How can you compute it one tile at a time?
-# Keep the largest score so far, `top`, and the running sum of $e^{s - \mathrm{top}}$.
-# When a tile raises `top`, all old terms are too large by the same factor, so
-# multiplying the sum and the output by $e^{\mathrm{old} - \mathrm{new}}$ corrects both
-# (the *online softmax*).
+# A softmax divides by a sum over *all* keys. Why are single tiles enough? Keep the
+# largest score so far, `top`, and the running sum of $e^{s - \mathrm{top}}$. When a
+# tile raises `top`, all old terms are too large by the same factor, so multiplying the
+# sum and the output by $e^{\mathrm{old} - \mathrm{new}}$ corrects both (the *online
+# softmax*).
 
 # %% trap="08.4" role="repair"
 draw_blocks(
@@ -1516,8 +1515,7 @@ claim("largest difference between attention in tiles of 128 keys and the "
       "formula", off, below=1e-4)
 
 # %% [markdown] trap="08.4" role="repair"
-# The memory in use now grows only linearly with the number of tokens, as with torch's
-# attention:
+# Memory in use now grows only linearly, as with torch's attention:
 
 # %% trap="08.4" role="repair"
 torch_s = F.scaled_dot_product_attention
@@ -1544,9 +1542,8 @@ claim("torch's attention: bytes in use with 2,048 tokens divided by bytes "
       kept["torch's"][-1] / kept["torch's"][-2], expected=2, within=0.1)
 
 # %% [markdown] trap="08.4" role="repair"
-# In the explorer below, drag in the next tile, and the older terms shrink by `fix`.
-# Then switch off a correction. On rows whose largest score is in the first tile, the
-# mistake stays hidden.
+# Drag in the next tile, and older terms shrink by `fix`. Then switch off a correction.
+# Rows whose largest score is in the first tile hide the mistake.
 
 # %% role="explore" explorer="online_softmax"
 from dlsys_helpers.explorers.online_softmax import online_softmax
@@ -1679,16 +1676,16 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
 
 # %% [markdown] trap="08.4" role="keep"
 # **Keep:** With a running maximum, a running sum and one correction factor, you can
-# compute a softmax tile by tile. Memory grows linearly with the sequence length, but
+# compute a softmax tile by tile. Memory grows linearly with sequence length, but
 # arithmetic and traffic grow quadratically. **In your own code:** Look for a tensor of
 # shape `(..., N, N)`. Call `scaled_dot_product_attention` instead, and measure the
-# memory, because on a CPU, dropout or a mask that needs gradients makes this function
-# write out the matrix. **Source:** [Milakov & Gimelshein
-# 2018](https://arxiv.org/abs/1805.02867), algorithm 3, for the online softmax; [Dao et
-# al. 2022](https://arxiv.org/abs/2205.14135), section 2.1 for the A100's memories,
-# section 3.2, theorem 2 and figure 2 (left) for the traffic, algorithm 1 for loops that
-# hold the keys instead; [Dao 2023](https://arxiv.org/abs/2307.08691), sections 3.1 and
-# 3.2, for the loop order used here, the tiles skipped under a causal mask and the five
+# memory, because on a CPU, dropout or a mask with gradients makes it write out the
+# matrix. **Source:** [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867),
+# algorithm 3, for the online softmax; [Dao et al.
+# 2022](https://arxiv.org/abs/2205.14135), section 2.1 for the A100's memories, section
+# 3.2, theorem 2 and figure 2 (left) for the traffic, algorithm 1 for loops that hold
+# the keys instead; [Dao 2023](https://arxiv.org/abs/2307.08691), sections 3.1 and 3.2,
+# for the loop order used here, the tiles skipped under a causal mask and the five
 # products; [Shah et al. 2024](https://arxiv.org/abs/2407.08608), table 3, for the
 # rounding error in 16 bits, measured against float64: 1.9e-4, compared with 3.2e-4 for
 # the formula. **Seen in the wild:** [tracel-ai/cubecl
