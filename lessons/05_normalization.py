@@ -1,13 +1,14 @@
 # %% [markdown] role="hook" traps=5
 # # 5. Normalization, dropout and initialization
 #
-# Your digit classifier has left the training machine. It now processes single images from
-# a new camera. A teammate is tidying up the dropout code, a deeper version is in
-# training, and a copy with averaged weights is about to ship.
+# Your digit classifier is in production, where it processes single images from a new
+# camera. A teammate is tidying up the dropout code, a deeper version is in training,
+# and a copy with averaged weights is about to ship.
 #
-# A network is more than its weights. It also depends on stored statistics, a mode, random
-# masks and the scale of its initial weights, and no optimizer looks after any of them.
-# This stage shows what each part is for, and then breaks the parts in five ways.
+# A network is more than its weights. Its behaviour also depends on stored statistics, a
+# mode, random masks and the scale of the initial weights, and no optimizer looks after
+# these parts. This stage shows what each part is for, and then breaks the parts in five
+# ways.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -40,10 +41,10 @@ before = torch.get_rng_state()    # put back below, before the first trap
 # ## Why normalize: the network accepts higher learning rates
 #
 # In a deep network, each layer's inputs are the previous layer's outputs, so their size
-# depends on all earlier layers. If one step makes an early layer's outputs larger, every
-# later layer gets larger inputs, and that layer's own update, computed for the old
-# inputs, is no longer right. So you have to keep the learning rate low, or start from
-# carefully chosen weights.
+# depends on all earlier layers. If one step makes an early layer's outputs larger,
+# every later layer gets larger inputs, and the later layer's update, which was computed
+# for the old inputs, is no longer right. So you have to keep the learning rate low, or
+# start from carefully chosen weights.
 #
 # A *normalization layer*, or *norm layer*, removes this dependence on earlier layers. In
 # training, a norm layer such as BatchNorm turns inputs of any size into values with mean
@@ -103,9 +104,9 @@ claim("accuracy without a norm, He's weights, at a rate of 1",
       by_rate["no norm, He's weights"][1], below=0.6)
 
 # %% [markdown] role="concept"
-# Why does a network with BatchNorm tolerate such high rates? Take one layer and multiply
-# its weights by 10, as a single step that is far too long might do. Look at the outputs
-# and at the gradient of the weights:
+# Why does a network with BatchNorm tolerate such high rates? Take one layer and
+# multiply its weights by 10, as a single step might do at a learning rate that is far
+# too high. Look at the outputs and at the gradient of the weights:
 
 # %% role="concept"
 norm = nn.BatchNorm1d(64)
@@ -134,8 +135,8 @@ claim("factor by which the gradient grows if the weights are multiplied by "
 
 # %% [markdown] role="concept"
 # With BatchNorm, the outputs stay the same, and the gradient shrinks to a tenth. A step
-# that is too long makes the weights larger, and larger weights get smaller gradients. So
-# the layer slows itself down.
+# that is too large makes the weights larger, and larger weights get smaller gradients.
+# So the layer slows itself down.
 #
 # The paper that introduced BatchNorm gave another reason, *internal covariate shift*.
 # According to the paper, the inputs of later layers keep changing while early layers
@@ -159,11 +160,11 @@ var = centred.square().mean(0)                   # its variance
 print(centred, centred / var.sqrt(), sep="\n")
 
 # %% [markdown] role="concept"
-# The two features now have the same scale. Three details turn this computation into a
+# The two features now have the same scale. Three additions turn this computation into a
 # layer. A small $\epsilon$ under the square root prevents a division by zero when a
 # feature is constant. A *gain* $\gamma$ and a *bias* $\beta$, both learned, let the
-# network choose another scale and mean where it needs them. With mean $\mu$ and variance
-# $\sigma^2$, the output is:
+# network choose another scale and mean where it needs them. With mean $\mu$ and
+# variance $\sigma^2$, the output is:
 #
 # $$y = \gamma \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
@@ -237,12 +238,12 @@ draw_grids({
 # %% [markdown] role="concept"
 # ## Two details: where eps belongs, and what one group is
 #
-# $\epsilon$ belongs under the square root. It is added to the *biased* variance, the sum
-# of squared deviations divided by the number of values. If you add $\epsilon$ outside the
-# square root, the result hardly changes for inputs of scale 1, but it changes a lot for
-# small inputs. Also, do not expect torch's `std` of a normalized row to be exactly 1. By
-# default, `std` is the unbiased estimate, so for 64 normalized values, it returns the
-# square root of 64/63.
+# $\epsilon$ belongs under the square root. It is added to the *biased* variance, the
+# sum of squared deviations divided by the number of values. If you add $\epsilon$
+# outside the square root, the result hardly changes for inputs of scale 1 but changes a
+# lot for small inputs. Also, do not expect torch's `std` of a normalized row to be
+# exactly 1. By default, `std` computes the unbiased estimate, which is the square root
+# of 64/63 for 64 normalized values.
 
 # %% role="concept"
 def eps_outside(x, eps=1e-5):
@@ -257,10 +258,10 @@ print({scale: f"{gap:.1e}" for scale, gap in off.items()})
 spread = F.layer_norm(rows, (64,)).std(-1).mean()
 
 # %% role="concept"
-claim("largest difference between eps under and outside the root, inputs "
-      "of scale 1", off[1], below=1e-3)
-claim("largest difference between eps under and outside the root, inputs "
-      "of scale 0.001", off[1e-3], above=0.1)
+claim("largest difference between eps under the root and eps outside, "
+      "inputs of scale 1", off[1], below=1e-3)
+claim("largest difference between eps under the root and eps outside, "
+      "inputs of scale 0.001", off[1e-3], above=0.1)
 claim("unbiased std after LayerNorm over 64 values, which is sqrt(64/63)",
       spread, expected=math.sqrt(64 / 63), within=1e-4)
 
@@ -293,7 +294,8 @@ claim("largest difference between RMSNorm and its formula",
 
 # %% [markdown] role="concept"
 # The explorer below shows one block of values. Choose a value and guess how many other
-# values share its mean under each norm layer, for images and for sequences. Then look.
+# values share its mean under each norm layer, for images and for sequences. Then
+# compare your guess with the explorer's count.
 
 # %% role="explore" explorer="norm_axes"
 from dlsys_helpers.explorers.norm_axes import norm_axes
@@ -314,8 +316,9 @@ norm_axes
 # - In *eval mode* (`model.eval()`), BatchNorm normalizes its inputs with the running
 #   values and does not change them.
 #
-# How soon can you rely on the running values? The running variance starts at 1. Follow a
-# fresh norm's running mean, which starts at 0, over batches whose mean is 10:
+# How soon can you rely on the running values? The running variance starts at 1. Follow
+# the running mean of a fresh norm layer, which starts at 0, over batches whose mean is
+# 10:
 
 # %% role="concept"
 norm, ten = nn.BatchNorm1d(1), torch.full((8, 1), 10.0)
@@ -344,15 +347,15 @@ claim("fraction of the way that the running mean covers in 22 batches, "
       expected=1 - 0.9 ** 22, within=1e-4)
 
 # %% [markdown] role="concept"
-# After one batch, the initial 0 still has nine tenths of the weight in the running mean.
-# After 22 batches, it still has about a tenth of the weight. So after only a few batches,
-# a model is not ready for eval mode.
+# After one batch, nine tenths of the running mean's weight is still on the initial 0.
+# After 22 batches, about a tenth is. So after only a few batches, a model is not ready
+# for eval mode.
 #
 # A norm over the batch also needs rows that can share a mean. *Sequences of different
 # lengths* are padded with zeros to the length of the longest sequence, and the zeros
-# enter the mean. *Online learning* gets one row at a time, so there is no batch.
-# LayerNorm works on one position at a time and has neither problem. Pad all rows of a
-# batch except the first, and see whether the output for the first row changes:
+# enter the mean. In *online learning*, the model gets one row at a time, so there is no
+# batch. LayerNorm works on one position at a time and has neither problem. Pad every
+# row of a batch except the first, and see whether the output for the first row changes:
 
 # %% role="concept"
 texts = torch.randn(4, 8, 16) + 3                # (N, T, C)
@@ -387,8 +390,8 @@ torch.set_rng_state(before)
 # Your digit classifier has two BatchNorm layers and gets nearly every test digit right.
 # You deploy it in eval mode with a camera that sends one image at a time, and now its
 # answers are wrong more often than right. A ticket says: "BatchNorm cannot work with a
-# batch of one." To find out, you train `plain`, the same net without BatchNorm, and send
-# it the same camera images.
+# batch of one." To test this, you train `plain`, the same net without BatchNorm, and
+# send it the same camera images.
 
 # %% trap="05.1" role="break"
 classifier = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
@@ -435,8 +438,8 @@ claim("camera images: accuracy one at a time minus accuracy in one batch",
       camera[1] - camera[497], expected=0, within=0.01)
 
 # %% [markdown] trap="05.1" role="look"
-# So the batch size is not the cause. The net without BatchNorm fails, too. Compare the
-# inputs of the first norm layer with its stored statistics:
+# So the batch size is not the cause, and the net without BatchNorm also fails. Compare
+# the inputs of the first norm layer with its stored statistics:
 
 # %% trap="05.1" role="look"
 def shift_of(norm, h):
@@ -460,8 +463,8 @@ claim("largest shift of a unit's mean on camera images, in stored standard "
 # %% [markdown] trap="05.1" role="why"
 # The batch of one is innocent. In eval mode, BatchNorm normalizes its inputs with the
 # mean and variance that it *stored* during training, so the other images in the batch
-# have no effect. The camera causes the damage. Its images are brighter, so the inputs of
-# the norm layer no longer have the mean that the layer subtracts.
+# have no effect. The camera causes the damage. The camera's images are brighter, so the
+# inputs of the norm layer no longer have the mean that the layer subtracts.
 
 # %% trap="05.1" role="why"
 enters = {"test digits": classifier[0](x_test),
@@ -528,11 +531,11 @@ claim("largest change of a stored mean in a forward pass in eval mode",
       moved, expected=0)
 
 # %% [markdown] trap="05.1" role="more"
-# In this classifier, re-estimated statistics undo a change in brightness or contrast, as
-# long as no pixel is clipped to black or white. (With zero padding before a norm layer,
-# they do not quite undo a change in brightness.) They cannot undo every change to an
-# image. The classifier was trained on light digits on a black background. Suppose the
-# next camera shows dark digits on white:
+# In this classifier, re-estimated statistics undo a change in brightness or contrast,
+# as long as no pixel is clipped to black or white. (If a layer before the norm pads
+# with zeros, they do not quite undo a change in brightness.) But re-estimated
+# statistics cannot undo every change to an image. The classifier was trained on light
+# digits on a black background. Suppose the next camera shows dark digits on white:
 
 # %% trap="05.1" role="more"
 inverted = copy.deepcopy(classifier)
@@ -544,9 +547,9 @@ claim("accuracy on inverted images after update_bn on inverted images",
       negatives, below=0.3)
 
 # %% [markdown] trap="05.1" role="more"
-# A net without norm layers has no statistics to re-estimate, so you would subtract the
-# camera's shift from the pixels instead. Small batches do hurt in *train* mode, because
-# there, the rows of the batch supply the statistics.
+# A net without norm layers has no statistics to re-estimate, so you would have to
+# subtract the camera's shift from the pixels instead. Small batches do hurt in *train*
+# mode, because there, the rows of the batch supply the statistics.
 
 # %% trap="05.1" role="more"
 torch.optim.swa_utils.update_bn(x_train.split(100), classifier)  # as before
@@ -597,11 +600,11 @@ claim("standard deviation of one image of 8 x 8 pixels after BatchNorm2d",
 
 # %% [markdown] trap="05.1" role="folklore"
 # **Told:** BatchNorm breaks with a batch of one, because the variance is zero and the
-# output is NaN. In eval mode, a batch of one lowers the accuracy. **Measured:** In eval
-# mode, the batch size does not matter. In train mode, a single row raises an error, a
-# single image of 64 pixels per channel works, and accuracy is lower with two rows per
-# batch than with 32. (A norm with `track_running_stats=False` stores nothing and uses the
-# batch's statistics in both modes.)
+# output is NaN. Even in eval mode, a batch of one lowers the accuracy. **Measured:** In
+# eval mode, the batch size does not matter. In train mode, a single row raises an
+# error, a single image of 64 pixels per channel works, and accuracy is lower with two
+# rows per batch than with 32. (A norm with `track_running_stats=False` stores nothing
+# and uses the batch's statistics in both modes.)
 
 # %% trap="05.1" role="exercise" points=4 difficulty=3 minutes=15
 def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
@@ -641,7 +644,9 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
     # END SOLUTION
 
 # %% [markdown] trap="05.1" role="hint"
-# 1. Most norm layers are in the middle of the model, so you have to record their inputs while `model(x)` runs. What can call your function at that moment?
+# 1. Most norm layers are in the middle of the model, so you have to record their inputs
+#    while `model(x)` runs. What can call a function of yours when a layer receives its
+#    input?
 # 2. `norm.register_forward_pre_hook(look)` calls `look(norm, given)`, where `given` is the tuple of inputs. Remove every hook after the pass.
 # 3. For both `(N, C)` and `(N, C, H, W)`, `h.transpose(0, 1).flatten(1)` has one row for each channel. In a loop, bind the name with a default argument, `name=name`.
 
@@ -760,7 +765,7 @@ claim("post-norm after 50 steps: fraction of the last layer's stream that "
       by_net["post-norm, 50 steps"][-1], below=1e-3)
 
 # %% [markdown] trap="05.2" role="look"
-# Now the stream is nearly the same for every image, and the first layer's gradient is
+# The stream is now nearly the same for every image, and the first layer's gradient is
 # small:
 
 # %% trap="05.2" role="look"
@@ -775,8 +780,7 @@ claim("post-norm after 50 steps: first layer's gradient norm divided by "
 # same stream for every image.
 #
 # *Pre-norm* normalizes only the input of a branch, $x \leftarrow x +
-# f(\mathrm{norm}(x))$. So both the signal and the gradient have a path without a norm
-# layer.
+# f(\mathrm{norm}(x))$. So both signal and gradient have a path without a norm layer.
 
 # %% trap="05.2" role="why"
 draw_blocks(
@@ -843,8 +847,8 @@ claim("loss of post-norm minus the median of three pre-norm losses, all at "
 # %% [markdown] trap="05.2" role="more" topics="nets that stay stuck · the numbers · what the last norm is for"
 # How high a rate pre-norm tolerates depends on the width. At a rate of 0.007, nets four
 # times as wide often stay stuck near the loss of guessing, and sometimes even a net of
-# width 32 does. That is why the bar for pre-norm shows the middle of three nets, and the
-# bar for warm-up the best of three. Here are the losses:
+# width 32 does. That is why the bar for pre-norm shows the median of three nets, and
+# the bar for warm-up the best of three. Here are the losses:
 
 # %% trap="05.2" role="more"
 claim("loss of post-norm after 50 steps at a rate of 0.007, where guessing "
@@ -860,10 +864,10 @@ claim("loss of pre-norm without the final norm layer, at a rate of 0.007",
 
 # %% [markdown] trap="05.2" role="more"
 # The pre-norm stream grows as layers add to it. At any depth, a final norm layer brings
-# the stream back to size one. The final norm layer matters if large values do harm. The
-# last link of this trap is about a model that produced NaN in mixed precision without a
-# final norm layer. In torch, `norm_first=True` does not add a final norm layer, so pass
-# one to `nn.TransformerEncoder` as `norm=`.
+# the stream back to size one, which matters if large values do harm. The last link of
+# this trap is about a model without a final norm layer that produced NaN in mixed
+# precision. In torch, `norm_first=True` does not add a final norm layer, so pass one to
+# `nn.TransformerEncoder` as `norm=`.
 
 # %% trap="05.2" role="more"
 def stream_sizes(norm_first):
@@ -895,9 +899,9 @@ claim("size of the post-norm stream after the last "
 # %% [markdown] trap="05.2" role="folklore"
 # **Told:** Post-norm shrinks the gradient of the first layers, and modern libraries
 # default to pre-norm. **Measured:** In a fresh encoder of 16 layers, the first layer's
-# gradient is about as large as the last layer's. After 50 steps at 0.007 without warm-up,
-# the first layer's gradient is small, and so is the part of the stream that differs
-# between images. Torch's own encoder layer is post-norm by default.
+# gradient is about as large as the last layer's. After 50 steps without warm-up at a
+# rate of 0.007, the first layer's gradient is small, and so is the part of the stream
+# that differs between images. Torch's own encoder layer is post-norm by default.
 
 # %% trap="05.2" role="exercise" points=3 difficulty=2 minutes=10
 def told_apart(layers: list, x: torch.Tensor) -> list[float]:
@@ -931,7 +935,9 @@ def told_apart(layers: list, x: torch.Tensor) -> list[float]:
     # END SOLUTION
 
 # %% [markdown] trap="05.2" role="hint"
-# 1. Do the example by hand. After the layer, the rows are 10 and 8. What is their mean row, what is left after you subtract it, and how large are the two mean squares?
+# 1. Do the example by hand. After the layer, the rows are 10 and 8. What is their mean
+#    row, what is left of each row after you subtract the mean row, and how large are
+#    the two mean squares?
 # 2. The mean row is the mean over axis 0 and has the shape of a row, so write `x - x.mean(0)`.
 # 3. Keep the stream in one variable. With `nn.Identity()` before the layers, the same loop also returns the fraction for `x` itself.
 
@@ -941,22 +947,23 @@ def told_apart(layers: list, x: torch.Tensor) -> list[float]:
 # whether a final norm layer helps. **In your own code:** Look for `norm_first`. If the
 # loss does not fall, check whether two rows still differ after the last layer.
 # **Source:** [Xiong et al. 2020, "On Layer Normalization in the Transformer
-# Architecture"](https://arxiv.org/abs/2002.04745): in fresh post-norm nets, the gradients
-# near the *output* are large, which is why the authors recommend a warm-up. **Seen in the
-# wild:** In [pytorch/pytorch 55270](https://github.com/pytorch/pytorch/issues/55270), a
-# user reported that deep stacks of torch's post-norm layers were unstable and blamed
-# vanishing gradients. In [PaddlePaddle/PaddleNLP
-# 571](https://github.com/PaddlePaddle/PaddleNLP/pull/571), a pre-norm model produced NaN
-# in mixed precision, and the proposed fix adds the last norm.
+# Architecture"](https://arxiv.org/abs/2002.04745): in fresh post-norm nets, the
+# gradients near the *output* are large, which is why the authors recommend a warm-up.
+# **Seen in the wild:** In [pytorch/pytorch
+# 55270](https://github.com/pytorch/pytorch/issues/55270), a user reported that deep
+# stacks of torch's post-norm layers were unstable and blamed vanishing gradients. In
+# [PaddlePaddle/PaddleNLP 571](https://github.com/PaddlePaddle/PaddleNLP/pull/571), a
+# pre-norm model produced NaN in mixed precision, and the proposed fix adds a final norm
+# layer.
 
 # %% [markdown] role="concept"
 # ## Dropout: no unit may be indispensable
 #
-# A network with more weights than training rows can memorize the rows. Its units come to
-# rely on one another, and a few units together recognize a single row. The network then
-# stores the label of that row, right or wrong, and learns nothing general. *Dropout*
-# makes such memorizing hard. At every training step, it sets each unit to zero with
-# probability $p$, so no unit can rely on any other unit being there.
+# A network with more weights than training rows can memorize the rows. Its units come
+# to rely on one another, so that a few units together recognize a single row. The
+# network then stores the label of that row, right or wrong, and learns nothing general.
+# *Dropout* makes such memorizing hard. At every training step, it sets each unit to
+# zero with probability $p$, so no unit can rely on any other unit being present.
 
 # %% role="concept" tags=["plumbing"]
 before = torch.get_rng_state()    # put back below, before the next trap
@@ -975,8 +982,8 @@ claim("mean of ones after dropping half of them and dividing by 1 - p",
 
 # %% [markdown] role="concept"
 # If you drop half of the units, the next layer's input is half as large on average. In
-# production, with all units present, it would be twice as large as in training. The
-# original dropout paper therefore multiplied the weights by $1-p$ after training
+# production, with all units present, this input would be twice as large as in training.
+# The original dropout paper therefore multiplied the weights by $1-p$ after training
 # (*standard dropout*). Today's libraries divide the surviving units by $1-p$ during
 # training (*inverted dropout*). Then the mean is right in both modes, and in eval mode,
 # dropout has nothing to do. `nn.Dropout(p)` is inverted dropout:
@@ -996,11 +1003,11 @@ draw_grids({name: h.view(8, 8) for name, h in passes.items()},
                "mode, all cells are filled.")
 
 # %% [markdown] role="concept"
-# So each step trains a different, smaller network, and in production, you get something
-# like the average of these networks. Dropout is a *regularizer*: with it, the network
-# fits the training rows less exactly so that it does better on new rows. Does dropout
-# help? Train a wide network on 200 digits, of which about three out of ten have a random
-# label. Random labels give the network plenty to memorize:
+# So each step trains a different, smaller network, and in production, the full network
+# computes something like the average of these networks. Dropout is a *regularizer*:
+# with it, the network fits the training rows less exactly so that it does better on new
+# rows. Does dropout help? Train a wide network on 200 digits, of which about three out
+# of ten have a random label. Random labels give the network plenty to memorize:
 
 # %% role="concept"
 rows = torch.randperm(1300)[:200]
@@ -1039,14 +1046,15 @@ claim("accuracy with a random half of the units: trained with dropout 0.5 "
       dropped["half"] - plain["half"], above=0)
 
 # %% [markdown] role="concept"
-# The network trained with dropout has the lower test loss. It also gets more digits right
-# when you remove a random half of its units, which is the situation that dropout trained
-# it for.
+# The network trained with dropout has the lower test loss. It also gets more digits
+# right when you remove a random half of its units, which is the situation it was
+# trained for.
 #
 # **Where to put it:** Place dropout after the activation of a wide layer and, in a
 # transformer, on the output of each branch. Common values of $p$ are 0.5 for wide fully
-# connected layers and 0.1 for transformers. Do not expect dropout to help if nothing is
-# memorized. Large models trained on each text only once often use no dropout.
+# connected layers and 0.1 for transformers. Do not expect dropout to help if the
+# network memorizes nothing. Large models trained on each text only once often use no
+# dropout.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -1099,7 +1107,7 @@ class Ways(nn.Module):
 # %% trap="05.3" role="guess"
 guess("05.3",
       "Unlike `F.dropout`, `F.alpha_dropout` is off unless you pass "
-      "`training=True`. How many of the six calls still drop units after "
+      "`training=True`. How many of the six ways still drop units after "
       "`eval()`?",
       unit="calls")
 
@@ -1149,11 +1157,11 @@ claim("fraction of predicted labels that differ between two calls in eval "
 
 # %% [markdown] trap="05.3" role="why"
 # `eval()` sets a flag, `training`, on every registered *module*. A function has no such
-# flag. `F.dropout` takes the mode as an argument, `training`, whose default is `True`. A
-# module created inside `forward`, or kept in a plain list, is not registered, so it stays
-# in train mode. (In `F.alpha_dropout`, the default is `False`, so it drops nothing in
-# either mode.) Pass `self.training` to the function. You do not have to train the weights
-# again.
+# flag. `F.dropout` takes the mode as an argument, `training`, whose default is `True`.
+# A module created inside `forward`, or kept in a plain list, is not registered, so it
+# stays in train mode. (In `F.alpha_dropout`, the default is `False`, so it drops
+# nothing in either mode.) Pass `self.training` to the function. You do not have to
+# train the classifier again.
 
 # %% trap="05.3" role="repair"
 class Mended(Tidy):
@@ -1184,7 +1192,7 @@ claim("same weights: accuracy with dropout off minus accuracy with dropout "
       right - noisy, above=0.005)
 
 # %% [markdown] trap="05.3" role="more"
-# Here are the units that two calls keep for the same image:
+# The plot shows which units two calls keep for the same image:
 
 # %% trap="05.3" role="more"
 with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -1200,8 +1208,8 @@ draw_grids({name: (kept / h.max()).view(8, 8)
                "each call.")
 
 # %% [markdown] trap="05.3" role="more"
-# Attention in torch has the same problem. `scaled_dot_product_attention` (stage 8) drops
-# a fraction `dropout_p` of the attention weights in both modes.
+# Torch's attention function has the same problem. `scaled_dot_product_attention` (stage
+# 8) drops a fraction `dropout_p` of the attention weights in both modes.
 
 # %% trap="05.3" role="more"
 q = torch.randn(1, 2, 16, 8)                     # (N, heads, T, head_dim)
@@ -1215,9 +1223,9 @@ claim("largest difference between two calls of torch's attention function "
       (a - b).abs().max(), above=0.05)
 
 # %% [markdown] trap="05.3" role="more"
-# What does dropout do to the *size* of an output if it stays on? Inverted dropout keeps
-# the mean, so it only adds noise. Average the outputs of many noisy calls and compare the
-# average with one clean output. Then leave out the division by $1-p$:
+# If dropout stays on, what does it do to the *size* of an output? Inverted dropout
+# keeps the mean, so it only adds noise. Average the outputs of many noisy calls and
+# compare the average with one clean output. Then leave out the division by $1-p$:
 
 # %% trap="05.3" role="more"
 class Undivided(Tidy):
@@ -1263,8 +1271,8 @@ claim("dropout without the division: accuracy in eval mode",
 # without the division, the accuracy also falls to a fraction $1 - p$. **Measured:** In
 # this net, with one dropout before the last layer, the mean stays the same and the
 # *noise* does the damage. Without the division, the logits double in eval mode. The
-# predictions hardly suffer, because apart from the bias, the largest logit stays the
-# largest when all logits double.
+# predictions hardly suffer, because when all logits double (apart from the bias), the
+# largest logit stays the largest.
 
 # %% trap="05.3" role="exercise" points=3 difficulty=3 minutes=15
 def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
@@ -1304,9 +1312,12 @@ def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
     # END SOLUTION
 
 # %% [markdown] trap="05.3" role="hint"
-# 1. If two calls differ, there is noise. To find out where, record the input and the output of every module.
+# 1. If two calls differ, there is noise. To find out where the noise arises, record the
+#    input and the output of every module.
 # 2. `m.register_forward_hook(keep)` calls `keep(m, given, out)` after each pass of `m`, where `given` is a tuple. For each call to the model, store both tensors in a dict, by module.
-# 3. A layer after the noise also returns different values, but its inputs were already different. Compare inputs and outputs with `equal`, and skip modules that were never called.
+# 3. A layer after the source of the noise also returns different values, but its inputs
+#    were already different. Compare inputs and outputs with `equal`, and skip modules
+#    that were never called.
 
 # %% [markdown] trap="05.3" role="keep"
 # **Keep:** `eval()` reaches only the registered modules of a model. Functions do not know
@@ -1324,16 +1335,16 @@ def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
 # %% [markdown] role="concept"
 # ## Initialization: keep the size of the signal
 #
-# Before the first step, the weights are random, and you choose their scale. If each layer
-# shrinks its signal by a fifth, little of the signal is left after twenty layers, and the
-# outputs are almost the same for every image. If each layer makes the signal larger, the
-# signal explodes. So draw the weights so that every layer preserves the size of its
-# signal. The *size* of a signal here means its mean square.
+# Before the first step, the weights are random, and you choose their scale. If each
+# layer shrinks its signal by a fifth, little of the signal is left after twenty layers,
+# and the outputs are almost the same for every image. If each layer enlarges its
+# signal, the signal explodes. So draw the weights so that every layer preserves the
+# size of its signal. The *size* of a signal here means its mean square.
 #
 # One output is a sum of $n$ products, $z = w_1 x_1 + \dots + w_n x_n$. The weights are
 # drawn independently, with mean 0 and variance $\sigma^2$. Each product then adds
 # $\sigma^2$ times the mean square of $x$ to the mean square of $z$, so all $n$ products
-# together add $n\sigma^2$ times the mean square of $x$:
+# together add $n\sigma^2$ times that mean square:
 
 # %% role="concept" tags=["plumbing"]
 before = torch.get_rng_state()    # put back below, before the next trap
@@ -1351,9 +1362,9 @@ claim("factor by which the mean square grows, divided by n sigma^2",
       expected=1, within=0.1)
 
 # %% [markdown] role="concept"
-# So a variance of $\sigma^2 = 1/n$ keeps the size of the signal, where $n$ is the number
-# of inputs, the *fan-in*. Stack twenty linear layers whose weights have variance $1/n$,
-# and compare the result with half and twice that variance:
+# So a variance of $\sigma^2 = 1/n$ keeps the size of the signal, where $n$ is the
+# number of inputs, the *fan-in*. Stack twenty linear layers whose weights have variance
+# $1/n$, and compare the result with stacks that have half and twice that variance:
 
 # %% role="concept"
 sizes = {}
@@ -1404,25 +1415,25 @@ for name, (forward, backward) in grows.items():
     print(f"{name:11}  forward x {forward:.2f}   backward x {backward:.2f}")
 
 # %% role="concept"
-claim("growth of the gradient's mean square with weights of variance 1 / "
-      "fan-in",
+claim("factor by which the gradient's mean square grows, weights of "
+      "variance 1 / fan-in",
       grows["1 / fan-in"][1], expected=8, within=0.5)
-claim("growth of the signal's mean square with weights of variance 1 / "
-      "fan-out",
+claim("factor by which the signal's mean square grows, weights of variance "
+      "1 / fan-out",
       grows["1 / fan-out"][0], expected=1 / 8, within=0.01)
-claim("growth of the signal's mean square with Xavier's weights",
+claim("factor by which the signal's mean square grows, Xavier's weights",
       grows["Xavier"][0],
       expected=2 * 64 / 576, within=0.02)
-claim("growth of the gradient's mean square with Xavier's weights",
+claim("factor by which the gradient's mean square grows, Xavier's weights",
       grows["Xavier"][1],
       expected=2 * 512 / 576, within=0.1)
 
 # %% [markdown] role="concept"
-# The rules 1 / fan-in and 1 / fan-out are each off by a factor of 8 in one direction.
-# Xavier's rule is off in both directions, but by smaller factors. In a square layer, all
-# three rules are the same.
+# The rules 1 / fan-in and 1 / fan-out each miss by a factor of 8 in one direction,
+# forward or backward. Xavier's rule misses in both directions, but by smaller factors.
+# In a square layer, all three rules agree.
 #
-# **He.** So far we have assumed that nothing happens between the layers. But ReLU sets
+# **He.** So far we have assumed that there is nothing between the layers. But ReLU sets
 # negative values to zero. For a signal that is symmetric around zero, this removes half
 # of the mean square, so He's initialization doubles the variance: $\sigma^2 =
 # 2/n_\mathrm{in}$.
@@ -1438,10 +1449,10 @@ claim("fraction of the mean square that ReLU leaves", left_by_relu,
 
 # %% [markdown] role="concept"
 # Torch provides Xavier's and He's rules as `nn.init.xavier_normal_` and
-# `nn.init.kaiming_normal_`, each with a uniform variant, `..._uniform_`. The idea behind
-# He's rule works for every activation. Measure what fraction of the mean square the
-# activation keeps, and scale the weights up to compensate. What would you have to do for
-# tanh?
+# `nn.init.kaiming_normal_`, each with a uniform variant, `..._uniform_`. The idea
+# behind He's rule works for every activation. Measure what fraction of the mean square
+# the activation keeps, and scale the weights up to compensate. What would you have to
+# do for a net with tanh?
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -1455,7 +1466,8 @@ torch.set_rng_state(before)
 # keeps the signal better with He's weights than with Xavier's."
 #
 # Outputs above 0.99 or below -0.99 count as *saturated*. The inputs are drawn from N(0,
-# 1), and there are no biases. You also try Xavier's weights, and ReLU.
+# 1), and there are no biases. You also try Xavier's weights and, with both kinds of
+# weights, ReLU.
 
 # %% trap="05.4" role="break"
 def last_layer(activation, gain, depth=10, width=512):
@@ -1532,11 +1544,11 @@ claim("tenth layer, Xavier's weights: mean square with ReLU divided by "
 
 # %% [markdown] trap="05.4" role="why"
 # With weights of variance $g^2 / n$, the mean square of a sum of $n$ products is $g^2$
-# times the inputs' mean square. The *gain* $g$ has to make up for what the activation
-# removes. So for inputs from N(0, 1), $g^2$ times the mean square of the activation's
-# outputs should be one. ReLU halves the mean square, so it needs He's $g^2 = 2$, and with
-# Xavier's $g^2 = 1$, each layer loses half of it. Tanh removes more than ReLU, so its
-# gain has to be even larger than He's.
+# times the inputs' mean square. The *gain* $g$ has to compensate for what the
+# activation removes. So for inputs from N(0, 1), $g^2$ times the mean square of the
+# activation's outputs should be one. ReLU halves the mean square, so it needs He's $g^2
+# = 2$, and with Xavier's $g^2 = 1$, each layer loses half of the mean square. Tanh
+# removes more than ReLU, so its gain has to be even larger than He's.
 
 # %% trap="05.4" role="repair"
 left = F.tanh(torch.randn(1_000_000)).square().mean().item()
@@ -1553,7 +1565,8 @@ plot_columns(kept, xlabel="gain of the tanh layers", form=".2f",
              title="The gain that fits keeps the size",
              alt="Four columns. Xavier's gain keeps about an eighth of the "
                  "mean square, He's keeps most of it, and the fitting gain "
-                 "keeps all of it. With torch's gain, it grows a little.")
+                 "keeps all of it. With torch's gain, the mean square "
+                 "grows a little.")
 
 # %% trap="05.4" role="repair"
 claim("fraction of the mean square that ten tanh layers keep, with the "
@@ -1561,9 +1574,9 @@ claim("fraction of the mean square that ten tanh layers keep, with the "
 
 # %% [markdown] trap="05.4" role="repair"
 # The rule needs only the mean square of the activation's output, so it also works for
-# GELU. The explorer below shows six initializations over twenty layers. Guess first, for
-# tanh and for GELU: which of the six keep the size of the signal, and which make it fade
-# or explode? Then move the controls.
+# GELU. The explorer below shows six initializations over twenty layers. Guess first,
+# for tanh and for GELU: which of the six keep the size of the signal, and which make it
+# fade or explode? Then move the controls.
 
 # %% role="explore" explorer="init_depth"
 from dlsys_helpers.explorers.init_depth import init_depth
@@ -1571,9 +1584,9 @@ from dlsys_helpers.explorers.init_depth import init_depth
 init_depth
 
 # %% [markdown] trap="05.4" role="more" topics="the sizes in numbers · torch's 5/3 · tanh nets that learn · the first layer"
-# Here are the mean squares of the tenth layer's outputs. Xavier's gain does not make up
-# for what tanh removes. He's gain comes closer, and torch's `calculate_gain("tanh")`,
-# 5/3, is a little too large:
+# Here are the mean squares of the tenth layer's outputs. Xavier's gain does not
+# compensate for what tanh removes. He's gain comes closer, and torch's
+# `calculate_gain("tanh")`, 5/3, is a little too large:
 
 # %% trap="05.4" role="more"
 claim("mean square of the tenth layer's outputs, tanh with He's weights",
@@ -1594,9 +1607,9 @@ claim("fraction of the mean square that ten tanh layers keep, with torch's "
       expected=1.08, within=0.1)
 
 # %% [markdown] trap="05.4" role="more"
-# So Xavier's weights, with which eight tanh layers learn in trap 01.3, are not the only
-# weights that work for tanh. A tanh net with He's weights does not need to be fixed. Now
-# train tanh nets in three settings and, for comparison, ReLU nets in one:
+# Eight tanh layers learn with Xavier's weights in trap 01.3, but these are not the only
+# weights that work for tanh. A tanh net with He's weights does not need to be fixed.
+# Now train tanh nets in three settings and, for comparison, ReLU nets in one:
 
 # %% trap="05.4" role="more"
 def trained(activation, gain, optimizer, lr):
@@ -1658,7 +1671,7 @@ claim("fraction of saturated outputs in the first layer, tanh with He's "
 # needs He. **Measured:** In ten layers without biases, He's weights saturate 6 % of the
 # tanh outputs in the first layer and under 1 % in the tenth. In three settings, the
 # accuracy with He's weights is about as high as with Xavier's, or higher. With ReLU and
-# Xavier's weights, the mean square does fade, by half per layer.
+# Xavier's weights, the mean square does fade: it halves at each layer.
 
 # %% trap="05.4" role="exercise" points=3 difficulty=2 minutes=10
 def gain_for(act) -> float:
@@ -1688,30 +1701,34 @@ def gain_for(act) -> float:
     # END SOLUTION
 
 # %% [markdown] trap="05.4" role="hint"
-# 1. You need only one number: how large the output of `act` is, on average, for the inputs that a layer gets at the start of training.
-# 2. Draw many numbers from N(0, 1). With a thousand numbers, the result can be off by more than 2 %. With a million numbers, it is not, unless `act` grows very steeply.
-# 3. The gain is one over the root of the mean square. Take the mean square, not the variance, and build no graph.
+# 1. You need only one number, the mean square of the output of `act` for the inputs
+#    that a layer gets at the start of training.
+# 2. Draw many numbers from N(0, 1). With a thousand numbers, the result can be off by
+#    more than 2 %. With a million numbers, the result is closer, unless `act` grows
+#    very steeply.
+# 3. The gain is 1 divided by the square root of the mean square. Use the mean square,
+#    not the variance, and build no graph.
 
 # %% [markdown] trap="05.4" role="keep"
-# **Keep:** Choose the weights' gain to suit the activation. A layer keeps the size of its
-# signal if the squared gain, times the mean square of the activation's outputs for inputs
-# from N(0, 1), is one. **In your own code:** Before training, run one forward pass and
-# print the mean square after each layer and the fraction that differs between rows.
-# **Source:** [He et al. 2015](https://arxiv.org/abs/1502.01852), section 2.2, for ReLU;
-# [Glorot & Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html) for tanh near
-# zero. **Seen in the wild:** In [pytorch/pytorch
+# **Keep:** Choose the weights' gain to suit the activation. A layer keeps the size of
+# its signal if the squared gain, times the mean square of the activation's outputs for
+# inputs from N(0, 1), is one. **In your own code:** Before training, run one forward
+# pass and print the mean square after each layer and the fraction of it that differs
+# between rows. **Source:** [He et al. 2015](https://arxiv.org/abs/1502.01852), section
+# 2.2, for ReLU; [Glorot & Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html)
+# for tanh near zero. **Seen in the wild:** In [pytorch/pytorch
 # 57109](https://github.com/pytorch/pytorch/issues/57109), a user found that `nn.Linear`
-# calls He's function, and a maintainer showed that the arguments it passes give a gain of
-# $\sqrt{1/3}$.
+# calls He's function, and a maintainer showed that the arguments passed by `nn.Linear`
+# result in a gain of $\sqrt{1/3}$.
 
 # %% [markdown] trap="05.5" role="situation" fault="the averaged model keeps a fresh BatchNorm's statistics" symptom="EMA model is far worse than the model itself, mean teacher with BatchNorm degrades"
 # ## The average of the weights
 #
-# Averaged weights often do a little better than the last weights of a run. So you keep a
-# second model. After each training step, you move each parameter of the second model one
-# hundredth of the way towards its trained counterpart. The second model's weights are
-# then an *exponential moving average* (EMA) of the first model's. Many recipes use the
-# second model as a *teacher* for the first, or ship the second model.
+# Averaged weights often do a little better than the last weights of a run. So you keep
+# a second model. After each training step, you move each parameter of the second model
+# by one hundredth of the way towards its trained counterpart. The second model's
+# weights are then an *exponential moving average* (EMA) of the first model's. Many
+# recipes use the second model as a *teacher* for the first, or ship the second model.
 #
 # The classifier has two BatchNorm layers. After 200 steps of SGD, the trained model gets
 # nearly every test digit right.
@@ -1768,11 +1785,11 @@ claim("accuracy of the trained model minus accuracy of the averaged "
       above=0.05)
 
 # %% [markdown] trap="05.5" role="why"
-# `parameters()` lists only what is learned. The running mean and variance are *buffers*,
-# which no optimizer updates and `parameters()` does not list. So the norm layers of the
-# averaged model still store what fresh layers store, mean 0 and variance 1. The weights
-# are fine. Use the averaged weights with the statistics of a batch, or re-estimate the
-# stored statistics as in trap 05.1:
+# `parameters()` lists only values that are learned. The running mean and variance are
+# *buffers*, which no optimizer updates and `parameters()` does not list. So the norm
+# layers of the averaged model still store the initial values, mean 0 and variance 1.
+# The weights are fine. Use the averaged weights with the statistics of a batch, or
+# re-estimate the stored statistics as in trap 05.1:
 
 # %% trap="05.5" role="repair"
 with torch.no_grad():
@@ -1895,7 +1912,7 @@ def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
 # [`AveragedModel`](https://docs.pytorch.org/docs/stable/generated/torch.optim.swa_utils.AveragedModel.html),
 # `use_buffers`. **Seen in the wild:** In [saltoricristiano/cosmix-uda
 # 21](https://github.com/saltoricristiano/cosmix-uda/issues/21), a user reports that the
-# update forgot the buffers and that the teacher got worse step by step. In
+# update left out the buffers and that the teacher got worse step by step. In
 # [YU1ut/MixMatch-pytorch 16](https://github.com/YU1ut/MixMatch-pytorch/issues/16), the
 # author discusses an average that leaves out BatchNorm's statistics.
 
@@ -1909,9 +1926,9 @@ def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
 # %% [markdown] role="concept"
 # ### Sigmoid: the same constant for every row
 #
-# A sigmoid's output has a mean of one half, so the mean *square* and the variance of the
-# output are far apart. Does the mean square or the variance determine the size of the
-# next layer's sums?
+# A sigmoid's output has a mean of one half, so the mean *square* of the output is far
+# larger than its variance. Which of the two determines the size of the next layer's
+# sums?
 
 # %% role="concept"
 s = torch.randn(1_000_000).sigmoid()
@@ -1931,8 +1948,8 @@ claim("mean square of the tenth layer's sums, sigmoid with the gain from "
       "the variance", sums["variance"], above=4)
 
 # %% [markdown] role="concept"
-# The mean square determines the size of the sums. But how much of the tenth sigmoid's
-# input varies from row to row? And which of the nets learns?
+# The mean square determines the size of the sums. But what fraction of the tenth
+# sigmoid's input varies from row to row? And which of the nets learns?
 
 # %% role="concept"
 h = torch.logit(last_layer(torch.sigmoid, gains["mean square"]).double())
@@ -1968,10 +1985,11 @@ claim("accuracy of ten sigmoid layers with the mean subtracted, gain from "
 # ### Torch's default, and orthogonal weights
 #
 # The weights that `nn.Linear` draws have a gain of $\sqrt{1/3}$, which is neither
-# Xavier's nor He's. An *orthogonal* matrix keeps the norm of every vector. In a linear
-# *recurrence*, where the same layer is applied again and again, an orthogonal matrix also
-# keeps the norm of gradients. With a tanh after each step, the slopes of tanh shrink the
-# gradient. The recurrence below starts from a vector drawn from N(0, 1).
+# Xavier's gain nor He's. An *orthogonal* matrix keeps the norm of every vector. In a
+# linear *recurrence*, where the same layer is applied again and again, an orthogonal
+# matrix also keeps the norm of gradients. With a tanh after each step, the slopes of
+# tanh shrink the gradient. The recurrence below starts from a vector drawn from N(0,
+# 1).
 
 # %% role="concept"
 gain = nn.Linear(512, 512).weight.std().item() * math.sqrt(512)
@@ -2010,7 +2028,7 @@ claim("fraction of the gradient left after 50 tanh steps with an "
 # The classifier is in eval mode and often wrong. What do you look at first?**
 #
 # - [ ] the batch size: collect 32 images before each call :: In eval mode, BatchNorm uses the stored statistics, so the other images of the batch change nothing.
-# - [x] the stored statistics, compared with the statistics of the device's images :: The data differ. A pass in train mode can undo a change of brightness or contrast, but not an inversion or a crop.
+# - [x] the stored statistics, compared with the statistics of the device's images :: The device's images differ from the training images. A pass in train mode can compensate for a change of brightness or contrast, but not for an inversion or a crop.
 # - [ ] the norm layer: replace it with GroupNorm :: You would have to train again, and a shift of the data also hurts other nets.
 
 # %% [markdown] role="quiz"
@@ -2018,15 +2036,15 @@ claim("fraction of the gradient left after 50 tanh steps with an "
 #
 # - [ ] in eval mode, so that nothing else changes :: Then nothing changes at all, because the statistics move only in train mode.
 # - [x] with the norm layers in train mode, under no_grad, and dropout off :: The norm layers collect new statistics, no graph is kept, and no dropout adds noise to their inputs.
-# - [ ] in train mode with the optimizer at rate 0 :: The running statistics do move, but the backward pass is wasted, and dropout is on.
+# - [ ] in train mode with the optimizer at rate 0 :: The running statistics do move, but the backward pass is wasted, and dropout adds noise.
 
 # %% [markdown] role="quiz"
 # **3. For which of these layers does an image's output change when the other images in
 # the batch change?**
 #
-# - [ ] LayerNorm in train mode :: It computes its means within one row.
-# - [x] BatchNorm in train mode :: It uses the mean and variance of the batch.
-# - [ ] BatchNorm in eval mode :: It uses its stored statistics.
+# - [ ] LayerNorm in train mode :: LayerNorm computes its means within one row.
+# - [x] BatchNorm in train mode :: BatchNorm in train mode uses the mean and variance of the batch.
+# - [ ] BatchNorm in eval mode :: In eval mode, BatchNorm uses its stored statistics.
 
 # %% [markdown] role="quiz"
 # **4. You called `model.eval()`, but two calls on the same input return different
@@ -2042,7 +2060,7 @@ claim("fraction of the gradient left after 50 tanh steps with an "
 #
 # - [ ] accuracy is halved :: The largest logit usually stays the largest.
 # - [x] the next layer's input is twice as large as in training :: All units are present, and none of them was scaled.
-# - [ ] nothing differs, because eval mode has no dropout :: The missing dropout is the difference. The next layer was trained on half as much input.
+# - [ ] nothing differs, because eval mode has no dropout :: In training, half of the units were missing, so the next layer was trained on half as much input.
 
 # %% [markdown] role="quiz"
 # **6. A deep encoder with post-norm stays at the loss of guessing. The cheapest thing to try is**
@@ -2062,9 +2080,9 @@ claim("fraction of the gradient left after 50 tanh steps with an "
 # ## On a GPU: a norm is a copy that calculates
 #
 # A LayerNorm does a handful of FLOPs per value. That is far below the ridge point of
-# stage 1, so the bytes that LayerNorm moves determine its time. If you write LayerNorm as
-# separate torch operations, each operation reads and writes the tensor again. A *fused*
-# kernel does everything in one launch.
+# stage 1's roofline, so the bytes that LayerNorm moves determine its time. If you write
+# LayerNorm as separate torch operations, each operation reads and writes the tensor
+# again. A *fused* kernel does everything in one launch.
 #
 # **Before you run anything:** LayerNorm by hand takes seven operations. How many bytes do
 # they move, as a multiple of the bytes that a copy moves? BatchNorm in train mode needs a
@@ -2072,11 +2090,12 @@ claim("fraction of the gradient left after 50 tanh steps with an "
 # its input?
 #
 # Images can be stored in two orders: one channel after the other or, with
-# `channels_last`, all channels of one pixel side by side. Trap 07.5 explains both orders.
-# Both have the same number of bytes, so a count of bytes predicts no difference.
+# `channels_last`, all channels of one pixel side by side. Trap 07.5 explains both
+# orders. In both orders, an image has the same number of bytes, so a count of bytes
+# predicts no difference in time.
 #
 # `cost` counts kernel launches, which it calls orders, and the bytes that are written.
-# For the bytes that are read, we look at each operation's arguments.
+# To count the bytes that are read, we look at each operation's arguments.
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -2198,23 +2217,25 @@ answers
 
 # %% [markdown] role="gpu"
 # **On the recorded H100**, a fused LayerNorm takes a third longer than a copy, and
-# LayerNorm by hand takes more than four times as long as the fused LayerNorm. Both times
-# are close to what the bytes predict. But BatchNorm with ReLU takes 2.7 times as long as
-# its bytes require. With `channels_last`, the pair takes a fifth less time, although it
-# moves just as many bytes. A copy reaches only 84 % of the datasheet's bandwidth, which
-# explains a small part of the gap. The bytes set the least time that a kernel can take,
-# and only a measurement shows how much longer it takes.
+# LayerNorm by hand takes more than four times as long as the fused LayerNorm. Both
+# times are close to what the bytes predict. But BatchNorm with ReLU takes 2.7 times as
+# long as its bytes require. With `channels_last`, BatchNorm with ReLU takes a fifth
+# less time, although it moves just as many bytes. A copy reaches only 84 % of the
+# datasheet's bandwidth, which explains a small part of the gap. From the bytes, you can
+# compute the least time that a kernel can take, but only a measurement shows how much
+# longer the kernel takes.
 #
-# **Keep:** A norm cannot be faster than the bytes it moves, so count how often it reads
-# and writes its input. A fused LayerNorm reads its input once and writes its output once.
-# BatchNorm in train mode reads its input twice, because it needs a whole channel before
-# it can write. This count ignores caches: torch's fused LayerNorm also reads each row
-# twice, but a row is short and still in a cache the second time. Use the library's fused
-# form. **Source:** [Ba, Kiros & Hinton 2016](https://arxiv.org/abs/1607.06450), section
-# 3, for LayerNorm; torch's kernel for it,
+# **Keep:** A norm cannot take less time than the bytes it moves, so count how often it
+# reads its input and writes its output. A fused LayerNorm reads its input once and
+# writes its output once. BatchNorm in train mode reads its input twice, because it
+# needs a whole channel before it can write. This count ignores caches: torch's fused
+# LayerNorm also reads each row twice, but a row is short and still in a cache the
+# second time. Use the library's fused form. **Source:** [Ba, Kiros & Hinton
+# 2016](https://arxiv.org/abs/1607.06450), section 3, for LayerNorm; torch's kernel for
+# it,
 # [layer_norm_kernel.cu](https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/cuda/layer_norm_kernel.cu),
-# `compute_stats` and the loop after its call. The formula for the bytes comes from stage
-# 1.
+# `compute_stats` and the loop after its call. The formula for the time from the bytes
+# is stage 1's.
 
 # %% [markdown] role="summary"
 # ## What you take with you
@@ -2222,18 +2243,18 @@ answers
 # - A norm layer feeds the next layer inputs of a fixed scale, so the network usually
 #   tolerates higher learning rates. The kinds of norm layer differ in which values share
 #   a mean.
-# - In eval mode, BatchNorm uses its running statistics, whatever is in the batch. Compare
-#   the statistics with your data. If they do not match, re-estimate the statistics in
-#   train mode.
-# - Train post-norm with a warm-up or a low rate. Pre-norm keeps the stream free of norm
-#   layers and usually tolerates a higher rate. With one more norm layer at the end, the
-#   head gets an input of size one.
-# - Dropout keeps units from relying on one another. It divides the surviving units by
-#   $1-p$ in training, so that it has nothing to do in eval mode.
+# - In eval mode, BatchNorm uses its running statistics, no matter what the batch
+#   contains. Compare the statistics with your data. If they do not match, re-estimate
+#   the statistics in train mode.
+# - Train a post-norm net with a warm-up or a low learning rate. Pre-norm keeps the
+#   stream free of norm layers and usually tolerates a higher rate. With one more norm
+#   layer at the end, the head gets an input of size one.
+# - Dropout keeps units from relying on one another. Inverted dropout divides the
+#   surviving units by $1-p$ in training, so that it has nothing to do in eval mode.
 # - `eval()` reaches only registered modules. Pass the mode to functions yourself.
 # - Choose initial weights that keep the mean square of the signal, with a gain that
-#   makes up for what the activation removes. Check separately whether the signal still
-#   differs between rows.
+#   compensates for what the activation removes. Check separately whether the signal
+#   still differs between rows.
 # - A model is its parameters and its buffers. If you average the parameters, also copy or
 #   average the statistics, or re-estimate them.
 #

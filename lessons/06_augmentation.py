@@ -1,15 +1,15 @@
 # %% [markdown] role="hook" traps=10
 # # 6. Augmentation, Mixup and early stopping
 #
-# Your classifier knows its training images by heart and gets new ones wrong. So you shift
-# the images, mix them, stop earlier, and balance the classes. Each of these remedies
-# takes three lines of code, and a score on held-out images tells you whether the remedy
-# helped.
+# Your classifier knows its training images by heart and gets new ones wrong. So you
+# shift the images, mix them, stop earlier, and balance the classes. Each of these
+# remedies takes three lines of code, and a score on held-out images tells you whether
+# the remedy helped.
 #
-# The ideas come first: what overfitting is, and what each remedy does about it. Then come
-# ten traps in which the three lines run, but the score or the pixels are not what you
-# think. Each trap shows the code, asks for your guess, measures the result, and fixes the
-# faulty line.
+# The ideas come first: what overfitting is, and what each remedy does about it. Then
+# come ten traps in which the code runs, but the score or the pixels are not what you
+# think. Each trap shows the code, asks for your guess, measures the result, and fixes
+# the faulty line.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -41,10 +41,10 @@ before = torch.get_rng_state()    # put back below, with the augmentations
 # %% [markdown] role="concept"
 # ## Overfitting: the network learns the rows, not the rule
 #
-# A network with enough weights can store its training rows one by one. It then gets every
-# training row right but does worse on new rows, because it has learned the rows, not the
-# rule behind them. This failure is called *overfitting*. It shows as a gap between the
-# score on the training rows and the score on held-out rows.
+# A network with enough weights can store its training rows one by one. It then gets
+# every training row right but does worse on new rows, because it has learned the rows,
+# not the rule behind them. This failure is called *overfitting*. Overfitting shows as a
+# gap between the score on the training rows and the score on held-out rows.
 #
 # The gap depends on how many rows there are to store. Train the same network on more and
 # more digits:
@@ -87,14 +87,14 @@ claim("accuracy on training digits minus accuracy on test digits, 1,280 "
 #
 # ## Two learning curves: training loss and validation loss
 #
-# Before you choose a remedy, find out whether overfitting is your problem. Plot the loss
-# on the training rows and on held-out *validation* rows over the steps of training, and
-# plot the accuracy next to the two losses. The same pattern of the two curves can have
+# Before you choose a remedy, find out whether overfitting is your problem. Plot the
+# loss on the training rows and on held-out *validation* rows over the steps of
+# training, and also plot the accuracy. The same pattern of the two curves can have
 # several causes, and the table's last column says how to tell them apart.
 #
 # | training loss | validation loss | what it may be | what to do next |
 # |---|---|---|---|
-# | falls | falls | the network is learning | keep training |
+# | falls | falls | the network is still learning | keep training |
 # | falls | flat | the validation rows are few or noisy, or nothing more can be learned from the training rows | validate on more rows; raise the patience |
 # | falls | rises | overfitting, or the network has only become too confident | look at the accuracy. If it also falls, restore the best weights, then try more data or a remedy of the next section |
 # | flat | flat | the network does not learn | train on only ten rows. If the network cannot fit these rows, look at the rate, the labels and the code |
@@ -103,7 +103,7 @@ claim("accuracy on training digits minus accuracy on test digits, 1,280 "
 # ## Regularization: a family of remedies
 #
 # A *regularizer* is anything in training that makes it harder to fit the training rows
-# exactly, so that the network does better on new rows. The remedies have many names but
+# exactly, so that the network does better on new rows. The following remedies all
 # belong to this one family:
 #
 # | remedy | what it makes harder | where |
@@ -116,8 +116,8 @@ claim("accuracy on training digits minus accuracy on test digits, 1,280 "
 # | label smoothing | certainty | after trap 06.4 |
 # | early stopping | training for long enough to store the rows | trap 06.3 |
 #
-# Try the remedies one at a time on a hard case: 200 digits, about three in ten with a
-# random label. A network can get random labels right only by memorizing them.
+# Try the remedies one at a time on a hard case, 200 digits of which about three in ten
+# have a random label. A network can get random labels right only by memorizing them.
 
 # %% role="concept"
 rows = torch.randperm(len(x_train))[:200]
@@ -184,11 +184,11 @@ claim("highest test loss with a remedy other than smoothing, divided by "
           "early stopping")) / remedies["none"], below=1)
 
 # %% [markdown] role="concept"
-# (The bar for early stopping is the lowest point of the run without a remedy. This lowest
-# point was chosen on the test digits, which is fine for an illustration but not for a
-# reported result, as trap 06.3 explains.) You can combine the remedies, but only up to a
-# point, because a network that is held back in every way fits nothing. If the network
-# memorizes no rows, a regularizer can even cost accuracy.
+# (The bar for early stopping is the lowest point of the run without a remedy. Here,
+# this point was chosen by the test loss, which is fine for an illustration but not for
+# a reported result, as trap 06.3 explains.) You can combine the remedies, but only up
+# to a point, because a network that is held back in every way fits nothing. If the
+# network memorizes no rows, a regularizer can even cost accuracy.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -203,8 +203,8 @@ torch.set_rng_state(before)
 # shapes, `N` counts images, `H` and `W` are height and width in pixels, and `K` counts
 # classes. A batch of digits has the shape (N, 1, 8, 8).
 #
-# How often does a transform draw random numbers? A v2 transform draws once per *call*:
-# where to crop, by what angle to rotate, whether to flip at all. If you pass a whole
+# How often does a transform draw random numbers? Once per *call*, a v2 transform draws
+# where to crop, by what angle to rotate, or whether to flip at all. If you pass a whole
 # batch, all images get the same draw. If you pass one image at a time, each image gets
 # its own draw. (Noise for every pixel, as in `v2.GaussianNoise`, differs from image to
 # image either way.)
@@ -288,8 +288,8 @@ contact_sheet({name: change(square) for name, change in catalogue.items()},
 # Every entry in the catalogue is a claim about your data: *this change leaves the label
 # correct*. A mirrored flower is still a flower. But a mirrored arrow on a street sign
 # points the other way, the colour of a rash is part of the diagnosis, and a digit has a
-# direction. Train on digits that are randomly mirrored at every step, left to right and
-# upside down:
+# direction. Train on digits that are mirrored at random at every step, both left to
+# right and upside down:
 
 # %% role="concept"
 def mirrored(x):
@@ -322,10 +322,10 @@ claim("test accuracy lost by mirroring the training digits",
       upright - both_ways, above=0.02)
 
 # %% [markdown] role="concept"
-# The network now has to tell a 2 from a mirrored 5 and loses accuracy on unchanged
-# digits. So look at a few augmented images before you train, and ask yourself whether you
-# could still name the label. The usual first choices for photos are a random crop and a
-# horizontal flip. Colour changes and erasing come next.
+# The network now has to tell a 2 from a mirrored 5, so it loses accuracy on unchanged
+# digits. So look at a few augmented images before you train, and ask yourself whether
+# you could still tell the label. The usual first choices for photos are a random crop
+# and a horizontal flip. Colour changes and erasing come next.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -334,9 +334,10 @@ torch.set_rng_state(before)
 # ## Shifts that pay
 #
 # You train the same small network twice, once with random shifts of up to one pixel and
-# once without. The plain network gets more than nine out of ten test digits right. To
-# compare the two networks, you run the test digits through the pipeline you already have,
-# the one with the shifts. The network trained with shifts wins, and you ship it.
+# once without. The network trained without shifts gets more than nine out of ten test
+# digits right. To compare the two networks, you run the test digits through the
+# pipeline you already have, the one with the shifts. The network trained with shifts
+# wins, and you ship it.
 
 # %% trap="06.1" role="break"
 def views(x):
@@ -394,7 +395,7 @@ claim("accuracy of the network trained without shifts, scored with shifts",
 
 # %% [markdown] trap="06.1" role="look"
 # A shift of one pixel costs the plain network half of its accuracy. In production,
-# nothing shifts the digits, and there the ranking flips:
+# nothing shifts the digits, so the ranking flips:
 
 # %% trap="06.1" role="look"
 plot_bars({f"{name}: {how}": share
@@ -413,9 +414,10 @@ claim("accuracy on unshifted digits: trained without shifts minus trained "
       fixed["without"] - fixed["with shifts"], above=0.01)
 
 # %% [markdown] trap="06.1" role="why"
-# The last argument of `drawn` was `True`, so both networks were scored on shifted digits,
-# but only one of them was trained on such digits. The score measured which network fits
-# the *augmentation*, not which network is better at classifying digits.
+# The last argument of `drawn` was `True`, so both networks were scored on shifted
+# digits, but only one of them was trained on such digits. The score measured which
+# network copes with the *augmentation*, not which network is better at classifying
+# digits.
 
 # %% trap="06.1" role="why"
 corners = views(x_train[:1])[[0, 4, 8], 0, 0]    # three of nine positions
@@ -460,9 +462,9 @@ claim("largest minus smallest of thirty test losses, without a shift",
       spread["fixed"], expected=0)
 
 # %% [markdown] trap="06.1" role="more" topics="the shares in numbers · do shifts help at all · how far the draws spread"
-# Whether shifts help depends on the network, the digits and the number of steps. After 400
-# steps, the network has not fully learned the harder task of classifying shifted digits. A
-# score on unshifted digits also tells you whether the shifts help.
+# Whether shifts help depends on the network, the digits and the number of steps. After
+# 400 steps, the network has not fully learned the harder task of classifying shifted
+# digits. A score on unshifted digits tells you whether the shifts help.
 
 # %% trap="06.1" role="more"
 claim("accuracy of the network trained with shifts, scored with shifts",
@@ -480,10 +482,11 @@ claim("largest minus smallest of thirty test losses, with one shift for "
 # %% [markdown] trap="06.1" role="folklore"
 # **Told:** With the training pipeline, the validation loss is noisy, and a fixed seed
 # fixes that. **Measured:** With a fixed seed, the loss no longer varies between
-# evaluations, but it is still measured on shifted digits, so it is wrong in two ways. It
-# depends on the draw, and more test digits would reduce this first error. Its mean over
-# many draws is also too high, and more test digits would not change the mean. On all test
-# digits, with a new shift for every image, the second error is the larger one:
+# evaluations, but it is still measured on shifted digits, so it is wrong in two ways.
+# First, the loss depends on the draw, an error that more test digits would reduce.
+# Second, its mean over many draws is too high, an error that more test digits would not
+# reduce. On all test digits, with a new shift for every image, the second error is
+# larger:
 
 # %% trap="06.1" role="folklore"
 off = (asked["each image"].mean() - asked["fixed"].mean()).item()
@@ -522,32 +525,32 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="06.1" role="hint"
-# 1. `evaluate` is one line without anything random. Fixing a seed inside it does not help, because `evaluate` would still augment the images.
+# 1. `evaluate` is one line that uses no random numbers. Fixing a seed in `evaluate` does not help, because the images would still be augmented.
 # 2. A random transform draws once per call. Call it for each image of the batch, then use `torch.stack`.
 # 3. Pad with zeros before the normalization, so that the zeros look like the background.
 
 # %% [markdown] trap="06.1" role="keep"
 # **Keep:** Build two pipelines on the first day, and keep everything random out of the
-# pipeline for evaluation. **In your own code:** Evaluate the same model twice. If the two
-# numbers differ, something random is left. If they agree, the pipeline can still be the
-# wrong one, so look at a few input images. **Source:** The reference script of
+# pipeline for evaluation. **In your own code:** Evaluate the same model twice. If the
+# two scores differ, something random is left. If they agree, the pipeline can still be
+# the wrong one, so look at a few input images. **Source:** The reference script of
 # [torchvision](https://github.com/pytorch/vision/blob/main/references/classification/presets.py)
 # has one preset for training and another for evaluation. **Seen in the wild:** In
 # [efficient_densenet_pytorch#51](https://github.com/gpleiss/efficient_densenet_pytorch/issues/51),
-# the transforms were set before the split, so they also applied to the validation images.
+# the transforms were set before the split, so they also changed the validation images.
 # The fault was fixed. In
-# [keras-unet#26](https://github.com/karolzak/keras-unet/issues/26), the author says that
-# the validation images were augmented by mistake.
+# [keras-unet#26](https://github.com/karolzak/keras-unet/issues/26), the author says
+# that the validation images were augmented by mistake.
 
 # %% [markdown] role="concept"
 # ## Two pipelines for photos, in order
 #
 # For photos, the two pipelines of trap 06.1 look like this. Both pipelines resize the
-# photo, convert bytes to floats between 0 and 1, and normalize each channel with the mean
-# and standard deviation of the training images. The mean and standard deviation here are
-# ImageNet's, which pretrained weights expect. Only the training pipeline crops and flips
-# at random. The scoring pipeline cuts out the centre. `v2.ToImage()` at the start accepts
-# arrays and PIL images.
+# photo, convert bytes to floats between 0 and 1, and normalize each channel with the
+# mean and standard deviation of the training images. The mean and standard deviation
+# here are ImageNet's, which pretrained weights expect. Only the training pipeline crops
+# and flips at random. The scoring pipeline always takes the centre crop. `v2.ToImage()`
+# at the start accepts arrays and PIL images.
 
 # %% role="concept"
 convert = [v2.ToDtype(torch.float32, scale=True),
@@ -577,21 +580,21 @@ claim("largest absolute value after normalization",
       seen.abs().max(), below=2.7)
 
 # %% [markdown] role="concept"
-# The order of the steps in a pipeline matters. Crop and flip while the images are still
-# bytes, which take a quarter of the space of floats. Then convert the images to floats,
-# and normalize last. A transform that fills a hole with zeros, such as
+# The order of the steps in a pipeline matters. Crop and flip while the pixels are still
+# bytes, which take a quarter of the memory of floats. Then convert the images to
+# floats, and normalize last. A transform that fills a hole with zeros, such as
 # `v2.RandomErasing`, usually comes after the normalization, where 0 is the average
-# colour. With pretrained weights, get the sizes, mean and standard deviation from the
-# weights themselves (trap 07.4).
+# colour. With pretrained weights, use the sizes, mean and standard deviation that
+# torchvision stores with the weights (trap 07.4).
 
 # %% [markdown] role="concept"
 # ## Mixup: what alpha chooses, and why it helps
 #
-# Between two training images, nothing constrains the network's output. The network can be
-# certain of one class at one point and certain of another class a step further on.
-# *Mixup* asks for a gradual change between the two images. It blends two images and their
-# labels with the same weight $\lambda$. The key line appears twice, once for the images
-# and once for the labels:
+# Between two training images, nothing constrains the network's output. The network can
+# be certain of one class at one point and certain of another class a short step away.
+# *Mixup* asks for a gradual change between the two images. Mixup blends the two images
+# and their labels with the same weight $\lambda$. The key line appears twice, once for
+# the images and once for the labels:
 
 # %% role="concept" tags=["plumbing"]
 before = torch.get_rng_state()    # put back below, before the next trap
@@ -607,17 +610,18 @@ print(f"a {names[0]} and a {names[1]}:", label)
 # %% [markdown] role="concept"
 # A label that is divided between several classes is a *soft* label. For each batch,
 # $\lambda$ is drawn from a *Beta distribution* with two equal parameters,
-# $\mathrm{Beta}(\alpha, \alpha)$. So $\alpha$ determines how strongly images are mixed:
+# $\mathrm{Beta}(\alpha, \alpha)$. The parameter $\alpha$ determines how strongly images
+# are mixed:
 
 # %% role="concept"
 grid = torch.linspace(0.02, 0.98, 97)
 plot_lines(grid, {f"alpha {a:g}": torch.distributions.Beta(a, a)
                   .log_prob(grid).exp() for a in (0.2, 1.0, 5.0)},
            xlabel="weight of the first image", ylabel="density",
-           title="A small alpha mixes rarely, a large alpha half and half",
+           title="A small alpha rarely mixes, a large alpha mixes evenly",
            alt="Three densities of the weight. With alpha 0.2, the density "
-               "is high near 0 and 1 and low in between. With alpha 1, it "
-               "is level. With alpha 5, it is a hill around a half.")
+               "is high near 0 and 1 and low in between. With alpha 1, the "
+               "density is level. With alpha 5, it has a hill at a half.")
 
 # %% role="concept"
 nearly_one = {}
@@ -687,22 +691,23 @@ claim("from 0.3 to 0.7 of the way: rise in probability with Mixup divided "
       / (walks["without Mixup"][7] - walks["without Mixup"][3]), below=0.9)
 
 # %% [markdown] role="concept"
-# A network whose output changes gradually needs longer to make an exception for a single
-# row and is less sure of the exception. This is how Mixup regularizes, although a long
-# run still learns the wrong labels. A network trained with Mixup is also less sure of
-# whole digits, as the right end of the Mixup curve shows. Mixup can help if some labels
-# are wrong and training is long enough to learn them, as the bar chart of the remedies
-# showed. With clean labels and enough digits, Mixup can cost accuracy.
+# A network whose output changes gradually needs more steps to make an exception for a
+# single row and is less sure of that exception. This is how Mixup regularizes, although
+# a long run still learns the wrong labels. A network trained with Mixup is also less
+# sure of whole digits, as the right end of the Mixup curve shows. Mixup can help if
+# some labels are wrong and training is long enough to learn them, as the bar chart of
+# the remedies showed. If the labels are clean and there are enough digits, Mixup can
+# cost accuracy.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
 
 # %% [markdown] role="concept"
-# *CutMix* pastes a box from one image into the other instead of blending the two. In both
-# methods, the label says how much of each image the mixture shows. In the explorer below,
-# move the weight, drag the box, and watch the first two bars, which are the label. The
-# third bar is the weight you asked for. A box that extends past the image's edge covers
-# fewer pixels.
+# *CutMix* pastes a box from one image into the other instead of blending the two. With
+# both methods, the label says how much of each image is in the mixture. In the explorer
+# below, move the weight, drag the box, and watch the first two bars, which are the
+# label. The third bar is the weight you asked for. The label differs from this weight
+# if the box extends past the image's edge and so covers fewer pixels.
 
 # %% role="explore" explorer="mix"
 from dlsys_helpers.explorers.mix import mix
@@ -712,11 +717,11 @@ mix
 # %% [markdown] trap="06.2" role="situation" fault="argmax of the soft labels of Mixup" symptom="cross entropy with MixUp or CutMix: target shape error, so I take argmax of the soft labels"
 # ## Half of each
 #
-# `v2.MixUp` draws one weight per batch. With `alpha=1.0`, the weight is uniform between 0
-# and 1. `MixUp` returns images (N, 1, 8, 8) and soft labels (N, 10) that add up to 1.
+# `v2.MixUp` draws one weight per batch. With `alpha=1.0`, the weight is uniform between
+# 0 and 1. `MixUp` returns images (N, 1, 8, 8) and soft labels (N, 10) that add up to 1.
 # Your loss function used to get class numbers, so you add a call that turns each soft
-# label back into one class number. The run completes 600 steps without a warning, and the
-# network gets more than nine out of ten test digits right.
+# label back into one class number. The run completes 600 steps without a warning, and
+# the network gets more than nine out of ten test digits right.
 #
 # Then you blend two test digits of different classes, half and half, and show the network
 # the blend. After all, the network was trained on blends.
@@ -816,9 +821,10 @@ claim("mean of the largest class probability on even blends, trained with "
 
 # %% [markdown] trap="06.2" role="more" topics="the loss of two labels · what the loss function refuses and what it accepts"
 # Without class weights, float labels give the same loss as a weighted sum of two loss
-# terms. `F.cross_entropy` refuses integer labels of shape (N, K), such as the result of
-# `F.one_hot`. But it silently accepts two wrong kinds of labels: the result of `argmax`,
-# and rows that add up to 2, such as two labels added without their weights.
+# terms. `F.cross_entropy` rejects integer labels of shape (N, K), such as the result of
+# `F.one_hot`. But it silently accepts two wrong kinds of labels: the result of
+# `argmax`, and rows that add up to 2, such as the sum of two labels without their
+# weights.
 
 # %% trap="06.2" role="more"
 z, y, lam = torch.randn(6, 10), torch.arange(6), 0.7
@@ -854,13 +860,14 @@ claim("loss with labels that add up to 2, divided by the correct loss",
 
 # %% [markdown] trap="06.2" role="folklore"
 # **Told:** Soft labels may silently give a wrong loss if the shapes happen to match.
-# **Measured:** With logits (N, K), float labels (N, K) are right, and integer labels (N,
-# K) raise an error. The silent mistake is the `argmax`, which people often add to get rid
-# of that error. The `argmax` hides from the network how much of each image is in the
-# blend. **Also told:** If Mixup works, the training loss is lower. Here, the run with the
-# mistake has the lower training loss. With soft labels, the loss has a floor, because the
-# label of a blend of two classes has an entropy that no network can remove. (In one pair
-# out of ten, both images have the same class, so the label has no entropy.)
+# **Measured:** With logits (N, K), float labels (N, K) are right, and integer labels
+# (N, K) raise an error. The silent mistake is the `argmax`, which people often add to
+# get rid of that error. The `argmax` hides from the network how much of each image is
+# in the blend. **Also told:** If Mixup works, the training loss is lower. In fact, the
+# run with the mistake has the lower training loss here. With soft labels, the loss has
+# a floor, because the label of a blend of two classes has an entropy that no network
+# can remove. (In one pair out of ten, both images have the same class, so the label has
+# no entropy.)
 
 # %% trap="06.2" role="folklore"
 share = torch.linspace(0.0005, 0.9995, 1000)
@@ -931,12 +938,13 @@ def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
 # %% [markdown] role="concept"
 # ## Early stopping: patience and min_delta
 #
-# A network learns the rule before it learns the rows, so the validation loss falls first
-# and rises later. *Early stopping* ends the run near that turning point. You cannot
-# recognize the turning point when you reach it, because the loss jumps a little at every
-# epoch. So you wait. Training stops when a certain number of epochs in a row, the
-# *patience*, have brought no progress. A tiny gain may be noise, so a loss counts as
-# progress only if it is more than `min_delta` below the loss at the last progress.
+# A network learns the rule before it learns the rows, so the validation loss falls
+# first and rises later. *Early stopping* ends the run near that turning point. You
+# cannot recognize the turning point when you reach it, because the loss jumps a little
+# at every epoch. So you wait. Training stops when a certain number of epochs in a row,
+# the *patience*, have brought no progress. A tiny gain may be noise, so a loss counts
+# as progress only if it is more than `min_delta` below the loss at the last epoch that
+# counted as progress.
 #
 # Usual values are a patience of 5 to 20 validations and a `min_delta` of 0 to 0.001. With
 # too little patience, training stops at the first bump. Too much patience only costs
@@ -960,10 +968,10 @@ claim("epoch whose weights the rule keeps", best, expected=2)
 # %% [markdown] trap="06.3" role="situation" core=true fault="early stopping watches the training loss" symptom="early stopping never triggers although the validation loss has been rising for a long time"
 # ## Patience
 #
-# You have 150 digits, labelled in a hurry; about three labels in ten are random. You
-# train for 200 epochs in two ways: with one step per epoch on all 150 digits, and with
-# five steps per epoch on 30 digits each. You stop early with a patience of ten: at the
-# tenth step in a row whose training loss is not a new minimum.
+# You have 150 digits that were labelled in a hurry, so about three labels in ten are
+# random. You train for 200 epochs in two ways: with one step per epoch on all 150
+# digits, and with five steps per epoch on 30 digits each. You stop early with a
+# patience of ten: at the tenth step in a row whose training loss is not a new minimum.
 
 # %% trap="06.3" role="break"
 # 150 digits to train on, of which three in ten get a label by chance, and
@@ -1037,8 +1045,9 @@ claim("steps before the run stops when it watches the loss of single "
       single, below=100)
 
 # %% [markdown] trap="06.3" role="look"
-# Losses of single batches jump, so chance determines when training stops. With all digits
-# in every step, the loss does not jump, and training never stops early:
+# The losses of single batches jump up and down, so chance determines when training
+# stops. With all digits in every step, the loss does not jump, and training never stops
+# early:
 
 # %% trap="06.3" role="look"
 claim("epochs before the run stops when it watches the training loss, out "
@@ -1054,7 +1063,7 @@ plot_lines(range(200), {"training loss": train, "validation loss": val},
                "is lowest early and then rises.")
 
 # %% [markdown] trap="06.3" role="why"
-# The network also fits the wrong labels, which lowers the training loss. Only the
+# The network also learns the wrong labels, which lowers the training loss. Only the
 # validation images show where learning ends and memorizing begins.
 
 # %% trap="06.3" role="repair"
@@ -1085,14 +1094,14 @@ plot_columns({"0": 3.0, "1": 2.0, "2": 2.5, "3: stop": 1.9, "4": 2.1},
                  "1.9.")
 
 # %% [markdown] trap="06.3" role="repair"
-# Training stops at 1.9, because two epochs in a row brought no progress. But 1.9 is also
-# the lowest loss, so restore the weights of this epoch. The second detail is NaN. `<`,
+# Training stops at 1.9, because two epochs in a row brought no progress. But 1.9 is
+# also the lowest loss, so restore this epoch's weights. The second detail is NaN. `<`,
 # `>` and `==` with NaN are all false, so the effect of a NaN loss depends on how you
 # write the comparison.
 #
-# The explorer below shows another run. Guess how much worse the test result is with a
-# patience of one than with a patience of twenty. Then change the patience and
-# `min_delta`, without restoring the best weights.
+# The explorer below shows another run. Without restored weights, how much worse is the
+# test result with a patience of one than with twenty? Guess, then change the patience
+# and `min_delta`.
 
 # %% role="explore" explorer="early_stopping"
 from dlsys_helpers.explorers.early_stopping import early_stopping
@@ -1121,8 +1130,8 @@ claim("validation loss at the early stop divided by the validation loss of "
 
 # %% [markdown] trap="06.3" role="folklore"
 # **Told:** The training loss always falls, so early stopping on the training loss never
-# stops the run. **Measured:** That is true here if each step uses all rows and nothing in
-# the step is random. Noise in the losses, for example from dropout, can make the run
+# stops the run. **Measured:** That is true here if each step uses all rows and nothing
+# in the step is random. Noise in the loss, for example from dropout, can make the run
 # stop. The loss of single batches of 30 jumps up and down, and with a patience of ten
 # batches, the run stops early.
 
@@ -1162,30 +1171,31 @@ def stop_and_best(losses: list[float], patience: int,
     # END SOLUTION
 
 # %% [markdown] trap="06.3" role="hint"
-# 1. Keep two numbers: the reference, which only progress changes, and the lowest loss.
+# 1. Keep two numbers: the reference, which changes only when there is progress, and the
+#    lowest loss.
 # 2. With NaN, both `<` and `>=` are false, so test for progress with `loss < ...`, not for a lack of progress with `loss >= ...`.
 # 3. Count the epochs since the last progress, and compare the count with the patience after each epoch.
 
 # %% [markdown] trap="06.3" role="keep"
 # **Keep:** For early stopping, watch the loss on validation rows that are not used in
-# training. Do not choose the epoch by the test set, because afterwards it is no longer a
-# test set. **In your own code:** Plot the training and the validation loss, and mark the
-# lowest validation loss. **Source:** [Prechelt
-# 1998](https://doi.org/10.1007/3-540-49430-8_3): stopping criteria that wait longer
-# generalize a little better but cost much more training time. **Seen in the wild:** In
-# [cito#38](https://github.com/citoverse/cito/issues/38), early stopping used the list of
-# training losses instead of the validation losses.
+# training. Do not choose the epoch by the test set, because it would no longer be a
+# test set. **In your own code:** Plot the training and the validation loss, and mark
+# the lowest validation loss. **Source:** [Prechelt
+# 1998](https://doi.org/10.1007/3-540-49430-8_3): with stopping criteria that wait
+# longer, networks generalize a little better but take much more training time. **Seen
+# in the wild:** In [cito#38](https://github.com/citoverse/cito/issues/38), early
+# stopping used the list of training losses instead of the validation losses.
 
 # %% [markdown] trap="06.4" role="situation" core=true fault="the best state_dict is kept without a copy" symptom="best model state restored after training gives the same accuracy as the last epoch"
 # ## The best weights, kept for later
 #
-# You train a new network in the same way as in trap 06.3, on the CPU, and want the
-# weights of the best epoch back. Whenever the validation loss is the lowest so far, you
-# keep the model's state. After the last epoch, you load that state, and torch answers
-# `<All keys matched successfully>`. You try eight ways to keep the state: the dictionary
-# `model.state_dict()` itself, `dict(...)` of this dictionary, `copy.deepcopy(...)` of it,
-# and a new dictionary in which each tensor `t` is replaced by `t.detach()`, `t.cpu()`,
-# `t.float()`, `t[:]` or `t.clone()`.
+# You train a new network on the CPU in the same way as in trap 06.3, and want to get
+# the weights of the best epoch back. Whenever the validation loss is the lowest so far,
+# you keep the model's state. After the last epoch, you load that state, and torch
+# answers `<All keys matched successfully>`. You try eight ways to keep the state: the
+# dictionary `model.state_dict()` itself, `dict(...)` of this dictionary,
+# `copy.deepcopy(...)` of it, and a new dictionary in which each tensor `t` is replaced
+# by `t.detach()`, `t.cpu()`, `t.float()`, `t[:]` or `t.clone()`.
 
 # %% trap="06.4" role="break"
 def best_of_run(keep):
@@ -1236,8 +1246,8 @@ claim("how many of the eight ways keep the model's own tensors",
       expected=6)
 
 # %% [markdown] trap="06.4" role="look"
-# With `state_dict()`, the first of these six ways, the restored model has the loss of the
-# last epoch, not of the best epoch:
+# Six of the eight ways keep the model's own tensors. With `state_dict()`, one of these
+# six, the restored model has the loss of the last epoch, not of the best epoch:
 
 # %% trap="06.4" role="look"
 claim("with state_dict(): validation loss after loading minus validation "
@@ -1246,7 +1256,8 @@ claim("with state_dict(): validation loss after loading minus validation "
 
 # %% [markdown] trap="06.4" role="why"
 # `state_dict()` returns the model's own tensors, not copies. The optimizer updates
-# these tensors in place, so `best` changes with every step.
+# these tensors in place, so the dictionary that you kept, `best`, changes with every
+# step.
 
 # %% trap="06.4" role="why"
 draw_blocks({"state_dict()": [("model", "best"), "one tensor"],
@@ -1283,12 +1294,12 @@ claim("with deepcopy: validation loss after loading minus the lowest "
       copied["restored"] - copied["lowest"], expected=0, within=1e-6)
 
 # %% [markdown] trap="06.4" role="more" topics="right on a GPU but wrong on a CPU · buffers"
-# `t.cpu()` copies a tensor that is on a GPU, but not a tensor that is already on the CPU.
-# So the same line works in production on a GPU but fails in a test on a CPU. `torch.save`
-# to a file copies in both cases. The running statistics of a norm layer, the *buffers* of
-# trap 05.5, are in `state_dict()` but not in `parameters()`, so a copy of only the
-# parameters lacks them. (A buffer registered with `persistent=False` is in neither of
-# them.)
+# `t.cpu()` copies a tensor that is on a GPU, but not a tensor that is already on the
+# CPU. So the same line works in production on a GPU but fails in a test on a CPU.
+# `torch.save` to a file copies in both cases. The running statistics of a norm layer,
+# the *buffers* of trap 05.5, are in `state_dict()` but not in `parameters()`, so a copy
+# of only the parameters lacks them. (A buffer registered with `persistent=False` is in
+# neither.)
 
 # %% trap="06.4" role="more"
 norm = nn.BatchNorm1d(3)
@@ -1356,11 +1367,11 @@ def keep_best(model: nn.Module, train_epoch, val_loss,
 # %% [markdown] role="concept"
 # ## Label smoothing: certainty as a target
 #
-# A label says "certainly a 3". So the loss keeps falling as long as the logits grow, and
-# the network becomes more and more confident. *Label smoothing* asks for a little less
-# certainty. With $\epsilon = 0.1$ and `K` classes, the right class gets $1 - \epsilon +
-# \epsilon/K$ and every other class gets $\epsilon/K$. By hand, smoothing takes one line,
-# and torch has it built in:
+# A label says "certainly a 3". So the loss keeps falling as long as the right class's
+# logit grows relative to the others, and the network becomes more and more confident.
+# *Label smoothing* asks for a little less certainty. With $\epsilon = 0.1$ and `K`
+# classes, the right class gets $1 - \epsilon + \epsilon/K$ and every other class gets
+# $\epsilon/K$. You can write smoothing in one line, and torch also has it built in:
 
 # %% role="concept" tags=["plumbing"]
 before = torch.get_rng_state()    # put back below, before the next trap
@@ -1380,10 +1391,10 @@ claim("loss with smoothing by hand minus loss with built-in "
       within=1e-5)
 
 # %% [markdown] role="concept"
-# With smoothing, the loss is lowest at a finite difference between the logits. When does
-# label smoothing help? Train on clean labels for 600 steps. Then train on the partly
-# wrong labels of trap 06.3, once for 800 steps, far past the best step, and once for 100
-# steps, near the best step:
+# With smoothing, the loss is lowest at a finite difference between the logits. When
+# does label smoothing help? Train on clean labels for 600 steps. Then train on the
+# partly wrong labels of trap 06.3, once for 800 steps, far past the best step, and once
+# for 100 steps, near the best step:
 
 # %% role="concept"
 def smoothed(eps, x, y, steps):
@@ -1429,13 +1440,13 @@ claim("after 100 steps on wrong labels: validation loss with smoothing "
 # its accuracy. With wrong labels, smoothing reduces the damage of training for too long.
 # Near the best step, smoothing makes little difference.
 #
-# **When not to smooth:** Before you rely on a network's probabilities, compare them with
-# the network's accuracy, because smoothing moved the two apart here. ([Müller et al.
-# 2019](https://arxiv.org/abs/1906.02629) found that smoothing brought confidence and
-# accuracy closer together.) Also, do not use smoothing for a network that will teach a
-# smaller network (*distillation*, stage 11). The same paper finds that students of a
-# smoothed network learn less, because smoothing removes the differences between wrong
-# classes.
+# **When not to smooth:** Before you rely on a network's probabilities, compare them
+# with the network's accuracy, because smoothing moved the two apart here. ([Müller et
+# al. 2019](https://arxiv.org/abs/1906.02629) found that smoothing brought confidence
+# and accuracy closer together.) Also, do not use smoothing for a network that will
+# teach a smaller network (*distillation*, stage 11). The same paper finds that students
+# learn less from a network trained with smoothing, because smoothing removes the
+# differences between wrong classes.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -1443,12 +1454,12 @@ torch.set_rng_state(before)
 # %% [markdown] trap="06.5" role="situation" fault="features are selected before the split" symptom="cross-validation accuracy is high but the model is at chance on new data; feature selection before cross-validation"
 # ## Sixty patients, five folds
 #
-# You have 60 patients with 2,000 measurements each, and for each patient a diagnosis, yes
-# or no. You select 20 of these 2,000 columns, either with `strongest`, which takes the
-# columns whose means differ most between yes and no, or with `widest`, which takes the
-# columns with the largest standard deviation. Then you cross-validate a simple classifier
-# on the 20 columns with five folds. So every patient is scored by a classifier that was
-# not trained on that patient.
+# You have 60 patients, each with 2,000 measurements and a diagnosis, yes or no. You
+# select 20 of these 2,000 columns, either with `strongest`, which takes the columns
+# whose means differ most between yes and no, or with `widest`, which takes the columns
+# with the largest standard deviation. Then you cross-validate a simple classifier on
+# the 20 columns with five folds. So every patient's diagnosis is predicted by a
+# classifier that was not trained on that patient.
 #
 # Nobody told you that all the numbers are noise and that a coin decided each diagnosis.
 
@@ -1488,7 +1499,7 @@ reported = sum(select_first(x, y) for x, y in several) / 10
 
 # %% trap="06.5" role="guess"
 guess("06.5",
-      "If you choose the columns with `widest`, on all rows, what accuracy "
+      "If you choose the columns on all rows with `widest`, what accuracy "
       "does the cross-validation report on average?", unit="%")
 
 # %% trap="06.5" role="look"
@@ -1511,9 +1522,10 @@ claim("accuracy on coin flips with columns chosen by spread on all rows",
       by_spread, expected=0.5, within=0.15)
 
 # %% [markdown] trap="06.5" role="why"
-# Among 2,000 columns of noise, some match 60 coin flips by chance. The labels of the
-# patients in the test fold also helped to choose these columns. Every step that chooses
-# or fits something by the labels may use only the fold's training rows.
+# Among 2,000 columns of noise, some match 60 coin flips by chance. When you chose these
+# columns, you also used the labels of the patients in the test fold. For each fold,
+# every step that chooses or fits something by the labels may use only the training
+# rows.
 
 # %% trap="06.5" role="why"
 used = torch.ones(5, 5)
@@ -1557,13 +1569,13 @@ claim("accuracy on coin flips with columns chosen inside the fold", honest,
       expected=0.5, within=0.15)
 
 # %% [markdown] trap="06.5" role="folklore"
-# **Told:** The leak to fear is a scaler fitted on all rows. Many pages about leaks begin
-# with such a scaler. **Measured:** With 60 rows in five folds, such a scaler changes the
-# mean score of ten data sets by less than 5 percentage points, far less than the choice
-# of columns. This result holds for noise, for noise with outliers and for real digits.
-# With fewer rows and longer tails, a scaler can change the score far more, in either
-# direction ([Moscovich & Rosset](https://arxiv.org/abs/1901.08974)). Fit the scaler
-# inside the fold, because this costs nothing.
+# **Told:** The leak to fear is a scaler fitted on all rows. Many tutorials on leaks
+# begin with such a scaler. **Measured:** With 60 rows in five folds, such a scaler
+# changes the mean score of ten data sets by less than 5 percentage points, far less
+# than the choice of columns. This result holds for noise, for noise with outliers and
+# for real digits. With fewer rows and longer tails, a scaler can change the score far
+# more, in either direction ([Moscovich & Rosset](https://arxiv.org/abs/1901.08974)).
+# Fit the scaler inside the fold anyway, because this costs nothing.
 
 # %% trap="06.5" role="folklore"
 def with_scaler(x, y, inside):
@@ -1634,29 +1646,29 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="06.5" role="hint"
-# 1. Inside the loop, `select` and `fit` get the same rows, all rows outside the fold.
+# 1. Inside the loop, `select` and `fit` get the same rows, namely all rows outside the
+#    fold.
 # 2. Let `inside = folds == fold`. Then `select` and `fit` get the rows that `~inside` keeps, and the model predicts `x[inside][:, columns]`.
 # 3. Count the correctly classified rows over all folds and divide once, because folds can differ in size.
 
 # %% [markdown] trap="06.5" role="keep"
 # **Keep:** Split first. Then do every step that learns from labels on only the training
-# part. **In your own code:** Shuffle the labels and repeat everything, twenty times. If
+# part. **In your own code:** Twenty times, shuffle the labels and repeat everything. If
 # the mean accuracy is clearly above the frequency of the more common class, you have a
-# leak of this kind. If the mean accuracy is no higher, nothing is proved, because
-# shuffling hides other leaks, such as a column made from the label. **Source:**
-# [scikit-learn's common
-# pitfalls](https://scikit-learn.org/stable/common_pitfalls.html#data-leakage). **Seen in
-# the wild:** In [pycaret#1874](https://github.com/pycaret/pycaret/issues/1874), columns
-# were chosen on the whole training set, and the model was then cross-validated on the
-# same set.
+# leak of this kind. If it is not, nothing is proved, because shuffling hides other
+# leaks, such as a column made from the label. **Source:** [scikit-learn's common
+# pitfalls](https://scikit-learn.org/stable/common_pitfalls.html#data-leakage). **Seen
+# in the wild:** In [pycaret#1874](https://github.com/pycaret/pycaret/issues/1874),
+# columns were chosen on the whole training set, and the model was then cross-validated
+# on the same set.
 
 # %% [markdown] trap="06.6" role="situation" fault="uint8 arithmetic wraps around at 255" symptom="image augmentation gives speckles: bright pixels turn dark after adding brightness"
 # ## Twenty steps brighter
 #
 # Your images come from the decoder as bytes (`uint8`), in which 0 is black and 255 is
-# white. An augmentation adds a random brightness `d` to each image, at least 20 and below
-# 100, and divides the sum by 255. You try the augmentation on the test digits and on a
-# single pixel that is nearly white.
+# white. An augmentation adds a random brightness `d`, at least 20 and below 100, to
+# each image, and divides the sum by 255. You try the augmentation on the test digits
+# and on a single pixel that is nearly white.
 
 # %% trap="06.6" role="break"
 pixel = torch.tensor([250], dtype=torch.uint8) + 20
@@ -1711,8 +1723,8 @@ show(ax.figure, "On the left, a white digit on black. On the right, the "
                 "digit have turned dark.")
 
 # %% [markdown] trap="06.6" role="why"
-# A byte holds 0 to 255 and wraps around, so 0 comes after 255. White strokes turned
-# black, and torch raised no warning.
+# A byte holds 0 to 255 and wraps around, so 0 comes after 255. So white strokes turn
+# black, and torch gives no warning.
 
 # %% trap="06.6" role="why"
 u = torch.arange(0, 256, 5, dtype=torch.uint8)
@@ -1725,9 +1737,9 @@ plot_lines(u.tolist(), {"u + 60": (u + 60).tolist(),
                "level. The unclamped line falls to 0 and rises again.")
 
 # %% [markdown] trap="06.6" role="repair"
-# Calculate in a type with more room, clamp the result to the range from 0 to 255, and
-# convert back to bytes only if you must. A clamp on the *bytes* comes too late, because
-# the values have already wrapped around.
+# Calculate in a type with a larger range, clamp the result to the range from 0 to 255,
+# and convert back to bytes only if you must. A clamp on the *bytes* comes too late,
+# because the values have already wrapped around.
 
 # %% trap="06.6" role="repair"
 def brighter_mended(u):
@@ -1769,8 +1781,9 @@ claim("100 + 300 in uint8", silent["u + 300"], expected=144)
 claim("bytes += 10.5 raises an error", refused, expected=True)
 
 # %% [markdown] trap="06.6" role="more"
-# Here is the fraction of pixels that become darker in a brighter image, with bytes and
-# with a wider type, and the accuracy after training with bytes:
+# The next claims are about the fraction of pixels that become darker in a brighter
+# image, with bytes and with a wider type, and about the accuracy after training with
+# bytes:
 
 # %% trap="06.6" role="more"
 claim("fraction of pixels that become darker, with bytes",
@@ -1798,27 +1811,28 @@ def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="06.6" role="hint"
-# 1. First convert to a type with room below 0 and above 255, then add.
+# 1. First convert to a type that can hold values below 0 and above 255, then add.
 # 2. Clamp before you convert back to bytes. `int8` is too small, because its range ends at 127.
 
 # %% [markdown] trap="06.6" role="keep"
-# **Keep:** Bytes are for storage, not for arithmetic. Convert to a wider type, calculate,
-# clamp, and only then convert back. Torchvision's own `v2.functional.adjust_brightness`,
-# which multiplies by a factor, works in this order. **In your own code:** Print `x.dtype`
-# before the first arithmetic on pixels, and look at one augmented image. **Source:**
+# **Keep:** Bytes are for storage, not for arithmetic. Convert to a wider type,
+# calculate, clamp, and only then convert back. Torchvision's own
+# `v2.functional.adjust_brightness`, which multiplies by a factor, works in this order.
+# **In your own code:** Print `x.dtype` before the first arithmetic on pixels, and look
+# at one augmented image. **Source:**
 # [`v2.ToDtype`](https://docs.pytorch.org/vision/stable/generated/torchvision.transforms.v2.ToDtype.html)
 # with `scale=True` also divides by 255. **Seen in the wild:** In
 # [tensorpack#614](https://github.com/tensorpack/tensorpack/issues/614), one of many
-# augmentors had no clamp, so the images had coloured speckles. In
-# [LenslessPiCam#173](https://github.com/LCAV/LenslessPiCam/pull/173), an integer
-# brightness factor kept the product in bytes, and the conversion back had no clamp.
+# augmentors did not clamp its result, so the images had coloured speckles. In
+# [LenslessPiCam#173](https://github.com/LCAV/LenslessPiCam/pull/173), multiplying by an
+# integer brightness factor kept the product in bytes, and nothing clamped the result.
 
 # %% [markdown] trap="06.7" role="situation" core=true fault="copies of one image on both sides of the split" symptom="test accuracy is nearly perfect but new data does badly; augmented copies or duplicates in train and test"
 # ## A trial with dice
 #
 # You have 200 digits and want more data. So you store each digit five times, with
-# different noise each time. From these 1,000 rows, you draw 30 % as a test set, and you
-# train on the rest. No row is in both parts.
+# different noise each time. You draw 30 % of these 1,000 rows as a test set, and train
+# on the rest. No row is in both parts.
 #
 # To test the split, you repeat all these steps with labels that carry no information. You
 # roll a *die* with ten faces once for each of the 200 digits. Your own comment above the
@@ -1875,8 +1889,8 @@ claim("accuracy on test rows with labels from a die, split by rows",
 
 # %% [markdown] trap="06.7" role="why"
 # Nearly every test row has a twin among the training rows, that is, a copy of the same
-# digit. A network that remembers its rows repeats the twin's label, unless the noise
-# hides the twin.
+# digit. A network that has memorized its training rows returns the twin's label, unless
+# the noise hides the twin.
 
 # %% [markdown] trap="06.7" role="repair"
 # Draw the *originals*, not the rows, and keep all copies of an original together.
@@ -1930,15 +1944,15 @@ claim("accuracy on test rows with labels from a die, split by originals",
 # %% [markdown] trap="06.7" role="repair"
 # The *model* from the split by rows is no worse than the model from the split by
 # originals, because it was trained on copies of nearly all 200 digits. Several scans of
-# one patient, frames of one film and pages by one author are groups, too.
+# one patient, frames of one film or pages by one author also form a group.
 
 # %% [markdown] trap="06.7" role="more" topics="how often a row has no twin · louder noise · the scores in numbers"
-# A test row has no twin in training if the four other copies are also test rows. This
-# happens with a probability of 0.3 to the power of 4, less than one in a hundred. With
-# louder noise, the twin is harder to find: with three times the noise, the network gets
-# far fewer of the random labels right. `by_groups` draws for each original separately, so
-# the size of the test set varies. Splitting a shuffled list of originals would make the
-# size constant.
+# A test row has no twin in training if the four other copies of its digit are also test
+# rows. This happens with a probability of 0.3 to the power of 4, less than one in a
+# hundred. With stronger noise, the twin is harder to recognize, so with three times the
+# noise, the network gets far fewer of the random labels right. `by_groups` draws for
+# each original separately, so the size of the test set varies. If you split a shuffled
+# list of originals instead, the size is constant.
 
 # %% trap="06.7" role="more"
 with torch.random.fork_rng(devices=[]):
@@ -1992,27 +2006,27 @@ def split_groups(groups: torch.Tensor, share: float,
 # 3. Draw with your own `torch.Generator()`, so that the global generator does not change.
 
 # %% [markdown] trap="06.7" role="keep"
-# **Keep:** Split first, then copy, augment and resample. If rows belong together, such as
-# the scans of one patient, put all of them on the same side of the split. **In your own
-# code:** Replace the labels with random labels, one for each group, and train and test a
-# model that can memorize. Do this twenty times. If the mean accuracy is clearly above
+# **Keep:** Split first, then copy, augment and resample. If rows belong together, such
+# as the scans of one patient, put all of them on the same side of the split. **In your
+# own code:** Twenty times, replace the labels with random labels, one for each group,
+# and train and test a model that can memorize. If the mean accuracy is clearly above
 # chance, you have a leak through copies. **Source:** Scikit-learn's guide to
 # [`GroupShuffleSplit`](https://scikit-learn.org/stable/modules/cross_validation.html#group-cv),
 # a splitter that rounds up the number of test groups. **Seen in the wild:** In
 # [Font_Recognition-DeepFont#2](https://github.com/robinreni96/Font_Recognition-DeepFont/issues/2),
 # the images were augmented before the split, as the author confirms.
-# [lung_colon_image_set#5](https://github.com/tampapath/lung_colon_image_set/issues/5) is
-# about a data set in which augmented copies of the same image are scattered among the
-# other images. The author is not allowed to share the originals.
+# [lung_colon_image_set#5](https://github.com/tampapath/lung_colon_image_set/issues/5)
+# is about a data set in which augmented copies of the same image are scattered among
+# the other images. The author is not allowed to share the originals.
 
 # %% [markdown] trap="06.8" role="situation" fault="a class weight on top of a balanced sampler" symptom="probabilities far too high on an imbalanced data set; too many false alarms although AUC is good"
 # ## One point in twenty
 #
-# In your data, one point in twenty is positive. You draw batches with a weighted sampler,
-# such as `WeightedRandomSampler`, so that about half of each batch is positive. A
-# colleague also sets the loss's `pos_weight` to the number of negatives divided by the
-# number of positives. The AUC is excellent. (The AUC is the fraction of all pairs of a
-# positive and a negative in which the positive has the higher score.)
+# In your data set, one point in twenty is positive. You draw batches with a weighted
+# sampler, such as `WeightedRandomSampler`, so that about half of each batch is
+# positive. A colleague also sets `pos_weight` in the loss to the number of negatives
+# divided by the number of positives. The AUC is excellent. (The AUC is the fraction of
+# all pairs of a positive and a negative in which the positive has the higher score.)
 
 # %% trap="06.8" role="break"
 def rare(n=4000):
@@ -2092,7 +2106,7 @@ plot_columns({name: max(times, 0.0) for name, times in added.items()},
 
 # %% [markdown] trap="06.8" role="repair"
 # Use one of the two remedies, or use neither and choose the threshold. If you need a
-# probability, subtract from the logits what the remedy added.
+# probability, subtract from the logits the amount that the remedy added.
 
 # %% trap="06.8" role="repair"
 once = (z_of["sampler"] - math.log(k)).sigmoid().mean().item()
@@ -2167,22 +2181,22 @@ def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="06.8" role="hint"
-# 1. A factor on the odds adds its natural logarithm to the logit.
+# 1. Multiplying the odds by a factor adds the factor's natural logarithm to the logit.
 # 2. Use the mean of each class's weights, not the sum, because a sum also depends on the number of rows in the class.
 # 3. Subtract two logarithms from every logit: the logarithm of `pos_weight` and the logarithm of `w[y == 1].mean() / w[y == 0].mean()`.
 
 # %% [markdown] trap="06.8" role="keep"
 # **Keep:** A balanced sampler and a class weight are the same remedy for a rare class.
-# Use only one remedy, and write down which one. If you need probabilities, subtract from
-# the logits what the remedy added. If the model cannot fit the data, an error remains
-# even after this correction. **In your own code:** Compare the mean predicted probability
-# with the base rate of the held-out data. **Source:** [Saerens et al.
-# 2002](https://doi.org/10.1162/089976602753284446), on outputs for a different base rate.
-# **Seen in the wild:** In
+# Use only one remedy, and write down which one. If you need probabilities, subtract
+# from the logits the amount that the remedy added. If the model cannot fit the data, an
+# error remains even after this correction. **In your own code:** Compare the mean
+# predicted probability with the base rate of the held-out data. **Source:** [Saerens et
+# al. 2002](https://doi.org/10.1162/089976602753284446), on outputs for a different base
+# rate. **Seen in the wild:** In
 # [dental-xray-ai#20](https://github.com/abdubakr77/dental-xray-ai/issues/20),
-# oversampling overshot its target, and a loss weight multiplied the effect. In
-# [xgboost#863](https://github.com/dmlc/xgboost/issues/863), a user posted the formula
-# that corrects for resampling after training.
+# oversampling overshot its target, and a class weight in the loss increased the effect.
+# In [xgboost#863](https://github.com/dmlc/xgboost/issues/863), a user posted the
+# formula that corrects for resampling after training.
 
 # %% [markdown] trap="06.9" role="situation" fault="image and mask are augmented with different random numbers" symptom="segmentation gets worse with augmentation; predicted masks are blurred or symmetric; training loss stops falling early"
 # ## A mask for each image
@@ -2190,8 +2204,8 @@ def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
 # You train a small network to find the strokes in noisy images of digits. Each image
 # comes with a *mask* of the same size, which is 1 for pixels of a stroke and 0 for the
 # background. There are few images, so you mirror half of them left to right, with a
-# function that draws a random number for every image. The masks go through the same
-# function.
+# function that draws a random number for every image. You pass the masks through the
+# same function.
 
 # %% trap="06.9" role="break"
 digit_images = x_train.view(-1, 8, 8)                        # (1300, 8, 8)
@@ -2255,8 +2269,8 @@ claim("mean probability of a stroke at stroke pixels whose mirror pixel is "
 # %% [markdown] trap="06.9" role="why"
 # The two calls to `half_mirrored` draw separate random numbers. In half of the pairs,
 # only the image or only the mask is mirrored. So for any image, the target is the right
-# mask half of the time and the mirrored mask the other half. The best prediction is the
-# average of the two masks, and the network learns this average.
+# mask half of the time and the mirrored mask the other half of the time. The best
+# prediction is the average of the two masks, and the network learns this average.
 
 # %% trap="06.9" role="why"
 one = one_sided.flatten(1).sum(1).argmax()
@@ -2324,8 +2338,8 @@ claim("with tv_tensors: pairs that agree, out of 50",
 
 # %% [markdown] trap="06.9" role="more"
 # The type also determines how a mask is resized. A plain tensor is interpolated, so
-# fractions appear between the labels 0 and 1, and a label 2 appears between the labels 1
-# and 3. A `Mask` takes the nearest pixel:
+# fractions appear between the labels 0 and 1, and a label 2 appears between the labels
+# 1 and 3. For a `Mask`, each new pixel takes the value of the nearest old pixel:
 
 # %% trap="06.9" role="more"
 wider = v2.Resize(12, antialias=True)
@@ -2371,15 +2385,16 @@ def augmented_pairs(images: torch.Tensor, masks: torch.Tensor, shift: int,
     # END SOLUTION
 
 # %% [markdown] trap="06.9" role="hint"
-# 1. Draw first, once for each pair: mirrored or not, rows, columns. Then apply the same draws to the image and to its mask.
-# 2. Pad the image with 0 and the mask with `ignore`, by `shift` on all sides. A shift is then the choice of a window of H x W pixels.
-# 3. `flip(-1)` mirrors left to right in both shapes, because columns come last in both.
+# 1. First draw for each pair whether to mirror it and by how many rows and columns to shift it. Then apply the same draws to the image and to its mask.
+# 2. Pad the image with 0 and the mask with `ignore`, by `shift` on all sides. Then a shift is the choice of a window of H x W pixels.
+# 3. `flip(-1)` mirrors images and masks left to right, because columns are the last
+#    axis of both.
 
 # %% [markdown] trap="06.9" role="keep"
 # **Keep:** Augment an image and everything that refers to its pixels (a mask, boxes,
 # keypoints, a second view) with the same random draw. **In your own code:** Draw ten
-# augmented images with their masks on top, and look at them. Or pass the mask as the
-# image as well, and check that the two results are equal. **Source:** [torchvision,
+# augmented images with their masks on top, and look at them. Or pass the mask also as
+# the image, and check that the two results are equal. **Source:** [torchvision,
 # "Getting started with transforms
 # v2"](https://docs.pytorch.org/vision/stable/auto_examples/transforms/plot_transforms_getting_started.html).
 # **Seen in the wild:** In [albumentations-team/albumentations
@@ -2390,10 +2405,10 @@ def augmented_pairs(images: torch.Tensor, masks: torch.Tensor, shift: int,
 # ## A second worker
 #
 # Your training digits come as a *stream*: an `IterableDataset`, whose `__iter__` yields
-# one row after another and which cannot look up a row by its number. You train for 130
-# steps with batches of 10, one pass over the 1,300 digits. Reading is slow, so you let
-# the `DataLoader` prepare the batches in two *workers*. A worker is a process with its
-# own copy of the dataset. You change nothing else, and the loss still falls.
+# one row after another, and in which no row can be looked up by its number. You train
+# for 130 steps with batches of 10, one pass over the 1,300 digits. Reading is slow, so
+# you let the `DataLoader` prepare the batches in two *workers*. A worker is a process
+# with its own copy of the dataset. You change nothing else, and the loss still falls.
 
 # %% trap="06.10" role="break" tags=["plumbing"]
 before = torch.get_rng_state()    # put back at the end of this trap
@@ -2449,7 +2464,8 @@ claim("number of different digits among 1,300 rows when each worker reads "
 # %% [markdown] trap="06.10" role="look"
 # With two workers, each batch comes twice in a row. With more workers, each batch comes
 # once from every worker, and the 130 steps end earlier in the stream. The next cell
-# computes this without extra processes. How good is the network after 130 steps?
+# computes the resulting order of rows without extra processes. How accurate is the
+# network after 130 steps?
 
 # %% trap="06.10" role="look" tags=["for-look"]
 def repeated(workers):
@@ -2472,16 +2488,16 @@ claim("test accuracy with one worker minus test accuracy with 16 workers",
       by_workers[1] - by_workers[16], above=0.12)
 
 # %% [markdown] trap="06.10" role="why"
-# If a dataset can look up rows by number, the loader deals out the numbers, and no two
-# workers get the same number. A stream has no numbers to deal out. So each worker runs
-# the whole `__iter__` of its own copy. The loader takes one batch from each worker in
-# turn: the first batch of worker 0, the same batch of worker 1, then the second batch of
-# each.
+# If a dataset can look up rows by number, the loader deals out the row numbers, and no
+# two workers get the same number. A stream has no row numbers to deal out. So each
+# worker runs the whole `__iter__` of its own copy. The loader takes one batch from each
+# worker in turn: the first batch of worker 0, the same batch of worker 1, then the
+# second batch of each.
 
 # %% [markdown] trap="06.10" role="repair"
-# Each copy of the dataset has to skip the rows of the other workers by itself. In a
-# worker, `get_worker_info()` returns the worker's `id` and the number of workers. In the
-# main process, it returns `None`.
+# Each worker's copy of the dataset has to skip the rows of the other workers. In a
+# worker, `get_worker_info()` returns the worker's `id` and the number of workers. In
+# the main process, it returns `None`.
 
 # %% trap="06.10" role="repair" tags=["for-repair"]
 class Dealt(Rows):
@@ -2531,9 +2547,9 @@ claim("test accuracy with rows dealt out minus test accuracy when each "
       better, above=0.01)
 
 # %% [markdown] trap="06.10" role="repair"
-# With several ranks (training processes, one for each GPU), every rank has workers of its
-# own, and `get_worker_info` knows nothing about ranks. So the rows also have to be dealt
-# to the ranks.
+# With several ranks (training processes, one for each GPU), every rank has workers of
+# its own, and `get_worker_info` knows nothing about ranks. So the rows also have to be
+# divided among the ranks.
 
 # %% [markdown] trap="06.10" role="more" topics="the loader's order · a pass without a limit · the learning rate · validation · shuffling · torch's warning"
 # The batches that `repeated` computes are the same as the loader's:
@@ -2546,9 +2562,9 @@ claim("number of rows in the 130 steps that differ from the computed rows",
       (computed[:1300] != taken).sum(), expected=0)
 
 # %% [markdown] trap="06.10" role="more"
-# Without a limit on the steps, the pass over two workers is twice as long. A schedule
-# that was planned for 130 steps then brings the learning rate down to 0 in the middle of
-# the pass, and back up again:
+# Without a limit on the number of steps, a pass with two workers is twice as long. A
+# schedule that was planned for 130 steps then brings the learning rate down to 0 in the
+# middle of the pass, and back up again:
 
 # %% trap="06.10" role="more"
 opt = torch.optim.SGD(mlp(64).parameters(), lr=0.1)
@@ -2560,14 +2576,15 @@ for _ in batches_of(Rows(x_train, y_train)):
     rates.append(schedule.get_last_lr()[0])
 
 # %% trap="06.10" role="more"
-claim("steps in one pass over two workers", len(rates), expected=260)
+claim("steps in one pass with two workers", len(rates), expected=260)
 claim("learning rate after 130 steps", rates[129], expected=0, within=1e-6)
 claim("learning rate after the pass divided by the initial learning rate",
       rates[-1] / 0.1, expected=1, within=1e-3)
 
 # %% [markdown] trap="06.10" role="more"
-# A validation loader hides the fault better: each row counts twice, so the accuracy stays
-# the same. Only its error bar is wrong, because it is computed from twice as many rows.
+# In validation, the fault is harder to notice: each row counts twice, so the accuracy
+# stays the same. Only the error bar of the accuracy is wrong, because it is computed
+# from twice as many rows.
 
 # %% trap="06.10" role="more"
 right = torch.cat([dealt_net(x).argmax(1) == y for _, x, y in
@@ -2582,9 +2599,10 @@ claim("accuracy over all returned rows minus accuracy with each row "
       within=1e-6)
 
 # %% [markdown] trap="06.10" role="more"
-# To deal out rows, all workers need the same order. Torch gives every worker its own
-# seed. If each worker shuffles the rows before it takes its share, the number of rows is
-# right, but about a quarter of the digits are missing and as many come twice:
+# To divide the rows among themselves, all workers need the same order. Torch gives
+# every worker its own seed. If each worker shuffles the rows before it takes its share,
+# the number of rows is right, but about a quarter of the digits are missing and another
+# quarter come twice:
 
 # %% trap="06.10" role="more"
 class Shuffled(Dealt):
@@ -2605,8 +2623,9 @@ claim("fraction of the digits missing from one pass when each worker "
 
 # %% [markdown] trap="06.10" role="more"
 # Torch warns about the repeated rows if the dataset has a `__len__` and you have called
-# `len(loader)`. But in the version that was measured, the check compares *batches* with
-# *rows*, so there is no warning as long as a batch has more rows than there are workers:
+# `len(loader)`. But in the version of torch that was measured, the check compares
+# *batches* with *rows*, so there is no warning as long as a batch has more rows than
+# there are workers:
 
 # %% trap="06.10" role="more"
 import warnings
@@ -2666,14 +2685,15 @@ def worker_rows(stream, worker: int, workers: int, rank: int, world: int):
 # 1. Deal the rows to the ranks first, in turn. `place % world` says whose row it is.
 # 2. Then deal the rank's own rows to its workers. `place // world` counts the rank's rows,
 #    and 0 workers count as one.
-# 3. A function with `yield` in a loop over `stream` reads only as far as its caller asks.
+# 3. A function with `yield` in a loop over `stream` reads only as far as its caller
+#    requests.
 
 # %% [markdown] trap="06.10" role="keep"
 # **Keep:** Every worker runs the whole `__iter__` of an iterable dataset. Split the
-# stream there, by rank and by worker, in one order that all of them share. **In your own
-# code:** Collect the row numbers (or hashes of rows) of one pass, with `num_workers=0`
-# and with `num_workers=2`. Both passes have to contain every row once. **Source:**
-# PyTorch documentation,
+# stream in `__iter__`, by rank and by worker, in one order that all workers share. **In
+# your own code:** Collect the row numbers (or hashes of rows) of one pass, with
+# `num_workers=0` and with `num_workers=2`. Both passes have to contain every row once.
+# **Source:** PyTorch documentation,
 # [IterableDataset](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset).
 # **Seen in the wild:** In [pytorch
 # #30599](https://github.com/pytorch/pytorch/issues/30599), an epoch grows with
@@ -2696,7 +2716,7 @@ def worker_rows(stream, worker: int, workers: int, rank: int, world: int):
 # sides of the split, settings are tuned on the test set, the target is hidden in a
 # column, or early and late visits are shuffled. Of the 100 columns, 8 carry a signal.
 # Each model is scored on its test rows and on new patients. First guess which leak adds
-# most to the reported score, and which leaks add less with more patients.
+# most to the reported score, and which leaks add less when there are more patients.
 
 # %% role="concept"
 from dlsys_helpers.leaks import scores
@@ -2730,15 +2750,15 @@ draw_line({leak: [(*sorted(pair), f"{pair[0] - pair[1]:+.0f}")]
 
 # %% [markdown] role="concept"
 # With more patients, the leaks through columns, patients and tuning add less to the
-# score. The leak through a target in a column does not shrink. The row without a leak
-# shows how large a difference chance alone makes.
+# score. The leak through a target in a column does not shrink. The table's row without
+# a leak shows how large a difference chance alone makes.
 
 # %% [markdown] role="concept"
 # ### CutMix: the label counts pixels
 #
-# With CutMix, the weights in the label are the fractions of pixels that each image
-# covers. `v2.CutMix` counts the pixels of the box after it has clipped the box at the
-# edge.
+# With CutMix, the weight of each image in the label is the fraction of pixels that the
+# image covers. `v2.CutMix` counts the pixels of the box after it has clipped the box at
+# the image's edge.
 
 # %% role="concept"
 cut = v2.CutMix(num_classes=2, alpha=1.0)
@@ -2756,9 +2776,10 @@ claim("largest of 20 differences between the fraction of pasted pixels and "
 # %% [markdown] role="concept"
 # ### Is more data worth it?
 #
-# Train on a part of the data, then on twice as much, and so on. On two logarithmic axes,
-# the error often follows a straight line for a while, so you can extend the line before
-# you pay for labels. The estimate is rough. The claim below allows it to be off by 60 %.
+# Train on a part of the data, then on twice as much, and so on. On two logarithmic
+# axes, the error often follows a straight line for a while, so you can extend the line
+# before you pay for labels. The estimate is rough, and the claim below allows an error
+# of 60 %.
 
 # %% role="concept"
 sizes = [80, 160, 320, 640]
@@ -2804,8 +2825,8 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
 # %% [markdown] role="quiz"
 # **1. Your validation loader uses the training transforms with a fixed seed. Its score**
 #
-# - [ ] is sound, because it does not jitter :: The score no longer changes, but still
-#   measures augmented images.
+# - [ ] is sound, because it does not jitter :: The score no longer changes, but it is
+#   still measured on augmented images.
 # - [x] measures augmented images, the same images each time :: In production, the images
 #   are not augmented.
 # - [ ] is too low, so it is a safe bound :: The score can be far too low for one network
@@ -2832,15 +2853,15 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
 # %% [markdown] role="quiz"
 # **4. The validation loss falls by 0.0015 per epoch, `min_delta` is 0.01 and the patience is 5. Training stops**
 #
-# - [x] at epoch 5 :: The gain since the reference is 0.0075 after five epochs, not more than `min_delta`.
-# - [ ] never, because the loss falls :: With a patience of 7, this would be right. Here,
-#   the gain since the reference grows, but the patience runs out first.
+# - [x] at epoch 5 :: After five epochs, the loss is 0.0075 below the reference, which is not more than `min_delta`.
+# - [ ] never, because the loss falls :: With a patience of 7, this would be right.
+#   Here, the distance to the reference grows, but the patience runs out first.
 # - [ ] at epoch 1 :: A patience of 5 waits for five epochs without progress.
 
 # %% [markdown] role="quiz"
 # **5. You choose the best of 50 settings by their score on the test set, and report that score. The score is**
 #
-# - [ ] fair, because no test row was used for training :: The choice used the test labels 50 times.
+# - [ ] fair, because no test row was used for training :: You used the test labels 50 times to choose the setting.
 # - [x] too good, because you chose the luckiest of 50 settings :: Choosing is learning.
 #   Report the score on a third part of the data.
 # - [ ] fair if the test set is shuffled :: The order of the rows makes no difference.
@@ -2849,8 +2870,8 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
 # **6. One class is rare. You already use a balanced sampler, and a colleague adds `pos_weight`. The AUC stays the same. The probabilities**
 #
 # - [ ] stay the same, because the AUC does :: The AUC depends only on the order of the scores.
-# - [ ] get better, because the class is rare :: They were already above the base rate.
-# - [x] rise, and were already too high before :: Each remedy multiplies the odds.
+# - [ ] get better, because the class is rare :: The probabilities were already too high, on average above the base rate.
+# - [x] rise, and were already too high before :: Each of the two remedies multiplies the odds.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: who waits for whom
@@ -2973,22 +2994,24 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# **On the recorded H100**, augmenting a batch of photos on the device takes a fortieth of
-# a training step's time. Augmenting one image after the other takes longer than the step
-# itself and 61 times as long as augmenting the whole batch. Bytes from pinned memory
-# arrive at 55 GB/s, and the same images as floats take four times as long, as predicted.
-# The step runs in 32 bits, with TF32 in the convolutions, which is torch's default. With
-# a faster step, the copy and the augmentation would take a larger part of the time.
+# **On the recorded H100**, augmenting a batch of photos on the device takes a fortieth
+# of a training step's time. Augmenting one image after the other takes longer than the
+# step itself and 61 times as long as augmenting the whole batch. Bytes from pinned
+# memory arrive at 55 GB/s, and the same images as floats take four times as long, as
+# predicted. The step runs in 32 bits, with TF32 in the convolutions, which is torch's
+# default. If the step were faster, the copy and the augmentation would take a larger
+# part of the time.
 #
 # The step uses 7,500 images per second, or one image every 0.13 ms, and the CPU takes 1.4
 # ms to augment one image. The CPU time is rough: its quartiles are 0.9 and 2.7 ms, and
 # the cell runs in the main process with all of torch's threads, whereas a loader's worker
 # has only one. The CPU time also leaves out the decoding of a file.
 #
-# **Keep:** Copy bytes from pinned memory, and convert them to floats on the device. Count
-# the images per second that a step uses before you count workers. If the workers are too
-# slow, move the random augmentations to the device, run them on a whole batch, and
-# draw separate random numbers for each image. **Source:** [CUDA C++ Best Practices
+# **Keep:** Copy bytes from pinned memory, and convert them to floats on the device.
+# Measure how many images per second a step uses before you choose the number of
+# workers. If the workers are too slow, move the random augmentations to the device, run
+# them on a whole batch, and draw separate random numbers for each image. **Source:**
+# [CUDA C++ Best Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#pinned-memory),
 # section 10.1.1: copies from pinned memory are fastest, about 12 GB/s on 16 lanes of
 # PCIe 3. At that speed, copying the 128 photos above takes 2 ms as bytes and 8 ms as
@@ -3005,15 +3028,14 @@ answers
 # - Every augmentation claims that the label stays correct. Check this claim by looking at
 #   augmented images.
 # - Build two pipelines, a random one for training and a fixed one for scoring.
-# - A random transform draws once per call. Call it for each image, or draw the random
-#   numbers yourself.
+# - A random transform draws once per call. Call the transform for each image, or draw
+#   the random numbers yourself.
 # - Mixup's alpha sets how strongly images are mixed. Pass soft labels to the loss as they
 #   are, as floats. `argmax` discards part of each label.
 # - For early stopping, watch the loss on rows that are not used in training, and count
 #   the epochs since the last progress.
-# - To keep weights, copy them, together with the buffers.
-# - Split first. Every step that learns from labels or makes copies comes after the
-#   split.
+# - To keep the weights of an epoch, copy them, together with the buffers.
+# - Split first. Do every step that learns from labels or makes copies after the split.
 # - Bytes wrap around at 255. Convert to a wider type, calculate, clamp, then convert
 #   back.
 # - A balanced sampler and a class weight are the same remedy for a rare class. Use only

@@ -1,14 +1,15 @@
 # %% [markdown] role="hook"
 # # 7. CNNs, ResNet and transfer learning
 #
-# You inherit a small image classifier. It was trained on five kinds of digits, and now it
-# has to learn five more, with ten examples of each. You keep the layers, put a new head
-# on them, freeze what should stay, and train for a minute.
+# You inherit a small image classifier. It was trained on five kinds of digits, and now
+# it has to learn five more, with ten examples of each. You keep the layers, put a new
+# head on them, freeze what should stay unchanged, and train for a minute.
 #
-# Every part of this work is routine: convolutions, a frozen body, two learning rates, and
-# a file of weights. Each part can also go wrong without raising an error. This stage
-# first shows what a convolution, a pooling layer and a residual block assume. Then it
-# measures which pixels reach a unit, what freezing preserves, and what fine-tuning costs.
+# Every part of this work is routine: convolutions, a frozen body, two learning rates,
+# and a file of weights. Each part can also go wrong without raising an error. This
+# stage first shows what a convolution, a pooling layer and a residual block assume.
+# Then it measures which pixels influence a unit, what freezing preserves, and what
+# fine-tuning costs.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -34,9 +35,9 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## What a convolution assumes
 #
-# For each output, a linear layer on a picture has one weight per pixel. If
-# such a layer learns to recognize a stroke in the upper left corner, it still does not
-# recognize the same stroke elsewhere.
+# On a picture, a linear layer has one weight per pixel for each output. If such a layer
+# learns to recognize a stroke in the upper left corner, it still does not recognize the
+# same stroke elsewhere.
 #
 # A *convolution* makes two assumptions. **Locality**: an output depends only on a
 # small window of pixels. **Weight sharing**: the same few weights, the *kernel*, serve at
@@ -52,8 +53,8 @@ images = x_train.view(-1, 1, 8, 8)                # (N, C, H, W)
 images_test = x_test.view(-1, 1, 8, 8)
 
 # %% [markdown] role="concept"
-# The kernel below responds to ink above an empty row. Try it at a single position:
-# multiply the window and the kernel value by value, and add up the products.
+# The kernel below responds to ink above an empty row. Try the kernel at a single
+# position: multiply the window and the kernel value by value, and add up the products.
 
 # %% role="concept"
 digit = images[3, 0]                              # (8, 8), from 0 to 1
@@ -64,9 +65,9 @@ one_window = digit[0:3, 2:5]                      # rows 0-2, columns 2-4
 print(f"one position: {(one_window * kernel).sum():.2f}")
 
 # %% [markdown] role="concept"
-# Then slide the same nine weights over all positions. torch does this in one call, which
-# expects two more axes in front. The picture's are batch and channel, and the kernel's
-# are output channel and input channel:
+# Then slide the same nine weights over all positions. torch does this in one call,
+# which expects two more axes in front. The picture's extra axes are batch and channel,
+# and the kernel's are output channel and input channel:
 
 # %% role="concept"
 slid = torch.zeros(6, 6)
@@ -114,7 +115,7 @@ claim("largest difference between moving before and moving after the "
 
 # %% [markdown] role="explore"
 # The explorer below slides a kernel over the same seven, with a border of zeros around
-# the digit. Ink is counted from 0 to 16, so that the numbers stay short. Choose *right
+# the digit. Ink is measured from 0 to 16, so that the numbers stay short. Choose *right
 # edges* and drag the window. Is the output on the left side of a stroke positive or
 # negative? Then move both sliders to their ends, so that the map is complete, and shift
 # the picture by one pixel. What does the map do?
@@ -160,17 +161,17 @@ claim("accuracy with convolutions minus accuracy with linear layers",
 
 # %% [markdown] role="concept"
 # The linear layers have nearly twice as many parameters but do far worse, because they
-# would have to be trained on each stroke at each position. A convolution has to be
-# trained on a stroke at only one position. The inductive bias helps where it is true: for
+# would have to see each stroke at each position in training. A convolution has to see a
+# stroke at only one position. The inductive bias helps where its assumptions hold: for
 # pixels, whose neighbours belong together, but not for the columns of a table.
 #
 # ## How many positions fit
 #
-# In this stage's shapes, `N` counts images, `C` counts channels, and `H` and `W` are rows
-# and columns of pixels. A batch has the shape `(N, C, H, W)`. `K` is the window's width
-# and `S` its step (the *stride*). `P` is the width of the border of zeros around the
-# image (the *padding*), and `D` the distance between the window's neighbouring weights
-# (the *dilation*).
+# In this stage's shapes, `N` counts images, `C` counts channels, and `H` and `W` are
+# rows and columns of pixels. A batch has the shape `(N, C, H, W)`. `K` is the window's
+# width and `S` its step (the *stride*). `P` is the width of the border of zeros around
+# the image (the *padding*), and `D` is the distance between neighbouring weights of the
+# window (the *dilation*).
 #
 # The number of positions is an integer, so the formula rounds the fraction down:
 #
@@ -202,9 +203,9 @@ claim("positions of a 3x3 window with stride 2 along 224 pixels, rounded "
       positions(224, 3, 2), expected=111)
 
 # %% [markdown] role="concept"
-# If the division leaves a remainder, no window reads the last rows and columns. As long
-# as the remainder is no larger than the padding, these unread rows and columns hold only
-# zeros. If the remainder is larger, they also hold pixels.
+# If the division leaves a remainder, no window reads the last rows and columns. If the
+# remainder is at most as large as the padding, these unread rows and columns contain
+# only zeros. If the remainder is larger, they also contain pixels.
 
 # %% role="concept"
 begins = 2 * torch.arange(positions(8, 3, 2, 1))[:, None]        # (4, 1)
@@ -220,8 +221,8 @@ draw_grids({"3 wide, stride 2, padding 1":
                "window. No window reads the padding on the right.")
 
 # %% [markdown] role="concept"
-# A window of 3 moves with stride 3 over 10 columns. Guess how many columns it never reads,
-# then set size 10, kernel 3 and stride 3 in the explorer below.
+# A window of width 3 moves with stride 3 over 10 columns. Guess how many columns the
+# window never reads, then set size 10, kernel 3 and stride 3 in the explorer below.
 
 # %% role="explore" explorer="conv_sizes"
 from dlsys_helpers.explorers.conv_sizes import conv_sizes
@@ -256,16 +257,15 @@ claim("number of weights: separable pair divided by full convolution",
       / full.weight.numel(), expected=0.127, within=0.001)
 
 # %% [markdown] role="concept"
-# For 64 channels, this pair has an eighth of the full convolution's weights. But the pair
-# cannot look for a different pattern in each combination of an input and an output
-# channel. You have to measure whether your task needs such patterns.
+# For 64 channels, this pair has an eighth of the full convolution's weights. But the
+# pair cannot look for a different pattern in each combination of an input and an output
+# channel. Whether your task needs such patterns has to be measured.
 #
 # ## Pooling keeps the answer and drops the position
 #
-# Is there a stroke in this corner? Often the next layer needs to know only whether there
-# is a stroke, not at which pixel. *Max pooling* keeps the largest value of each window.
-# The example cuts a map of 4 x 4 into windows of 2 x 2 and takes each window's largest
-# value:
+# Often the next layer needs to know only whether there is a stroke in a corner, not at
+# which pixel. *Max pooling* keeps the largest value of each window. The example cuts a
+# map of 4 x 4 into windows of 2 x 2 and takes each window's largest value:
 
 # %% role="concept"
 spot = torch.zeros(4, 4)
@@ -293,19 +293,19 @@ claim("pooled cells that change when the spot moves by two columns",
       (pooled[0] != pooled[2]).sum(), expected=2)
 
 # %% [markdown] role="concept"
-# So pooling is *invariant* to some shifts, whereas a convolution is equivariant to them.
-# Pooling also halves both sides of the map, so a step in the next layer is two pixels
-# wide. *Average pooling* keeps the mean of a window. Over the whole map (*global average
-# pooling*), it leaves one value per channel, whatever the size of the picture, so many
-# classifiers end with it.
+# So pooling is *invariant* to some shifts, whereas a convolution is equivariant to
+# them. Pooling also halves both sides of the map, so a step in the next layer is two
+# pixels wide. *Average pooling* keeps the mean of a window. Over the whole map, average
+# pooling leaves one value per channel, whatever the size of the picture (*global
+# average pooling*). Many classifiers use it in front of the head.
 
 # %% [markdown] trap="07.1" role="situation" fault="activations fill the memory, not the weights" symptom="CUDA out of memory although the model is small: activations of convolutions"
 # ## A small net that fills the memory
 #
-# A net has eight convolutions with 32 channels each, 3 x 3 windows, stride 1 and padding
-# 1, and a ReLU after each. All its weights together take 0.26 MB, less than a photo. You
-# feed the net one grey image of 128 x 128 pixels with gradients on, so autograd keeps
-# what the backward pass will need.
+# A net has eight convolutions with 32 channels each, 3 x 3 windows, stride 1 and
+# padding 1, and a ReLU after each convolution. All weights of the net together take
+# 0.26 MB, less than a photo. You feed the net one grey image of 128 x 128 pixels with
+# gradients on, so autograd keeps what the backward pass will need.
 
 # %% trap="07.1" role="break"
 def stack(channels, strides):
@@ -346,8 +346,8 @@ claim("MB that autograd keeps for one image", flat_kept, above=16, below=18)
 # a batch of 64, autograd keeps 64 times as much.
 #
 # The usual plan halves the rows and columns several times along the net and doubles the
-# channels each time. The next map then has a quarter of the positions and twice the
-# channels, so it takes half the bytes.
+# channels each time. After each halving, a map has a quarter of the positions and twice
+# the channels, so it takes half the bytes.
 
 # %% trap="07.1" role="repair"
 pyramid = stack([32, 32, 64, 64, 128, 128, 256, 256],
@@ -379,8 +379,8 @@ draw_boxes({"one size": {"weights": flat_weights, "maps": maps(flat)},
                "halved maps is less than half as high.")
 
 # %% [markdown] trap="07.1" role="repair"
-# The cost moves from the maps, which every image needs separately, to the weights, which
-# the whole batch shares.
+# Memory use moves from the maps, which every image needs separately, to the weights,
+# which the whole batch shares.
 
 # %% [markdown] trap="07.1" role="more" topics="why eight maps and not sixteen · what the weights cost · ResNet's last map"
 # The ReLU keeps its output and the next convolution keeps its input. Both are the same
@@ -393,10 +393,10 @@ claim("MB of weights: net with halved maps divided by net with full maps",
       weights / flat_weights, above=15)
 
 # %% [markdown] trap="07.1" role="folklore"
-# **Told:** A first layer (the *stem*) and a pooling layer, both with stride 2, and three
-# more halvings shrink an image eightfold, from `224` to `28`. **Measured:** Five halvings
-# divide each side by 32, and the last map of a ResNet has 7 x 7 positions. A single map
-# of 256 channels at full size would take 51.4 MB.
+# **Told:** A first layer (the *stem*) and a pooling layer, both with stride 2, and
+# three more halvings shrink each side of an image eightfold, from `224` to `28`.
+# **Measured:** Five halvings divide each side by 32, and the last map of a ResNet has 7
+# x 7 positions. A single map of 256 channels at full size would take 51.4 MB.
 
 # %% trap="07.1" role="folklore"
 from torchvision.models import resnet18
@@ -449,12 +449,12 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 # %% [markdown] trap="07.1" role="keep"
 # **Keep:** The maps of a convolutional net grow with the batch and with the pixels, but
 # the convolutions' weights do not. If memory runs out, shrink the maps first. **In your
-# own code:** Before you rent a larger GPU, sum batch x channels x rows x columns over all
-# layers that keep their input: convolutions, norm layers and activations such as GELU.
-# **Source:** [He et al. 2015, "Deep Residual Learning for Image
+# own code:** Before you rent a larger GPU, sum batch x channels x rows x columns over
+# all layers that keep their input: convolutions, norm layers and activations such as
+# GELU. **Source:** [He et al. 2015, "Deep Residual Learning for Image
 # Recognition"](https://arxiv.org/abs/1512.03385), section 3.3: half the map, twice the
 # filters, "so as to preserve the time complexity per layer". The number of
-# multiplications per layer stays the same, and the bytes of the maps fall.
+# multiplications per layer stays the same, and the maps take fewer bytes.
 
 # %% [markdown] trap="07.2" role="situation" core=true fault="the receptive field is too small" symptom="CNN ignores context: receptive field too small, prediction does not react to distant pixels"
 # ## Scratches on metal
@@ -466,7 +466,7 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 # photo."
 #
 # You measure each pixel's *influence* on the middle unit: how fast the unit's value
-# changes with the pixel value.
+# changes with the pixel's.
 
 # %% trap="07.2" role="break"
 def five_convs(dilations=(1, 1, 1, 1, 1), channels=8):
@@ -543,14 +543,14 @@ claim("change of the unit's value when a pixel six columns away is raised "
       expected=0)
 
 # %% [markdown] trap="07.2" role="why"
-# Each 3 x 3 layer adds one pixel at either end, so a unit after five layers reads a
-# square 1 + 5 x 2 pixels wide. This square is the unit's *receptive field*. Training does
-# not widen the field, because the derivative with respect to a pixel outside it is zero,
-# whatever the weights are.
+# Each 3 x 3 layer adds one pixel on each side, so a unit after five layers reads a
+# square 1 + 5 x 2 pixels wide. This square is the unit's *receptive field*. Training
+# does not widen the field, because the derivative with respect to a pixel outside it is
+# zero, whatever the weights are.
 #
 # Two things widen the field without adding a weight. A dilation spreads the window
 # itself. A stride makes all later layers *step* further in pixels. So from layer to
-# layer, keep track of two numbers, the field and the step:
+# layer, keep track of two numbers, the field's width and the step:
 
 # %% trap="07.2" role="repair"
 def walk(layers):
@@ -590,8 +590,8 @@ draw_grids({"plain": spans((1,) * 5), "dilated": spans(spread)},
                "dilation.")
 
 # %% [markdown] trap="07.2" role="repair"
-# In the explorer, set five layers, then a stride or a dilation of 2. Guess the field
-# first, and whether the measured footprint fills it.
+# In the explorer, set five layers, then a stride or a dilation of 2. First guess the
+# field and whether the measured footprint fills it.
 
 # %% role="explore" explorer="receptive_field"
 from dlsys_helpers.explorers.receptive_field import receptive_field
@@ -603,11 +603,11 @@ receptive_field
 # the map (a BatchNorm in train mode, a GroupNorm, a global pooling) lets every pixel
 # influence the unit.
 #
-# The field says which pixels *can* matter, not which ones do. Where windows overlap, a
-# pixel in the middle reaches the unit on many paths, a pixel at the edge on fewer, and a
-# pixel in a corner on a single one. The next cell takes a net of ten 3 x 3 convolutions
-# with tanh and measures how many middle columns hold 95 % of the gradient, before and
-# after the net learns the digits.
+# The field says which pixels *can* influence the unit, not which ones do. Where windows
+# overlap, a pixel in the middle reaches the unit on many paths, a pixel at the edge on
+# fewer, and a pixel in a corner on a single one. The next cell takes a net of ten 3 x 3
+# convolutions with tanh and measures how many middle columns hold 95 % of the gradient,
+# before and after the net learns the digits.
 
 # %% trap="07.2" role="more" tags=["varies-by-cpu"]
 def core(share, part=0.95):
@@ -642,11 +642,11 @@ claim("middle columns that hold 95 % of the gradient, after training",
 # %% [markdown] trap="07.2" role="folklore"
 # **Told:** A layer with stride 2 doubles the receptive field, and the field of
 # `ResNet-50` is over `900` pixels. **Measured:** Four 3 x 3 layers have a field of 9
-# pixels. After them, a pooling of 2 makes the field 10 pixels, and one more 3 x 3 layer
-# makes it 14, because the stride doubled the step, not the field. By `walk`,
-# torchvision's own `ResNet-50` has a field of `427`. The source below says `483`, because
-# its blocks have their stride in another layer. In the source, a field of over `900`
-# belongs to `ResNet-101`.
+# pixels. A pooling layer of window and stride 2 after them widens the field to 10
+# pixels, and one more 3 x 3 layer widens it to 14, because the stride doubled the step,
+# not the field. According to `walk`, torchvision's own `ResNet-50` has a field of
+# `427`. The source below says `483`, because its blocks have their stride in a
+# different layer. In the same source, a field of over `900` belongs to `ResNet-101`.
 
 # %% trap="07.2" role="folklore"
 from torchvision import models
@@ -702,7 +702,7 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
     # END SOLUTION
 
 # %% [markdown] trap="07.2" role="hint"
-# 1. Go backwards. Begin with the unit, and for each layer find the input positions that the units `first` to `last` read.
+# 1. Go backwards. Begin with the unit, and for each layer find the range of input positions that its units `first` to `last` read.
 # 2. Unit `u` of a layer begins to read at position `u * stride - padding`.
 # 3. The window of unit `u` ends `dilation * (kernel - 1)` positions later.
 
@@ -720,9 +720,10 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 #
 # A deeper network should be at least as good as a shallow one, because the extra layers
 # could simply copy their input. Plain layers do not learn to copy. In 2015, a net of 56
-# plain layers had a higher error *in training* than a net of 20 such layers. A **residual
-# block** does not have to learn to copy. It computes a change and *adds* this change to
-# its input: $y = x + F(x)$. If $F$ is zero, the block copies its input.
+# plain layers had a higher error *in training* than a net of 20 such layers. A
+# **residual block** does not have to learn to copy. It computes a change and *adds*
+# this change to its input: $y = x + F(x)$. If $F(x)$ is zero, the block copies its
+# input.
 
 # %% role="concept"
 class BasicBlock(nn.Module):
@@ -813,11 +814,12 @@ claim("twelve blocks, 60 steps: accuracy with the addition minus accuracy "
       deep_score["residual"] - deep_score["plain"], above=0.05)
 
 # %% [markdown] role="concept"
-# The plain stack has the same layers, including BatchNorm, but learns far more slowly.
-# Why? Follow a gradient backwards. The gradient of $x$ is the gradient of $y$ plus the
-# gradient that comes back through $F$. So if $F$ is small, nearly all of the gradient of
-# $y$ arrives at $x$. The next cell stacks 40 small linear layers, with and without the
-# addition, and adds a third stack in which $F(x) = -0.5 x$ works against its input:
+# The stack without the addition has the same layers, including BatchNorm, but learns
+# far more slowly. Why? Follow a gradient backwards. The gradient of $x$ is the gradient
+# of $y$ plus the gradient that comes back through $F$. So if $F$ is small, nearly all
+# of the gradient of $y$ arrives at $x$. The next cell stacks 40 small linear layers,
+# with and without the addition, and adds a third stack in which $F(x) = -0.5 x$ cancels
+# half of the input:
 
 # %% role="concept"
 def through(matrices, skip):
@@ -842,30 +844,31 @@ claim("norm of the gradient after 40 layers with additions and F(x) = -x/2",
       norms["residual, F(x) = -x/2"], expected=0.5**40, within=1e-14)
 
 # %% [markdown] role="concept"
-# So the addition keeps a block *near a copy* when its layers are small, as with
-# torchvision's `zero_init_residual`. Starting near a copy is a good default, but
-# additions guarantee nothing for trained nets, because the third stack also has additions
-# and still loses its gradient. He et al. do not blame vanishing gradients for the poor
-# results of their deep nets without additions, because these nets had BatchNorm and
-# healthy gradient norms. The authors attribute the failure to difficult optimization.
-# Source: [He et al. 2015](https://arxiv.org/abs/1512.03385), figure 1 and section 4.1.
+# So with the addition, a block whose weights are small is *nearly a copy*, as with
+# torchvision's `zero_init_residual`. Starting with blocks that nearly copy is a good
+# default, but additions guarantee nothing for trained nets, because the third stack
+# also has additions and still loses its gradient. He et al. do not blame vanishing
+# gradients for the poor results of their deep nets without additions, because these
+# nets had BatchNorm and healthy gradient norms. The authors attribute the failure to
+# difficult optimization. Source: [He et al. 2015](https://arxiv.org/abs/1512.03385),
+# figure 1 and section 4.1.
 #
 # ## Transfer: start from layers that have learned
 #
 # You rarely have enough labelled pictures to train a deep network from random weights.
 # *Transfer learning* starts from a network that was trained on another task. The first
-# layers of image networks respond to edges and strokes, which all pictures have. The last
-# layers respond to features of the classes that the network was trained on. So you can
-# reuse the *body*, which is all layers except the last, and replace the last layer, the
-# *head* ([Yosinski et al. 2014](https://arxiv.org/abs/1411.1792) measured layer by layer
-# how well this works).
+# layers of image networks respond to edges and strokes, which occur in all pictures.
+# The last layers respond to features of the classes that the network was trained on. So
+# you can reuse the *body*, which is all layers except the last, and replace the last
+# layer, the *head* ([Yosinski et al. 2014](https://arxiv.org/abs/1411.1792) measured
+# layer by layer how well this works).
 #
-# How much is the body worth? The answer depends on how many examples you have, and on how
-# far the new task is from the old one. Train a body on the digits 0 to 4, placed anywhere
-# on a canvas. Then freeze this body, so that its weights stay as they are. Train one new
-# head for a near task, the digits 5 to 9, and one for a far task, the same digits with
-# their 64 pixels in shuffled order. Compare both with networks that start from random
-# weights.
+# How much is the body worth? The answer depends on how many examples you have and on
+# how different the new task is from the old one. Train a body on the digits 0 to 4,
+# placed anywhere on a canvas. Then freeze this body, so that its weights stay as they
+# are. Train one new head for a near task, the digits 5 to 9, and one for a far task,
+# the same digits with their 64 pixels in shuffled order. Compare both with networks
+# that start from random weights.
 
 # %% role="concept"
 def new_body():
@@ -926,18 +929,18 @@ claim("near task, 100 per class: accuracy from a random start minus "
 
 # %% [markdown] role="concept"
 # The body above knows only five shapes, so it is of little help. A body trained on a
-# million photos knows far more, but how to use it still depends on the number of examples
-# and on the distance between the tasks. These are the usual starting points:
+# million photos knows far more, but how best to use it still depends on the number of
+# examples and on the distance between the tasks. These are the usual starting points:
 #
 # | | near the old task | far from it |
 # |---|---|---|
 # | few examples | freeze the body, train a head (*feature extraction*) | keep the early layers, retrain the later ones |
 # | many examples | train everything (*fine-tuning*), the body at a smaller rate | train everything, perhaps from random weights |
 #
-# The table is not a law, as trap 07.3 will show. Between freezing and fine-tuning, there
-# is *gradual unfreezing*: train only the head, then also the layer below it, and so on
-# downwards. When the early layers start to train, the head no longer sends them random
-# gradients.
+# The table is not a law, as trap 07.3 will show. A third way, between freezing and
+# fine-tuning, is *gradual unfreezing*: train only the head at first, then also the
+# layer below it, and so on downwards. By the time the early layers start to train, the
+# head no longer sends them random gradients.
 
 # %% role="concept"
 from_bottom = {"conv 1": nn.Conv2d(1, 32, 5),
@@ -966,11 +969,11 @@ claim("number of layers that train in the first epoch",
 # %% [markdown] trap="07.3" role="situation" core=true fault="fine-tuning at one rate forgets the old task" symptom="fine-tuning: old task forgotten, one learning rate for body and head"
 # ## Ten examples of each new digit
 #
-# A classifier for the digits 0 to 4 is nearly always right. You have ten examples of each
-# digit from 5 to 9. You replace the head, give it a learning rate of 0.01, and try three
-# plans, each with 100 steps of Adam: the body is frozen, trains at a hundredth of the
-# head's rate, or trains at the same rate. Afterwards you put the old head back and also
-# test the old digits.
+# A classifier for the digits 0 to 4 is nearly always right. You have ten examples of
+# each digit from 5 to 9. You replace the head, give it a learning rate of 0.01, and try
+# three plans, each with 100 steps of Adam: the body is frozen, trains at a hundredth of
+# the head's rate, or trains at the head's rate. Afterwards you put the old head back
+# and also test the old digits.
 #
 # A fine-tuning guide says: "If a body learns as fast as its head, it forgets what it knew
 # and also does worst on the new task."
@@ -1041,8 +1044,8 @@ plot_bars({**{f"new, {p}": s for p, s in new.items()},
           xlabel="accuracy on the test digits",
           title="What the new digits gain, the old digits pay for",
           alt="Two groups of bars for four rates of the body. New digits "
-              "do worst with the frozen body and best with one rate. For "
-              "the old digits, the order is reversed.")
+              "do worst with the frozen body and best with the body at the "
+              "head's rate. For the old digits, the order is reversed.")
 
 # %% trap="07.3" role="look"
 claim("new digits: accuracy with the body at the head's rate minus "
@@ -1061,8 +1064,8 @@ claim("old digits: accuracy with a frozen body minus accuracy with the "
 # %% [markdown] trap="07.3" role="why"
 # The new loss measures the new digits only. At the head's rate, training moves the body
 # so far that the old head no longer works with it: *catastrophic forgetting*. The guide
-# is right about the forgetting. But with these fifty examples and Adam, one rate is
-# *best* on the new task.
+# is right about the forgetting. But with these fifty examples and Adam, the head's rate
+# is *best* on the new task.
 
 # %% trap="07.3" role="why"
 plot_lines(range(1, 101),
@@ -1071,14 +1074,14 @@ plot_lines(range(1, 101),
            xlabel="step", ylabel="accuracy on the old digits",
            title="The faster the body moves, the more it forgets",
            alt="Four lines: the accuracy on old digits over 100 steps. The "
-               "line of the frozen body is flat. The lines of a hundredth "
-               "and a tenth fall less than the line of one rate, which "
-               "ends lowest.")
+               "line of the frozen body is flat. The lines of the body at "
+               "a hundredth and a tenth of the head's rate fall less than "
+               "the line of the body at the head's rate, which is lowest.")
 
 # %% [markdown] trap="07.3" role="repair"
-# First ask whether anybody still uses the old head. If nobody does, choose only by the
-# new digits. Otherwise, give the body a smaller rate and measure both tasks. A tenth of
-# the head's rate keeps most of both accuracies:
+# First ask whether anybody still uses the old head. If nobody does, choose by the new
+# digits alone. Otherwise, give the body a smaller rate and measure both tasks. A tenth
+# of the head's rate costs little accuracy on either task:
 
 # %% trap="07.3" role="repair"
 claim("old digits: accuracy with the body at a tenth of the head's rate",
@@ -1086,7 +1089,7 @@ claim("old digits: accuracy with the body at a tenth of the head's rate",
 
 # %% [markdown] trap="07.3" role="repair"
 # In the explorer, try other rates, optimizers, steps or widths. First guess: at the
-# same rate as the head, does the body forget more with SGD and momentum or with Adam?
+# head's rate, does the body forget more with SGD and momentum or with Adam?
 
 # %% role="explore" explorer="forgetting" compare=false
 from dlsys_helpers.explorers.forgetting import forgetting
@@ -1160,19 +1163,19 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 # 3. Compare by identity (`is`, or a set of tensors), because two different tensors can have equal values.
 
 # %% [markdown] trap="07.3" role="keep"
-# **Keep:** Measure forgetting on the old task, because the new task's loss does not show
-# it. Without BatchNorm (trap 07.7), a smaller rate for the body keeps more of the old
-# task. The effect of a smaller rate on the new task depends on the data. **In your own
-# code:** Compare the optimizer's tensors with the model's trainable tensors. A first
-# layer is easily missed. **Source:** [Howard & Ruder 2018, "Universal Language Model
-# Fine-tuning for Text Classification"](https://arxiv.org/abs/1801.06146), section 3.2 on
-# one rate for each layer and section 3.3 on gradual unfreezing.
+# **Keep:** Measure forgetting on the old task, because the new task's loss does not
+# show it. Without BatchNorm (trap 07.7), a smaller rate for the body keeps more of the
+# old task. The effect of a smaller rate on the new task depends on the data. **In your
+# own code:** Compare the optimizer's tensors with the model's trainable tensors. A
+# first layer is easily forgotten. **Source:** [Howard & Ruder 2018, "Universal Language
+# Model Fine-tuning for Text Classification"](https://arxiv.org/abs/1801.06146), section
+# 3.2 on one rate for each layer and section 3.3 on gradual unfreezing.
 
 # %% [markdown] trap="07.4" role="situation" fault="preprocessing in use differs from training" symptom="pretrained model predicts badly: wrong mean and std, preprocessing differs from training"
 # ## Three ways to serve a model
 #
 # Weights come with a recipe that says how the images were scaled before training. This
-# digit classifier has a BatchNorm after each hidden layer and was trained on brightness
+# digit classifier has a BatchNorm after each hidden layer and was trained on pixels
 # from 0 to 1, normalized with one mean and one standard deviation. Served with the same
 # recipe, the classifier gets nearly every digit right.
 #
@@ -1217,9 +1220,10 @@ measured("07.4", 3)
 plot_columns(read, xlabel="how it is served", form=".2f",
              ylabel="accuracy on the test digits", marks=["forgotten"],
              title="Forgetting the recipe costs most",
-             alt="Four columns. As trained, the accuracy is nearly 1. "
-                 "Mixed up and twice lose some accuracy, and forgotten "
-                 "loses most.")
+             alt="Four columns. As trained, the accuracy is nearly 1. With "
+                 "the two numbers swapped or with images normalized twice, "
+                 "it is somewhat lower, and without normalization, it is "
+                 "lowest.")
 
 # %% trap="07.4" role="look"
 claim("accuracy when served without normalizing",
@@ -1227,9 +1231,9 @@ claim("accuracy when served without normalizing",
 
 # %% [markdown] trap="07.4" role="why"
 # In eval mode, BatchNorm normalizes with the mean and variance that it *stored* in
-# training (trap 05.1). BatchNorm does not adapt to the images that you serve. So images
-# on a new scale leave the norm layer on a new scale, for which the layers after it were
-# not trained.
+# training (trap 05.1). BatchNorm does not adapt to the images that you serve. So if the
+# images have a new scale, so do the outputs of the norm layer, and the layers after it
+# were not trained for that scale.
 
 # %% trap="07.4" role="why"
 layer, norm = served[0], served[1]
@@ -1243,15 +1247,16 @@ plot_columns({way: spread(x) for way, x in ways.items()}, form=".1f",
              xlabel="how it is served", reference=(1, "trained for"),
              ylabel="standard deviation after the first norm",
              title="Stored statistics do not follow what you serve",
-             alt="Columns and a line at one. The column as trained reaches "
-                 "the line, forgotten is far below it, and twice is far "
+             alt="Columns and a line at one. As trained, the column "
+                 "reaches the line. Without normalization, it ends far "
+                 "below the line, and with images normalized twice, far "
                  "above.")
 
 # %% [markdown] trap="07.4" role="repair"
-# So the recipe has to travel with the weights. torchvision stores a recipe with each set
-# of weights: `ResNet50_Weights.IMAGENET1K_V2.transforms()` returns one. Use it instead of
-# numbers from a tutorial. With your own weights, put the recipe into the model, where
-# `state_dict()` saves it:
+# So the recipe has to travel with the weights. torchvision stores a recipe with each
+# set of weights: `ResNet50_Weights.IMAGENET1K_V2.transforms()` returns one. Use this
+# recipe instead of numbers from a tutorial. With your own weights, put the recipe into
+# the model, so that `state_dict()` includes it:
 
 # %% trap="07.4" role="repair"
 class Scaled(nn.Module):
@@ -1277,9 +1282,9 @@ claim("accuracy with the recipe inside the model minus accuracy when "
 # On these digits, BatchNorm even makes a forgotten recipe more harmful. Without
 # BatchNorm, a forgotten recipe hurts the same model far less, because a plain ReLU net
 # passes a scale factor on to the logits (except for the biases), and the largest logit
-# usually stays the largest. The missing shift hurts both nets. In the plain net, it does
-# nearly all of the damage, whereas with BatchNorm, the missing scale does more damage
-# than the missing shift.
+# usually stays the largest. The missing shift hurts both nets. It does nearly all of
+# the damage in the plain net, whereas with BatchNorm, the missing scale does more
+# damage than the missing shift.
 
 # %% trap="07.4" role="more"
 plain = reader_with(nn.Identity)
@@ -1291,8 +1296,9 @@ plot_bars({**{f"{way}, BatchNorm": share for way, share in read.items()},
            **{f"{way}, none": share for way, share in bare.items()}},
           xlabel="accuracy on the test digits",
           title="Without BatchNorm, a forgotten recipe costs less",
-          alt="Eight bars. Of the four with BatchNorm, forgotten is the "
-              "lowest; without BatchNorm, forgotten is higher.")
+          alt="Eight bars. Of the four bars with BatchNorm, the one "
+              "without normalization is the lowest. Without BatchNorm, the "
+              "accuracy without normalization is higher.")
 
 # %% trap="07.4" role="more"
 claim("accuracy when served as trained", read["as trained"], above=0.93)
@@ -1310,7 +1316,8 @@ claim("mean and standard deviation swapped: accuracy with BatchNorm",
 # deviation of these digits happen to be close to each other. So a test on a single data
 # set may miss such a mistake.
 #
-# In torchvision, you can read the recipe for each set of weights without a download:
+# You can read the recipe for each of torchvision's sets of weights without downloading
+# the weights:
 
 # %% trap="07.4" role="more"
 from torchvision.models import ResNet50_Weights
@@ -1321,14 +1328,14 @@ for name, recipe in recipes.items():
 sizes = [recipe.resize_size[0] for recipe in recipes.values()]
 
 # %% trap="07.4" role="more"
-claim("resize in pixels for the second set of ResNet-50 weights, instead "
-      "of 256", sizes[1],
+claim("pixels to which the second ResNet-50 recipe resizes, instead of 256",
+      sizes[1],
       expected=232)
 
 # %% [markdown] trap="07.4" role="more"
-# These are two sets of weights for the same architecture, with two recipes. The means and
-# standard deviations agree, but the resize does not. Many tutorials use `256`, from the
-# first recipe.
+# The two sets of weights for this one architecture have two recipes. The means and
+# standard deviations agree, but the sizes for resizing do not. Many tutorials use
+# `256`, from the first recipe.
 
 # %% trap="07.4" role="exercise" points=2 difficulty=2 minutes=10
 def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
@@ -1358,22 +1365,24 @@ def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
 # 3. `mean` has C values. As a tensor of shape `(C, 1, 1)`, it is broadcast along the channel axis, not along the columns.
 
 # %% [markdown] trap="07.4" role="keep"
-# **Keep:** Weights without their preprocessing are half a model. Store the normalization
-# and the resizing with the weights, and apply each exactly once. **In your own code:**
-# Before the first deployment, run one labelled image through the serving path and compare
-# the input tensor with the tensor used in training. **Source:** [torchvision, Models and
-# pre-trained weights](https://docs.pytorch.org/vision/stable/models.html), "Using the
-# pre-trained models".
+# **Keep:** Weights without their preprocessing are half a model. Store the parameters
+# of normalization and resizing with the weights, and apply each of the two steps
+# exactly once. **In your own code:** Before the first deployment, run one labelled
+# image through the serving path and compare the input tensor with the tensor used in
+# training. **Source:** [torchvision, Models and pre-trained
+# weights](https://docs.pytorch.org/vision/stable/models.html), "Using the pre-trained
+# models".
 
 # %% [markdown] trap="07.5" role="situation" fault="channels_last changes the strides, not the shape" symptom="channels_last: permute changes the shape, memory format is strides; no speedup on CPU"
 # ## Channels last
 #
 # The PyTorch tutorial says that convolutions on a GPU run faster if photos are stored
-# with the channels last. Your first try, `x = x.permute(0, 2, 3, 1)` in front of the net,
-# fails, because the layer now gets as many channels as there were rows. So you move the
-# channels to the end, call `contiguous()`, and move them back. A reviewer comments:
-# "These are two permutations that cancel. This does nothing." Then you find torch's own
-# call, `to(memory_format=torch.channels_last)`, which also converts a model.
+# with the channels last. Your first try, `x = x.permute(0, 2, 3, 1)` in front of the
+# net, fails, because the first layer now gets as many channels as the photo has rows.
+# So you move the channels to the end, call `contiguous()`, and move the channels back.
+# A reviewer comments: "These two permutations cancel, so the three calls do nothing."
+# Then you find torch's own call, `to(memory_format=torch.channels_last)`, which also
+# converts a model.
 
 # %% trap="07.5" role="break"
 batch = torch.arange(2 * 3 * 4 * 5.).view(2, 3, 4, 5)   # (N, C, H, W)
@@ -1424,13 +1433,14 @@ claim("stride of the channel axis, by hand and after torch's own call",
 
 # %% [markdown] trap="07.5" role="why"
 # A tensor's *strides* say, axis by axis, how many values apart two neighbours are in
-# memory. With the channels last, the channels of a pixel are side by side, so the stride
-# of the channel axis is 1. The shape stays (N, C, H, W), so no layer has to be changed.
-# `permute` alone changes the shape but moves nothing in memory. `.contiguous()` moved the
-# values.
+# memory. With the channels last, the channels of a pixel are side by side, so the
+# stride of the channel axis is 1. The shape stays (N, C, H, W), so no layer has to be
+# changed. `permute` alone changes the shape but moves nothing in memory; your call of
+# `.contiguous()` moved the values.
 #
-# torch has one call for the whole conversion, which works on a batch or on a model. Some
-# layers pass the format on, but others do not, so check the outputs layer by layer.
+# torch has one call for the whole conversion, `to(memory_format=...)`, which works on a
+# batch or on a model. Some layers pass the format on, but others do not, so check the
+# outputs layer by layer.
 
 # %% trap="07.5" role="repair"
 data = formats(layers, photos.to(memory_format=torch.channels_last))
@@ -1447,9 +1457,9 @@ draw_grids({"channels last in memory": torch.tensor(
            column_names=["conv 1", "ReLU", "conv 2"],
            title="Converting the batch or the model converts the whole "
                  "chain",
-           alt="A grid of three rows and three layers. The row neither "
-               "moved is empty. The rows for the batch and for the model "
-               "are filled.")
+           alt="A grid of three rows and three layers. The row for neither "
+               "of the two is empty. The rows for the batch and for the "
+               "model are filled.")
 
 # %% trap="07.5" role="repair"
 claim("layers whose output has channels last, with only the model "
@@ -1458,10 +1468,10 @@ claim("layers whose output has channels last, with only the model "
 
 # %% [markdown] trap="07.5" role="more" topics="exceptions · what it is worth · the other counts"
 # There are two exceptions: a convolution with circular padding does not pass the format
-# on, and `view` refuses to join axes that are no longer side by side. With one channel,
-# or 1 x 1 pixels, both orders are the same in memory. On a GPU or a CPU, how much time
-# channels last saves depends on the layer and the machine. The GPU section measures the
-# saving for tensor cores and 16 bits.
+# on, and `view` refuses to join axes that are no longer side by side. With one channel
+# or with 1 x 1 pixels, both formats have the same order in memory. On a GPU or a CPU,
+# how much time channels last saves depends on the layer and the machine. The GPU
+# section measures the saving for tensor cores and 16 bits.
 
 # %% trap="07.5" role="more"
 claim("number of the batch's values that change when the channels are "
@@ -1510,7 +1520,8 @@ def layout(shape: tuple, strides: tuple) -> str:
 # %% [markdown] trap="07.5" role="hint"
 # 1. In a dense layout, the innermost axis has stride 1, and the stride of every other axis is the product of the lengths of all axes inside it.
 # 2. The order from the inside is W, H, C, N for the first layout, and C, W, H, N for the second.
-# 3. Skip the comparison if an axis has length 1. Test both layouts, then name the four outcomes.
+# 3. Do not compare the stride of an axis of length 1. Test both layouts, then name the
+#    four outcomes.
 
 # %% [markdown] trap="07.5" role="keep"
 # **Keep:** The memory format is a matter of strides, not of shape. To change the
@@ -1523,11 +1534,11 @@ def layout(shape: tuple, strides: tuple) -> str:
 # ## A rate for each layer
 #
 # Lower layers are said to hold general features, so you give them smaller rates: each
-# layer gets 0.9 times the rate of the layer above it. A helper from a handbook walks over
-# `named_parameters()`, counts the tensors and gives tensor `i` the rate `0.9 **
-# (n_layers - i)`. The model has an embedding, 12 encoder layers of 12 tensors each, and a
-# head, and `n_layers` is the number of the model's children. The base rate is 1, so you
-# can read the rates as factors.
+# layer gets 0.9 times the rate of the layer above it. A helper function from a handbook
+# goes through `named_parameters()`, counts the tensors and gives tensor `i` the rate
+# `0.9 ** (n_layers - i)`. The model has an embedding, 12 encoder layers of 12 tensors
+# each, and a head, and `n_layers` is the number of the model's children. The base rate
+# is 1, so you can read the rates as factors.
 
 # %% trap="07.6" role="break"
 class Encoder(nn.Module):
@@ -1573,9 +1584,9 @@ claim("with the helper: the head's rate, as a multiple of the base rate",
       rates["head.weight"], above=1000)
 
 # %% [markdown] trap="07.6" role="why"
-# Both counts are wrong. `n_layers` counts the model's three children, not its 12 layers.
-# `i` counts *tensors*, 12 per layer. So the exponent reaches zero at the fourth tensor,
-# and every later tensor gets more than the base rate.
+# Both counts are wrong. `n_layers` counts the model's three children, not its 12
+# layers. `i` counts *tensors*, 12 per layer. So the exponent reaches zero at the fourth
+# tensor, and every later tensor gets a rate above the base rate.
 
 # %% trap="07.6" role="why"
 plot_lines(range(len(names)),
@@ -1587,7 +1598,8 @@ plot_lines(range(len(names)),
                "and the layer number climbs in twelve steps to 13.")
 
 # %% [markdown] trap="07.6" role="repair"
-# In an optimizer, a rate belongs to a group, so each tensor gets its own group:
+# In an optimizer, a learning rate belongs to a parameter group, so put each tensor into
+# a group of its own:
 #
 # ```python
 # groups = [{"params": [p], "lr": base * rates[name]}
@@ -1595,8 +1607,8 @@ plot_lines(range(len(names)),
 # opt = torch.optim.AdamW(groups)
 # ```
 #
-# A tensor's depth is in its name. The embedding is at the bottom, `layers.k` above it,
-# and everything else at the top:
+# A tensor's depth is in its name. The embedding is at the bottom, the layers `layers.k`
+# are above it, and everything else is at the top:
 
 # %% trap="07.6" role="repair"
 def depth_of(name):
@@ -1673,20 +1685,20 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
 # **Keep:** Compute a layer's rate from its depth in the model, and read the depth from
 # the layer's name. Never use an index into `parameters()`, because such an index counts
 # tensors. **In your own code:** Print each group's rate next to the name of its first
-# tensor. Assert that the head has the base rate and the highest layer the next lower
-# rate. **Source:** [Clark et al. 2020, "ELECTRA"](https://arxiv.org/abs/2003.10555),
-# appendix on fine-tuning, with layer-wise decay. **Seen in the wild:**
+# tensor. Assert that the head has the base rate and that the highest layer has the next
+# lower rate. **Source:** [Clark et al. 2020,
+# "ELECTRA"](https://arxiv.org/abs/2003.10555), appendix on fine-tuning, with layer-wise
+# decay. **Seen in the wild:**
 # [google-research/electra#51](https://github.com/google-research/electra/issues/51): a
-# layer was removed, but the count still included its step, so all layers had rates one
-# step too low.
+# layer was removed but was still counted, so all layers had rates one step too low.
 
 # %% [markdown] trap="07.7" role="situation" core=true fault="BatchNorm statistics move in a frozen body" symptom="frozen backbone still changes: BatchNorm running statistics move with requires_grad False"
 # ## A frozen body on new data
 #
 # A small convolutional net gets nearly all of the digits 0 to 4 right. For the digits 5
 # to 9, which come from another scanner, you freeze the net's body and train a new head.
-# You keep the old head. Later, a customer needs the old net again. You put the old head
-# back on the body and classify the digits 0 to 4 from the old scanner.
+# You keep the old head. Later, a customer needs the old net again, so you put the old
+# head back on the body and classify the digits 0 to 4 from the old scanner.
 
 # %% trap="07.7" role="break"
 def conv_body():
@@ -1736,8 +1748,8 @@ claim("accuracy lost on the old digits with the body in train mode",
       above=0.3)
 
 # %% [markdown] trap="07.7" role="why"
-# `requires_grad` is about gradients. BatchNorm's running mean and variance have no
-# gradients, because they are buffers (trap 05.5), and every pass in train mode updates
+# `requires_grad` affects only gradients. BatchNorm's running mean and variance are
+# buffers (trap 05.5), which have no gradients, and every pass in train mode updates
 # them, even under `torch.no_grad()`. The norm layers of the body now describe the new
 # scanner.
 
@@ -1758,10 +1770,10 @@ draw_line({"from the old scanner": stored(state, move),
               "After training the range has moved and is wider.")
 
 # %% [markdown] trap="07.7" role="repair"
-# Eval mode stops the updates. But `model.train()`, which many training loops call at the
-# start of an epoch, reaches every submodule and puts the body back into train mode. So
-# either call `body.eval()` after each `train()`, or make the body keep its mode by
-# itself, as the exercise asks:
+# Eval mode stops the updates. But `model.train()`, which many training loops call at
+# the start of an epoch, reaches every submodule and puts the body back into train mode.
+# So either call `body.eval()` after each `train()`, or make the body keep its mode, as
+# the exercise asks:
 
 # %% trap="07.7" role="repair"
 def trained(keep_eval):
@@ -1797,7 +1809,7 @@ claim("accuracy lost on the old digits with eval() after each train()",
       score_before - always, expected=0)
 
 # %% [markdown] trap="07.7" role="more" topics="what moved and what did not · eval() once"
-# A test that compares only the body's weights would pass. It does not look at the
+# A test that compares only the body's weights would pass, because it ignores the
 # buffers, that is, the mean, the variance and the batch count of each norm layer.
 
 # %% trap="07.7" role="more"
@@ -1835,24 +1847,24 @@ def freeze(body: nn.Module) -> None:
 # 3. A method is an attribute, so you can replace it with your own function on this one object. Your function takes `mode` and returns the module.
 
 # %% [markdown] trap="07.7" role="keep"
-# **Keep:** Freezing a body takes two things: no gradients, and an eval mode that survives
-# `model.train()`. Without that eval mode, BatchNorm's statistics move. **In your own
-# code:** Before and after an epoch, compare parameters, buffers and the outputs for one
-# fixed batch. **Source:** [Keras, Transfer learning and
+# **Keep:** Freezing a body takes two things: no gradients, and an eval mode that
+# survives `model.train()`. Without that eval mode, BatchNorm's statistics move. **In
+# your own code:** Before and after an epoch, compare parameters, buffers and the
+# outputs for one fixed batch. **Source:** [Keras, Transfer learning and
 # fine-tuning](https://keras.io/guides/transfer_learning/), section on the
-# BatchNormalization layer: in Keras, freezing includes inference mode, and in PyTorch, it
-# does not. **Seen in the wild:**
+# BatchNormalization layer: in Keras, freezing includes inference mode, and in PyTorch,
+# it does not. **Seen in the wild:**
 # [pgniewko/gt-pyg#112](https://github.com/pgniewko/gt-pyg/issues/112): the project's
 # `freeze()` set eval mode, and the next `model.train()` undid it.
 # [lightly-ai/lightly#1438](https://github.com/lightly-ai/lightly/issues/1438): the
-# statistics of frozen backbones kept moving, and the maintainers leave it to each method
-# to prevent this.
+# statistics of frozen backbones kept moving, and the maintainers leave it to each
+# training method to prevent this.
 
 # %% [markdown] trap="07.8" role="situation" fault="layers in a Python list are not registered" symptom="blocks in a Python list: parameters missing, loads but predicts badly"
 # ## Stem, blocks, head
 #
-# A digit classifier has a stem, three blocks and a head. The forward pass loops over the
-# list `self.blocks`. The classifier trains and gets many of the digits right. You save
+# A digit classifier has a stem, three blocks and a head. The forward pass loops over
+# the list `self.blocks`. The trained classifier gets many of the digits right. You save
 # its `state_dict` and load the file into a new object of the same class, and torch
 # answers `<All keys matched successfully>`.
 
@@ -1895,8 +1907,8 @@ print(f"parameters: {count:,}")
 claim("with a list: accuracy after loading", scores[1], below=0.4)
 
 # %% [markdown] trap="07.8" role="look"
-# The loaded classifier only guesses. Now set the same seed before you create each of the
-# two objects:
+# The loaded classifier does no better than guessing. Now set the same seed before you
+# create each of the two objects:
 
 # %% trap="07.8" role="look"
 torch.manual_seed(SEED)
@@ -1961,8 +1973,8 @@ claim("with a ModuleList: accuracy before saving minus accuracy after "
       whole[0] - whole[1], expected=0)
 
 # %% [markdown] trap="07.8" role="more" topics="tests that catch the list, and one that does not · the counts"
-# Would a test have caught the list? A test that counts parameters would. So would a test
-# that saves the model and loads it, provided that the second object starts from a
+# Would a test have caught the list? A test that counts parameters would. So would a
+# test that saves and loads the model, provided that the second object is created from a
 # different state of the random number generator, as you saw.
 
 # %% trap="07.8" role="more"
@@ -2005,7 +2017,7 @@ def hidden_values(model: nn.Module) -> int:
 
 # %% [markdown] trap="07.8" role="hint"
 # 1. `vars(module)` is a dict of everything in a module: your attributes, and torch's own registers of parameters and modules.
-# 2. Write a function that returns the set of parameters in an object, and calls itself for each part of a list, tuple, dict or module.
+# 2. Write a function that returns the set of parameters in an object and calls itself for each part of a list, tuple, dict or module.
 # 3. A set holds each tensor once. Subtract `set(model.parameters())` at the end.
 
 # %% [markdown] trap="07.8" role="keep"
@@ -2024,11 +2036,12 @@ def hidden_values(model: nn.Module) -> int:
 # %% [markdown] trap="07.9" role="situation" fault="reshape instead of permute scrambles the image" symptom="image looks scrambled or model predicts badly after reshape from HWC to CHW"
 # ## Coloured digits from a file
 #
-# Pictures from a file come as `(N, H, W, C)`, and torch wants `(N, C, H, W)`. Your loader
-# calls `x.reshape(N, C, H, W)`. The shape is right and nothing fails. The digits are
-# coloured and placed anywhere on a canvas of 12 x 12 pixels. You train one net on
-# pictures whose axes were moved properly, and a second net on what `reshape` made of the
-# pictures. Each net is then served in the way it was trained.
+# Pictures from a file come as `(N, H, W, C)`, and torch wants `(N, C, H, W)`. Your
+# loader calls `x.reshape(N, C, H, W)`. The shape is right and nothing fails. The digits
+# are coloured and placed anywhere on a canvas of 12 x 12 pixels. You train one net on
+# pictures whose axes were moved with `permute`, and a second net on what `reshape` made
+# of the pictures. Each net is then served with the same order of axes with which it was
+# trained.
 
 # %% trap="07.9" role="break"
 def coloured(x, seed, side=12):
@@ -2087,7 +2100,8 @@ claim("accuracy with reshape in both training and serving",
 # %% [markdown] trap="07.9" role="look"
 # The net trained on scrambled pictures does far better than guessing, though worse than
 # the net trained with `permute`. Nothing in its loss reveals the mistake. The mistake
-# only shows when the net trained with `permute` gets scrambled pictures:
+# shows only if training and serving differ, for example when the net trained with
+# `permute` gets scrambled pictures:
 
 # %% trap="07.9" role="look"
 claim("accuracy of the net trained with permute when served with reshape",
@@ -2101,15 +2115,16 @@ plot_columns({"permute, both": share["permute"],
              xlabel="axes moved by", ylabel="accuracy on the test digits",
              reference=(0.1, "guessing"),
              title="The same mistake on both sides stays hidden",
-             alt="Three columns and a line at guessing. Permute in both is "
-                 "highest, reshape in both is lower, and reshape only in "
-                 "serving is near the line.")
+             alt="Three columns and a line at guessing. With permute in "
+                 "training and serving, the accuracy is highest. With "
+                 "reshape in both, it is lower, and with reshape only in "
+                 "serving, it is near the line.")
 
 # %% [markdown] trap="07.9" role="why"
-# `reshape` leaves the values in the same order in memory and only cuts this row of values
-# in different places. So the first "channel" holds the top third of the picture, with
-# each pixel's colours side by side as if they were pixels. `permute` moves the channel
-# axis.
+# `reshape` leaves the values in the same order in memory and only divides this sequence
+# of values in different places. So the first "channel" holds the top third of the
+# picture, with each pixel's colours side by side as if they were pixels. `permute`
+# moves the channel axis.
 
 # %% trap="07.9" role="why"
 k = files_test[:, :4].std((1, 2)).sum(1).argmax()    # most ink on top
@@ -2124,7 +2139,8 @@ draw_grids({way: turn(one)[0, 0] for way, turn in ways_in.items()},
                "With reshape there are stripes and no digit.")
 
 # %% [markdown] trap="07.9" role="repair"
-# A picture whose values count up from 0 shows the difference and makes a short test:
+# For a short test that shows the difference, take a picture whose values count up from
+# 0:
 
 # %% trap="07.9" role="repair"
 tiny = torch.arange(12).reshape(1, 2, 2, 3)      # pixel 0 is (0, 1, 2)
@@ -2144,8 +2160,9 @@ claim("accuracy with permute in both training and serving",
 
 # %% [markdown] trap="07.9" role="more" topics="what the scrambling cost · the other number"
 # The first claim below shows how much accuracy the scrambling cost. If the net with
-# `permute` happens to train badly, it may be no better than the net with `reshape`. In a
-# test with fifty seeds, it was worse once, by 0.6 percentage points.
+# `permute` happens to train badly, it may be no better than the net with `reshape`. In
+# a test with fifty seeds, the net with `permute` was worse once, by 0.6 percentage
+# points.
 
 # %% trap="07.9" role="more"
 claim("in both training and serving: accuracy with permute minus accuracy "
@@ -2155,10 +2172,10 @@ claim("second value of channel 0 by reshape, which is from pixel 0",
       tiny.reshape(1, 3, 2, 2)[0, 0, 0, 1], expected=1)
 
 # %% [markdown] trap="07.9" role="folklore"
-# **Told:** With its axes in the wrong order, a net can only guess. **Measured:** That is
-# true if training and serving use different orders. If both use the same wrong order,
-# this net usually loses some accuracy on the moving digits, but stays far above guessing.
-# How much accuracy it loses depends on the seed.
+# **Told:** With its axes in the wrong order, a net can only guess. **Measured:** That
+# is true if training and serving use different orders. If both use the same wrong
+# order, this net usually loses some accuracy on digits placed anywhere, but stays far
+# above guessing. How much accuracy the net loses depends on the seed.
 
 # %% trap="07.9" role="exercise" points=2 difficulty=1 minutes=5
 def to_nchw(a: torch.Tensor) -> torch.Tensor:
@@ -2180,19 +2197,19 @@ def to_nchw(a: torch.Tensor) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="07.9" role="hint"
-# 1. Only the axes change places, and no values are regrouped. Write down where each of the four axes goes.
+# 1. Only the axes change places, and the values are not regrouped. Write down where each of the four axes goes.
 # 2. `permute` returns a view with different strides. Which call always makes a copy in the order of the shape?
 
 # %% [markdown] trap="07.9" role="keep"
 # **Keep:** `permute` moves axes; `reshape` only cuts the memory in different places. A
 # right shape proves nothing, so check the values. **In your own code:** Convert one
-# picture and look at a single channel, or test with a tensor that counts up. **Source:**
-# PyTorch documentation,
+# picture and look at a single channel, or test with a tensor that counts up.
+# **Source:** PyTorch documentation,
 # [torch.permute](https://docs.pytorch.org/docs/stable/generated/torch.permute.html).
 # **Seen in the wild:**
 # [jeya-maria-jose/TransWeather#2](https://github.com/jeya-maria-jose/TransWeather/issues/2):
-# images were reshaped with `view` into the wrong axis order just before the metric
-# computed their brightness.
+# `view` put the images into the wrong axis order just before the metric computed their
+# brightness.
 # [Selen-Suyue/DensePolicy2D#3](https://github.com/Selen-Suyue/DensePolicy2D/issues/3):
 # convolutions ran over what the reporter calls a "pretend image".
 
@@ -2201,9 +2218,9 @@ def to_nchw(a: torch.Tensor) -> torch.Tensor:
 #
 # You create an Adam optimizer for all weights of the classifier, and only then remember
 # that the head was trained on the old digits. So you replace the head with a fresh
-# `nn.Linear` and train for 200 steps on the new digits. Nothing is frozen. A warning from
-# your own audit script appears in the log: "The optimizer does not hold head.weight and
-# head.bias. They will stay as random as they are now."
+# `nn.Linear` and train for 200 steps on the new digits. Nothing is frozen. A warning
+# from your own audit script appears in the log: "The optimizer does not hold
+# head.weight and head.bias. Both tensors will stay as random as they are now."
 
 # %% trap="07.10" role="break"
 xs, ys = x_train[~low], y_train[~low] - 5         # all the new digits
@@ -2245,9 +2262,9 @@ measured("07.10", 100 * free_reads, right=(85, 100))
 claim("largest change of a weight in the new head", shift, expected=0)
 
 # %% [markdown] trap="07.10" role="look"
-# The classifier gets nearly all new digits right with a head that is as random as at the
-# start, because the body has adapted to that head. No curve shows that the head never
-# moved. Freeze the body, and the same mistake is plain to see:
+# The classifier gets nearly all new digits right with a head that is as random as at
+# the start, because the body has adapted to that head. No curve shows that the head was
+# never trained. Freeze the body, and the same mistake is plain to see:
 
 # %% trap="07.10" role="look"
 late = copy.deepcopy(teacher)
@@ -2263,9 +2280,9 @@ claim("change of the loss in 200 steps with a frozen body",
       expected=0)
 
 # %% [markdown] trap="07.10" role="why"
-# An optimizer keeps the list of tensors that it was created with. The new head is not in
-# that list. The old head still is, although no model uses it. The old head's gradient
-# stays `None`, so each step skips the old head (stage 4).
+# An optimizer keeps the list of tensors that it was created with. The new head is not
+# in that list, whereas the old head still is, although no model uses it. The old head's
+# gradient stays `None`, so each step skips the old head (stage 4).
 
 # %% trap="07.10" role="why"
 draw_blocks({"the model runs": ["body", "new head"],
@@ -2279,8 +2296,8 @@ draw_blocks({"the model runs": ["body", "new head"],
                 "marked.")
 
 # %% [markdown] trap="07.10" role="repair"
-# Create the optimizer last. Then take one step and list the tensors that moved. There is
-# no shorter audit.
+# Create the optimizer last. Then take one step and list the tensors that changed. There
+# is no shorter audit.
 
 # %% trap="07.10" role="repair"
 def moved(model, optimizer):
@@ -2403,24 +2420,24 @@ def audit(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
 
 # %% [markdown] trap="07.10" role="keep"
 # **Keep:** An optimizer knows tensors, not models. Replace layers first, freeze second,
-# and create the optimizer last; then list the tensors that a single step moves. **In your
-# own code:** After any change to the model, compare the model's trainable tensors with
-# the tensors in `param_groups`, by identity. **Source:** PyTorch documentation,
+# and create the optimizer last; then list the tensors that a single step moves. **In
+# your own code:** After any change to the model, compare the model's trainable tensors
+# with the tensors in `param_groups`, by identity. **Source:** PyTorch documentation,
 # [torch.optim](https://docs.pytorch.org/docs/stable/optim.html), "Constructing it".
 # **Seen in the wild:**
-# [microsoft/nni#4521](https://github.com/microsoft/nni/issues/4521): pruning replaced the
-# layers, and fine-tuning changed nothing until a new optimizer was created.
+# [microsoft/nni#4521](https://github.com/microsoft/nni/issues/4521): pruning replaced
+# the layers, and fine-tuning changed nothing until a new optimizer was created.
 # [huggingface/diffusers#1009](https://github.com/huggingface/diffusers/issues/1009):
-# embeddings were "frozen" by zeroing their gradients, and AdamW decayed them.
+# embeddings were "frozen" by setting their gradients to zero, and AdamW decayed them.
 
 # %% [markdown] trap="07.11" role="situation" fault="view(-1, n) folds pixels into the batch" symptom="more predictions than images: view(-1, n) folds pixels into the batch"
 # ## Larger images
 #
-# A small net classifies 8 x 8 digits well. Its head takes 64 values, because 16 channels
-# of 2 x 2 positions make 64, and `view(-1, 64)` puts these values into a row. A new
+# A small net classifies 8 x 8 digits well. Its head takes 64 values, one for each of 2
+# x 2 positions in 16 channels, and `view(-1, 64)` puts these values into a row. A new
 # scanner delivers the same 497 test digits as 16 x 16 pixels. You run the unchanged net
-# on all 497. A forum answer says: "Convolutions take images of any size, so the net will
-# run as it is."
+# on all 497. A forum answer says: "Convolutions take images of any size, so the net
+# will run as it is."
 
 # %% trap="07.11" role="break"
 class Viewer(nn.Module):
@@ -2464,10 +2481,10 @@ claim("number of predictions for 497 images",
       len(predictions), expected=1988)
 
 # %% [markdown] trap="07.11" role="why"
-# With 4 x 4 positions, each image's map holds four times 64 values. `view(-1, 64)` keeps
-# its promise of 64 values per row and lets the first axis grow, so each image becomes
-# four rows. Only code that uses the labels, such as a loss or an `==`, raises an error,
-# far from the cause.
+# With 4 x 4 positions, each image's map holds four times 64 values. `view(-1, 64)`
+# makes rows of 64 values, however many rows that takes, so each image becomes four
+# rows. Only code that uses the labels, such as a loss or an `==`, raises an error, far
+# from the cause.
 
 # %% trap="07.11" role="why"
 draw_blocks({"view(-1, 64)": ["497, 16, 4, 4", "1988, 64", "1988, 10"],
@@ -2482,9 +2499,9 @@ draw_blocks({"view(-1, 64)": ["497, 16, 4, 4", "1988, 64", "1988, 10"],
                 "are 497 predictions.")
 
 # %% [markdown] trap="07.11" role="repair"
-# `flatten(1)` says what you mean: one row for each image in the batch, however large the
-# image is. Now the mistake stops the program at the head, with both widths in the error
-# message:
+# `flatten(1)` says what you mean: one row for each image in the batch, however large
+# the image is. Now the program stops at the head, with an error message that names both
+# widths:
 
 # %% trap="07.11" role="repair"
 viewer.flat = lambda h: h.flatten(1)
@@ -2522,8 +2539,9 @@ plot_columns(by_side, xlabel="pixels along a side", form=".2f",
                  "high at 8 pixels and lower at larger sides.")
 
 # %% [markdown] trap="07.11" role="more" topics="what zip pairs · a new scale"
-# `zip` pairs the first 497 of the 1,988 predictions with the labels. Pooling fixes the
-# shapes, but not the accuracy at a scale that was not in the training data:
+# Without an error, `zip` pairs the first 497 of the 1,988 predictions with the labels.
+# Pooling fixes the shapes, but not the accuracy at a scale that was not in the training
+# data:
 
 # %% trap="07.11" role="more"
 score = by_side[16]
@@ -2577,13 +2595,13 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 #
 # - [ ] 22, twice as much :: A stride of 2 doubles the step of the layers after it, but
 #   not the receptive field reached so far.
-# - [x] 12, one pixel more :: A window of two adds one step, and the step is still one pixel.
-# - [ ] 11, because pooling reads nothing new :: A pooling window of two reads a neighbour,
-#   which adds one more pixel.
+# - [x] 12, one pixel more :: A window of width two adds one step to the field, and the step is still one pixel.
+# - [ ] 11, because pooling reads nothing new :: A pooling window of width two also
+#   reads a neighbour, which adds one more pixel.
 
 # %% [markdown] role="quiz"
 # **2. One part of a net halves the rows and columns and doubles the channels. The bytes
-# of a map**
+# that a map takes**
 #
 # - [x] are halved :: A quarter of the positions times twice the channels makes half the
 #   bytes.
@@ -2598,8 +2616,8 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 #   does not, because the mode is a separate switch.
 # - [ ] an optimizer that holds the parameters decays them :: After a `zero_grad()`, their
 #   gradient is `None`, and SGD, Adam and AdamW skip such tensors.
-# - [x] the body's BatchNorm statistics still move :: They are buffers, and each pass in
-#   train mode updates them.
+# - [x] the body's BatchNorm statistics still move :: The statistics are buffers, and
+#   each pass in train mode updates them.
 
 # %% [markdown] role="quiz"
 # **4. A fine-tuned classifier is better on the new digits with one rate for body and head than with a small rate for the body. That**
@@ -2607,7 +2625,7 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # - [ ] is impossible, because a large rate destroys what was learned :: In trap 07.3, a
 #   large rate destroyed the old task but was best on the new task.
 # - [x] is possible, but says nothing about the old digits :: The new loss does not
-#   measure the old task; measure it separately.
+#   measure the old task, so measure the old task separately.
 # - [ ] shows that the body was badly trained before :: The body was nearly always right on its
 #   own task.
 
@@ -2616,8 +2634,8 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 #
 # - [x] Which tensors the optimizer holds :: The likely cause is the fault of
 #   trap 07.10: the optimizer holds no tensor of the forward pass. List what one step moves.
-# - [ ] The learning rate, which is too small :: This rate is not too small. In 16-bit
-#   weights, a small step may round to nothing.
+# - [ ] The learning rate, which is too small :: This rate is not too small for float32.
+#   With 16-bit weights, a small step may round to nothing.
 # - [ ] Saturated activations :: Saturation slows down learning, but a bias of the head,
 #   if there is one, would still move.
 
@@ -2644,7 +2662,7 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # **Before you run anything:** The settings change the rounding and the order of values
 # and operations, not the formula. "32 bits" means full precision here: TF32, torch's
 # default for convolutions, is off. How fast is a convolution in 16 bits with channels
-# last, as a multiple of its speed in 32 bits with channels first?
+# last, as a multiple of the speed in 32 bits with channels first?
 #
 # You can count the work without a GPU, on meta tensors: the FLOPs of ResNet-50 for one
 # image, and the FLOPs of one middle layer. A multiplication and an addition count as two
@@ -2763,13 +2781,13 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# The prediction for the training step is an upper limit, and the published runs stay far
-# below it. BatchNorm, ReLU and the additions have few FLOPs but move many bytes, so
+# The prediction for the training step is an upper limit, and the published runs stay
+# far below it. BatchNorm, ReLU and the additions do few FLOPs but move many bytes, so
 # memory limits them, as in stage 1's roofline. NVIDIA published 2,470 images per second
-# for an A100, with float16 where autocast allows it. This rate is a fifth of the A100's
+# for an A100, with float16 where autocast allows it, which is a fifth of the A100's
 # limit. For a V100, NVIDIA published 1,200 images per second, 3.3 times its rate in 32
-# bits. On a device that it does not name, PyTorch's tutorial shows 773 images per second
-# with channels first and 1,012 with channels last.
+# bits. On a device that it does not name, PyTorch's tutorial shows 773 images per
+# second with channels first and 1,012 with channels last.
 #
 # Both formats need the same FLOPs and bytes, but cuDNN may have to reorder channels-first
 # tensors for the tensor cores, which takes time. `cudnn.benchmark` chooses by measured
@@ -2787,11 +2805,11 @@ answers
 #
 # In 16 bits with channels last, this layer runs at half the card's rate; the layer's
 # input takes 6 MB and may stay in the card's cache from call to call. ResNet-50 runs at
-# less than a tenth of the card's rate, both with and without its backward pass. At this
-# layer's rate, ResNet-50's convolutions would take a sixth of the measured time. The
-# record cannot tell whether slower convolutions, the bytes moved between them, or
-# launches account for the rest of the time. Our step does not update the weights, whereas
-# NVIDIA's step does.
+# less than a tenth of the card's rate, both with and without its backward pass. At the
+# rate of the measured layer, ResNet-50's convolutions would take a sixth of the
+# measured time. The record cannot tell whether slower convolutions, the bytes moved
+# between them, or launches account for the rest of the time. Our step does not update
+# the weights, whereas NVIDIA's step does.
 #
 # **Keep:** To speed up convolutions, first use 16 bits, then channels last. Try
 # `cudnn.benchmark` third, and only if the shapes stay the same. **Source:** [NVIDIA, ResNet50
@@ -2815,12 +2833,12 @@ answers
 #   residual block adds to its input, so it can also leave the input unchanged.
 # - The maps of a convolutional net grow with the batch and the pixels, but the
 #   convolutions' weights do not.
-# - Two numbers, field and step, determine which pixels a unit reads. Nothing outside the
-#   field can change the unit.
+# - Two numbers, the field and the step, determine which pixels a unit reads. Nothing
+#   outside the field can change the unit's value.
 # - Measure forgetting on the old task. A small rate for the body keeps the old task, but
 #   does not always give the best accuracy on the new task.
-# - Preprocessing belongs with the weights. BatchNorm's stored statistics do not replace
-#   it.
+# - Store the preprocessing with the weights. BatchNorm's stored statistics do not
+#   replace it.
 # - The memory format is a matter of strides. `permute` moves axes, whereas `reshape`
 #   cuts the memory differently.
 # - A layer's rate follows from its depth in the model, and the head has the base rate.

@@ -1,15 +1,15 @@
 # %% [markdown] role="hook"
 # # 8. Transformers, attention and GPU kernels
 #
-# Your team has written its own transformer: a hundred lines, three kinds of masks, a
-# cache. The model trains, answers batches of questions of different lengths, and
+# Your team has written its own transformer, a hundred lines with three kinds of masks
+# and a cache. The model trains, answers batches of questions of different lengths, and
 # continues a prompt token by token. Every shape is right and nothing raises an error.
 #
-# Attention accepts almost any tensors whose shapes fit. A mask, the order of the axes and
-# a few flags decide which token may look at which, but nothing checks that they say what
-# you mean. This stage first builds attention, heads and positions. Then it takes up these
-# choices one by one, measures the effect of each, and goes down to the kernels that do
-# the work.
+# Attention accepts almost any tensors whose shapes fit. A mask, the order of the axes
+# and a few flags decide which token may look at which, but nothing checks that these
+# settings say what you mean. This stage first builds attention, heads and positions.
+# Then it takes up the settings one by one, measures the effect of each, and goes down
+# to the kernels that do the work.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -43,13 +43,14 @@ begin(SEED, THREADS, DEVICE)
 # ## Attention is an average that chooses its weights
 #
 # In "the cat ran, and then it hid", what is *it*? A token's meaning depends on other
-# tokens, near or far, and the text determines which ones. A convolution always looks at
-# the same neighbours. *Attention* lets each token choose where to look.
+# tokens, near or far, and which tokens these are depends on the text. A convolution
+# always looks at the same neighbours. *Attention* lets each token choose where to look.
 #
-# Each token has three vectors: a *query* (what the token looks for), a *key* (what other
-# tokens find it by) and a *value* (what it passes on). The example below has four tokens
-# with hand-made vectors. The first component of a key or a value stands for "noun", the
-# second for "verb". "it" looks for nouns, "cat" for verbs, and "the" for nothing.
+# Each token has three vectors: a *query* (what the token looks for), a *key* (what
+# other tokens find it by) and a *value* (what it passes on). The example below has four
+# tokens with hand-made vectors. The first component of a key or a value stands for
+# "noun", the second for "verb". "it" looks for nouns, "cat" looks for verbs, and "the"
+# looks for nothing.
 
 # %% role="concept"
 words = ["the", "cat", "ran", "it"]
@@ -72,9 +73,9 @@ draw_grids(
               "3. result": "columns: noun, verb"},
     title="Attention in three pictures: compare, weigh, average",
     alt="Three grids with a row for each of four tokens. Scores and "
-        "weights have a column for each token. In the row of it, the "
-        "column of cat is dark; in the row of the, all weights are equal. "
-        "The result has two columns.")
+        "weights have a column for each token. In the row of 'it', the "
+        "column of 'cat' is dark; in the row of 'the', all weights are "
+        "equal. The result has two columns.")
 
 # %% role="concept"
 claim("weight that 'it' gives to 'cat'", weights[3, 1], above=0.9)
@@ -82,8 +83,9 @@ claim("weight of each token for 'the', which looks for nothing",
       weights[0].max(), expected=0.25, within=1e-6)
 
 # %% [markdown] role="concept"
-# The three numbered lines of code above are the whole formula. `D` is the dimension of a
-# query or key vector, here 2, and a sequence of `T` tokens has `T` times `T` scores:
+# The three numbered lines of code above compute the whole formula. `D` is the dimension
+# of a query or key vector, here 2, and a sequence of `T` tokens has `T` times `T`
+# scores:
 #
 # $$\mathrm{attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{D}}\right) V$$
 #
@@ -108,12 +110,12 @@ claim("largest difference between attention by its formula and by torch",
 # %% [markdown] role="concept"
 # ## Why the scores are divided by the root of D
 #
-# A score is a sum of `D` products. If the components of queries and keys are random with
-# mean 0 and variance 1, the score has variance `D`. So wider heads produce larger scores,
-# and the softmax comes closer to choosing a single key. Dividing the scores by the square
-# root of `D` brings their variance back to 1. This argument holds as long as queries and
-# keys are independent. If training makes queries and keys similar, even the divided
-# scores grow with `D`.
+# A score is a sum of `D` products. If the components of queries and keys are random
+# with mean 0 and variance 1, the score has variance `D`. So wider heads produce larger
+# scores, and the softmax puts more and more of the weight on a single key. Dividing the
+# scores by the square root of `D` brings their variance back to 1. This argument holds
+# as long as queries and keys are independent. If training makes queries and keys
+# similar, even the divided scores grow with `D`.
 
 # %% role="concept"
 def mean_entropy(scores):
@@ -142,8 +144,8 @@ claim("divided scores: mean entropy with D = 256 minus mean entropy with D "
 # %% [markdown] role="concept"
 # The entropy is high if many keys share the weight, and zero if one key has all the
 # weight. A softmax that has chosen one key passes almost no gradient, because the slope
-# of a weight p is p (1 - p). Drag `d` along the curve below, and guess at each setting
-# how many keys still matter.
+# of a weight p is p (1 - p). Drag `d` along the curve below, and at each setting, guess
+# how many keys still have a noticeable weight.
 
 # %% role="explore" explorer="softmax_scale"
 from dlsys_helpers.explorers.softmax_scale import softmax_scale
@@ -155,10 +157,10 @@ softmax_scale
 #
 # One set of weights gives each token one average. But a token may need two things at
 # once, such as the token before it and the first token of the row. If each of these two
-# tokens gets half of the weight, the result is the mean of two values, which no longer
-# shows what came from which token. *Heads* are several attention operations that run side
-# by side. Each head has its own queries, keys and values, and the results of the heads
-# are kept apart:
+# tokens gets half of the weight, the result is the mean of two values, from which the
+# two can no longer be told apart. *Heads* are attention operations that run side by
+# side. Each head has its own queries, keys and values, and the results of the heads are
+# kept apart:
 
 # %% role="concept"
 look_back = torch.eye(5).roll(1, 0)              # row t looks at t - 1
@@ -203,8 +205,8 @@ claim("two heads: change of the last token's result when tokens 1 and 2 "
 # answers which question?
 #
 # Then choose run B, which starts from other random weights. Run B also learns to answer
-# the questions, but its heads share the work. Training does not promise one job for each
-# head, and most starts do not end like run A.
+# the questions, but its heads share the work. There is no guarantee that training gives
+# each head one job, and most runs do not end like run A.
 
 # %% role="explore" explorer="attention_heads"
 from dlsys_helpers.explorers.attention_heads import attention_heads
@@ -235,15 +237,16 @@ claim("largest change of a value that is split into heads and merged again",
       (merge(in_heads) - x).abs().max(), expected=0)
 
 # %% [markdown] role="concept"
-# SDPA cannot check the order of the axes. If you leave out the transpose, it reads `(B,
-# T, H, D)` as `T` heads of `H` tokens. Each token then attends only to its own heads, no
-# token looks at any other token, and the result still has the right shape.
+# SDPA cannot check the order of the axes. If you leave out the transpose, SDPA reads
+# `(B, T, H, D)` as `T` heads of `H` tokens. Then each token attends only to its own
+# heads and to no other token, but the result still has the right shape.
 #
 # **Heads divide the width of a token; they do not add to it.** Eight heads have as many
-# parameters as one head and need as many multiplications, because each head is an eighth
-# as wide. Only the number of attention weights grows, because every head has its own
-# table of `T` times `T` weights. The number of attention weights also grows with the
-# square of the text length, so twice as many tokens need four times as many scores.
+# parameters as one head and need as many multiplications, because each head is an
+# eighth as wide. Only the number of attention weights grows, because every head has its
+# own table of `T` times `T` weights. The number of attention weights also grows with
+# the square of the text length, so twice as many tokens need four times as many
+# weights.
 
 # %% role="concept"
 layers = {heads: nn.MultiheadAttention(64, heads) for heads in (1, 8)}
@@ -286,7 +289,7 @@ claim("largest change of a result when keys and values are reordered in "
 #
 # | positions | added or turned | beyond the trained length |
 # |---|---|---|
-# | learned, `nn.Embedding` | a learned vector is added to the token | no such row, so an error |
+# | learned, `nn.Embedding` | a learned vector is added to the token | the table has no such row, so an error |
 # | sinusoidal | a fixed vector is added to the token | defined for each position |
 # | RoPE (trap 08.10) | queries and keys are turned | defined for each position |
 #
@@ -331,20 +334,21 @@ claim("largest difference between sinusoids turned by 5 positions and "
       "sinusoids 5 positions later", gap, below=1e-3)
 
 # %% [markdown] role="concept"
-# A model cannot always use a *defined* position. Whether it can use positions beyond the
-# trained length has to be measured, as the section *Further* does for sinusoids and RoPE.
+# A position may be *defined*, but the model may still be unable to use it. Whether a
+# model can use positions beyond the trained length has to be measured, as the section
+# *Further* does for sinusoids and RoPE.
 #
 # ## A transformer is a stack of blocks
 
 # %% [markdown] role="concept"
-# Each *block* adds two things to the stream of token vectors: what attention fetches from
-# other tokens, and what two linear layers compute from each token by itself. These two
-# layers are the *feed-forward network* (FFN), which widens each token's vector from $d$
-# to $4d$ values, applies GELU, and returns to $d$. Attention moves information between
-# tokens, and the FFN works on each token separately. The FFN holds $8d^2$ of the block's
-# roughly $12d^2$ weights. The norm layers are inside the branches (stage 5). A block
-# passes its keyword arguments, `**mask`, on to attention. These arguments determine which
-# token may look at which.
+# Each *block* adds two things to the stream of token vectors: what attention fetches
+# from other tokens, and what two linear layers compute from each token by itself. These
+# two layers are the *feed-forward network* (FFN), which widens each token's vector from
+# $d$ to $4d$ values, applies GELU, and returns to $d$. Attention moves information
+# between tokens, and the FFN works on each token separately. The FFN holds $8d^2$ of
+# the block's roughly $12d^2$ weights. The norm layers are inside the branches (stage
+# 5). A block passes on its keyword arguments, `**mask`, to attention, where they
+# determine which token may look at which.
 
 # %% role="concept"
 class Block(nn.Module):
@@ -422,7 +426,7 @@ claim("number of parameters saved by weight tying, which is vocabulary "
 # `nn.init.normal_(model.token.weight, std=0.02)`.
 #
 # In training, each position sees the *true* tokens before it (*teacher forcing*). When
-# the model generates text, its input consists of tokens that it has sampled itself, so a
+# the model generates text, its input contains tokens that it has sampled itself, so a
 # bad token becomes part of the input. In training, the input never contained such
 # mistakes. This mismatch is called *exposure bias*.
 
@@ -445,12 +449,13 @@ def train(model, draw, steps, lr=1e-2):
 # %% [markdown] trap="08.1" role="situation" core=true fault="the causal mask is missing" symptom="language model: training loss far too low, near zero, generates garbage, causal mask missing"
 # ## Dice, and a model that predicts them
 #
-# You test your model on text whose best possible loss you know: each token is the roll of
-# a fair 16-sided die. Spreading the probability evenly costs $\ln 16 \approx 2.77$ nats
-# per token. You train on rows of 8 tokens, and after 200 steps, the loss is about `0.36`.
+# You test your model on text for which you know the best possible loss: each token is
+# the roll of a fair 16-sided die. A uniform prediction has a loss of $\ln 16 \approx
+# 2.77$ nats per token. You train on rows of 8 tokens, and after 200 steps, the loss is
+# about `0.36`.
 #
 # Then you use the model. You give it the first tokens of a new row and score its
-# prediction for the token that follows. You repeat this with 1 to 8 tokens given, and
+# prediction for the token that follows. You repeat this for 1 to 8 given tokens, and
 # take the mean of the eight losses.
 
 # %% trap="08.1" role="break"
@@ -508,8 +513,8 @@ plot_columns(
 
 # %% [markdown] trap="08.1" role="why"
 # In training, the model can see the answer. Position `t` has to predict the token at
-# position `t + 1`. That token is in the same row, and attention may look everywhere. Only
-# the last position has nothing to copy, so the model has a loss only there.
+# position `t + 1`. That token is in the same row, and attention may look everywhere.
+# Only the last position has nothing to copy, so only that position has a loss.
 #
 # At inference, the row ends at position `t`. The predicting position is then always the
 # last position, and the token that the model has learned to copy is missing. The model
@@ -535,8 +540,8 @@ draw_grids(
         "and of five rows.")
 
 # %% [markdown] trap="08.1" role="repair"
-# The *causal* mask lets a position look at itself and at earlier positions. One argument
-# of `scaled_dot_product_attention` (SDPA) turns it on: `is_causal=True`.
+# The *causal* mask lets a position look only at itself and at earlier positions. One
+# argument of `scaled_dot_product_attention` (SDPA) turns it on: `is_causal=True`.
 
 # %% trap="08.1" role="repair"
 causal_lm = LM(VOCAB, T)
@@ -551,8 +556,8 @@ claim("with the causal mask: loss for the token after a prefix, in nats",
       expected=math.log(16), within=0.1)
 
 # %% [markdown] trap="08.1" role="repair"
-# To find a leak, you do not need dice. Change the last token of a row, and check that the
-# logits at all earlier positions do not move.
+# To find a leak, you do not need dice. Change the last token of a row, and check that
+# the logits at all earlier positions stay the same.
 
 # %% trap="08.1" role="repair"
 @torch.no_grad()
@@ -580,18 +585,18 @@ claim("fresh model with the causal mask: largest change of an earlier "
 
 # %% [markdown] trap="08.1" role="more" topics="the loss in training · masks by hand, and True means opposite things · rows without a key · packed documents, varlen_attn, FlashAttention-4 · whole rows as input, logits shifted"
 # **The loss in training.** The entire training loss comes from the last of eight
-# positions. In the probe, change real tokens rather than pads. An untrained model already
-# shows the leak, unless its branches start at zero. In that case, the leak appears only
-# after a few training steps.
+# positions. In the probe, change real tokens rather than pads. An untrained model
+# already shows the leak, unless its branches start at zero. In that case, the leak
+# becomes visible only after a few training steps.
 
 # %% trap="08.1" role="more"
-claim("without a mask: loss with whole rows in view, in nats, where ln 16 "
-      "is 2.77", by_position.mean(),
+claim("without a mask, input as in training: mean loss in nats, where ln "
+      "16 is 2.77", by_position.mean(),
       below=0.6)
-claim("without a mask: largest loss with whole rows in view, at positions "
-      "1 to 7 of 8",
+claim("without a mask, input as in training: largest loss at positions 1 "
+      "to 7 of 8",
       by_position[:-1].max(), below=0.1)
-claim("with the causal mask: loss with whole rows in view, in nats",
+claim("with the causal mask, input as in training: mean loss in nats",
       by_position_c.mean(),
       expected=math.log(16), within=0.1)
 claim("fresh model without a mask: largest change of an earlier logit",
@@ -626,12 +631,12 @@ claim("largest difference between the results of four ways to write one "
 
 # %% [markdown] trap="08.1" role="more"
 # **Rows without a key.** If you pass SDPA a causal mask written for MHA, each position
-# looks only at *later* positions, so the last position has nothing to look at. For such a
-# row, SDPA returns zeros on a CPU. MHA returns NaN if it also returns its weights, as it
-# does by default. With `need_weights=False`, MHA calls SDPA, except with
+# looks only at *later* positions, so the last position has nothing to look at. For such
+# a row, SDPA returns zeros on a CPU. MHA returns NaN if it also returns its weights, as
+# it does by default. With `need_weights=False`, MHA calls SDPA, except with
 # `batch_first=True` in eval mode and without gradients, where MHA's fast path also
-# returns NaN. And if you build a float mask by multiplying by minus infinity, the mask is
-# NaN where it should be 0, because zero times infinity is NaN.
+# returns NaN. And if you build a float mask by multiplying by minus infinity, the mask
+# is NaN where it should be 0, because zero times infinity is NaN.
 
 # %% trap="08.1" role="more"
 with torch.no_grad():
@@ -653,10 +658,10 @@ claim("fraction of the allowed pairs for which a mask built by "
 # on pads, but no document may look at another document. With a mask, the scores between
 # documents are computed and then thrown away.
 # [`varlen_attn`](https://docs.pytorch.org/docs/stable/nn.attention.varlen.html) of
-# `torch.nn.attention.varlen` takes the documents end to end, `(tokens, H, D)`, together
-# with their boundaries `[0, 3, 8]`, and never computes scores between documents;
-# `window_size=(-1, 0)` makes it causal. The kernel exists only for CUDA, but on any
-# machine you can compute what it has to return:
+# `torch.nn.attention.varlen` takes the documents end to end, as `(tokens, H, D)`,
+# together with their boundaries, such as `[0, 3, 8]`, and never computes scores between
+# documents; `window_size=(-1, 0)` makes it causal. The kernel exists only for CUDA, but
+# on any machine you can compute what it has to return:
 
 # %% trap="08.1" role="more"
 borders = [0, 3, 8]
@@ -682,10 +687,10 @@ claim("pairs within the documents as a fraction of all pairs in the causal "
 # al.](https://arxiv.org/abs/2603.05451), abstract). Whichever kernel runs, compare packed
 # documents with the same documents one at a time.
 #
-# **Whole rows as input.** In the trap, the last token was cut off before the row went into
-# the model. Many libraries pass in the whole row and shift the logits afterwards. If
-# whole rows go in without a mask, every position that has to predict a token can look at
-# the answer:
+# **Whole rows as input.** In the trap, the last token was cut off before the row went
+# into the model. Many libraries pass in the whole row and shift the logits afterwards.
+# If whole rows go in without a mask, every position that predicts a token can see the
+# answer:
 
 # %% trap="08.1" role="more"
 def shifted_loss(model):
@@ -746,27 +751,28 @@ def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
 
 # %% [markdown] trap="08.1" role="hint"
 # 1. You need two passes per position: the rows as they are, and a copy in which that position is replaced. No output before the position may change.
-# 2. `[:, :t]` are the outputs of all rows before position `t`. The output at `t` itself may change, because it may look at its own token.
+# 2. `[:, :t]` selects the outputs of all rows before position `t`. The output at `t` itself may change, because position `t` may look at its own token.
 # 3. Save each module's `training` flag before you call `model.eval()`, and restore it
 #    afterwards.
 
 # %% [markdown] trap="08.1" role="keep"
-# **Keep:** A model that predicts the next token must not have it as input. If the loss on
-# new tokens is lower than possible, something leaks. Change a token and check whether
-# earlier logits move. **In your own code:** Before you train, run your `leak` on a fresh
-# model with two batches of tokens. **Source:** [torch's documentation of
+# **Keep:** A model that predicts the next token must not get that token as input. If
+# the loss on new text is lower than possible, something leaks. Change a token and check
+# whether earlier logits move. **In your own code:** Before you train, run your `leak`
+# on a fresh model with two batches of tokens. **Source:** [torch's documentation of
 # scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
 # and [of
 # nn.MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html):
 # True means opposite things in the two APIs. **Seen in the wild:**
 # [huggingface/transformers
-# 48745](https://github.com/huggingface/transformers/issues/48745): four models lost their
-# causal mask in a release; the reporter saw the loss on random tokens fall to almost
-# zero. [alex-matton/causal-transformer-decoder
-# 1](https://github.com/alex-matton/causal-transformer-decoder/issues/1): a user trained a
-# decoder without any mask, although running the decoder without a mask is valid only for
-# inference. [unslothai/unsloth 1207](https://github.com/unslothai/unsloth/issues/1207):
-# packed samples could look at each other, because no mask separated them.
+# 48745](https://github.com/huggingface/transformers/issues/48745): four models lost
+# their causal mask in a release; the reporter saw the loss on random tokens fall to
+# almost zero. [alex-matton/causal-transformer-decoder
+# 1](https://github.com/alex-matton/causal-transformer-decoder/issues/1): a user trained
+# a decoder without any mask, although running the decoder without a mask is valid only
+# for inference. [unslothai/unsloth
+# 1207](https://github.com/unslothai/unsloth/issues/1207): packed samples could look at
+# each other, because no mask separated them.
 
 # %% [markdown] role="concept"
 # ## A mask is minus infinity
@@ -795,9 +801,9 @@ print("sums of the rows:", [round(s, 2) for s in again.sum(-1).tolist()])
 
 # %% [markdown] role="concept"
 # That works. But look at what a softmax does: it divides `exp(score)` by the sum of all
-# `exp(score)`. Leaving a position out is the same as giving it an `exp(score)` of 0, and
-# the score with an exponential of 0 is minus infinity. One line zeroes the forbidden
-# weights and renormalizes each row:
+# `exp(score)`. Leaving a position out is the same as giving it an `exp(score)` of 0,
+# which means a score of minus infinity. So one line can set the forbidden weights to
+# zero and renormalize each row:
 
 # %% role="concept"
 hidden = raw.masked_fill(~allowed, -math.inf).softmax(-1)
@@ -824,16 +830,17 @@ draw_grids(
         "triangle, but darker, and look alike.")
 
 # %% [markdown] role="concept"
-# Minus infinity also avoids a division by a sum of allowed weights that has underflowed
-# to 0. In a row without any allowed key, however, this softmax returns NaN, as trap 08.2
-# shows.
+# With minus infinity, you also never divide by a sum of allowed weights that has
+# underflowed to 0. In a row without any allowed key, however, this softmax returns NaN,
+# as trap 08.2 shows.
 #
-# Every mask is built in this way, from a rule about a pair of positions. For a causal
-# mask, the key must not come after the query. For a *sliding window*, the key must also
-# be at most a fixed number of positions back, which makes long texts cheaper. If a
-# function has a flag for the rule, use the flag. With `is_causal=True`, a kernel knows
-# the triangle and can skip the hidden scores, nearly half of the work. A triangle that
-# you pass as a tensor is treated like any other mask.
+# Every mask is built in this way, from a rule about a pair of positions. In a causal
+# mask, the key must not come after the query. In a *sliding window*, the key must also
+# be at most a fixed number of positions before the query, which makes long texts
+# cheaper. If a function has a flag for the rule, use the flag. With `is_causal=True`, a
+# kernel knows the triangle and can skip the hidden scores, nearly half of the work. A
+# triangle that you pass as a tensor is treated like any other mask, and no work is
+# skipped.
 
 # %% role="concept"
 query, key = torch.arange(6)[:, None], torch.arange(6)
@@ -872,8 +879,8 @@ claim("largest difference between the kernel that SDPA chooses and the "
 # ## Three tokens of nothing
 #
 # You put two questions into one batch, one with eight tokens and one with five tokens,
-# and extend the shorter row with three *pads*. The tokenizer returns a mask, 1 for a
-# token and 0 for a pad, and you forget to pass the mask to an untrained
+# and extend the shorter row with three *pads*. The tokenizer returns a mask with 1 for
+# a token and 0 for a pad, but you forget to pass the mask to an untrained
 # `nn.MultiheadAttention` (MHA).
 #
 # Then you change the pads and nothing else, first in the shorter row and then in 64 more rows
@@ -928,11 +935,11 @@ plot_columns(
         "pads. The pads are marked.")
 
 # %% [markdown] trap="08.2" role="why"
-# A softmax gives every key some weight, and a pad has a score like any other key. So the
-# result is nearly a mean of eight values, three of which you replaced. Suppose that each
-# value has a variance of 1. The sum of all eight then has variance 8. The change is three
-# new values minus three old values, so its variance is 6. The result therefore moves by
-# $\sqrt{6 / 8}$ of its size, nearly nine tenths.
+# A softmax gives every key some weight, and a pad has a score like any other key. So an
+# output is nearly a mean of eight values, three of which you replaced. Suppose that
+# each value has a variance of 1. The sum of all eight values then has variance 8. The
+# change of the sum is three new values minus three old values, so its variance is 6.
+# The output therefore changes by $\sqrt{6 / 8}$ of its size, nearly nine tenths.
 #
 # MHA and SDPA both take a mask over the *keys*, but `True` means opposite things in the
 # two functions. In MHA's `key_padding_mask`, `True` marks a key to ignore, where the
@@ -998,10 +1005,10 @@ plot_bars(
      "queries masked": 100 * shares["queries"]},
     xlabel="% of the tokens' attention on pads",
     title="Only with the keys masked do pads get no attention",
-    alt="Five bars. Only with the keys masked is the share zero. With the "
-        "inverted mask it is 100 %, with floats it is half the share "
-        "without a mask, and with masked queries it is as large as without "
-        "a mask.")
+    alt="Five bars. Only with the keys masked is the percentage zero. With "
+        "the inverted mask, it is 100 %, with floats, it is half as large "
+        "as without a mask, and with masked queries, it is as large as "
+        "without a mask.")
 
 # %% trap="08.2" role="repair"
 claim("inverted mask: fraction of the tokens' attention that goes to pads",
@@ -1024,10 +1031,10 @@ claim("with the right mask: largest change of the tokens' outputs when the "
       (masked - again)[1, :5].abs().max(), below=1e-6)
 
 # %% [markdown] trap="08.2" role="more"
-# **Wrong masks.** With the inverted mask, the row without pads has nothing to attend to,
-# so its result is zero. A float mask is *added* to the scores, so a mask of 1 and 0
-# favours the tokens only a little. A mask over the queries silences the pads' own rows,
-# but the tokens still look at pads.
+# **Wrong masks.** With the inverted mask, the row without pads has nothing to attend
+# to, so its result is zero. A float mask is *added* to the scores, so a mask of 1 and 0
+# favours the tokens only a little. A mask over the queries silences the pads' own
+# outputs, but the tokens still look at pads.
 
 # %% trap="08.2" role="more"
 claim("inverted mask: largest weight in the row without pads",
@@ -1037,11 +1044,11 @@ claim("mask of floats or mask over queries: smaller fraction of the "
       min(shares["floats"], shares["queries"]), above=0.1)
 
 # %% [markdown] trap="08.2" role="more"
-# SDPA at least refuses the tokenizer's mask of **integers**. **A row of only pads**
-# becomes NaN if MHA returns its weights, also in training. (Trap 08.1 covers MHA without
-# returned weights.) One NaN in a batch reaches the loss. Even if the loss leaves out
-# pads, the NaN still reaches the gradients. To avoid the NaN, let each pad look at
-# itself, so that every row has at least one key.
+# SDPA at least rejects the tokenizer's mask of **integers**. **A row of only pads**
+# becomes NaN if MHA returns its weights, also in training. (Trap 08.1 covers MHA
+# without returned weights.) One NaN in a batch reaches the loss. Even if the loss
+# leaves out pads, the NaN still reaches the gradients. To avoid the NaN, let each pad
+# look at itself, so that every row has at least one key.
 
 # %% trap="08.2" role="more"
 try:
@@ -1053,7 +1060,7 @@ mha.train()
 nothing = mha(x, x, x, key_padding_mask=torch.ones(2, 8) == 1)[0]
 
 # %% trap="08.2" role="more"
-claim("SDPA refuses a mask of integers", refused, expected=True)
+claim("SDPA rejects a mask of integers", refused, expected=True)
 claim("fraction of MHA's outputs that are NaN in training on rows of only "
       "pads",
       nothing.isnan().float().mean(), expected=1)
@@ -1094,7 +1101,7 @@ def decoder_mask(real: torch.Tensor) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="08.2" role="hint"
-# 1. Ask three questions about each pair: is the column at or before the row, is the column a token, and is the row a token?
+# 1. Ask three questions about each pair: Is the column at or before the row? Is the column a token? Is the row a token?
 # 2. `tokens[:, :, None]` says whether the row is a token, and `tokens[:, None, :]` whether the column is a token; `&` combines the two.
 # 3. Every position may look at itself, token or pad: `| torch.eye(T, dtype=torch.bool)`. Add the axis for the heads at the end.
 
@@ -1112,11 +1119,11 @@ def decoder_mask(real: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="08.3" role="situation" fault="a masked model is asked for the next token" symptom="BERT or another masked language model generates badly, perplexity of a masked model, next token from an MLM"
 # ## Filling gaps, and writing on
 #
-# Two models with the same layers learn the same language, in which a token follows a rule
-# in four out of five cases and is random otherwise. You train the first model like GPT:
-# with a causal mask, each position predicts the next token. You train the second model
-# like BERT: its input is the whole row, in which some tokens are replaced by a `[MASK]`,
-# and it predicts the replaced tokens.
+# Two models with the same layers learn the same language, in which a token follows a
+# rule in four out of five cases and is random otherwise. You train the first model like
+# GPT: with a causal mask, each position predicts the next token. You train the second
+# model like BERT: it gets the whole row, in which some tokens are replaced by a
+# `[MASK]`, and predicts the replaced tokens.
 #
 # In the middle of a row, the second model's loss for a masked token is about half of the
 # first model's loss for the next token. Now the second model has to continue a text. You
@@ -1206,16 +1213,16 @@ claim("loss of the masked model after the text minus loss of the causal "
       written - causal, above=0.01)
 
 # %% [markdown] trap="08.3" role="why"
-# A gap has a neighbour on each side, and the right neighbour is informative, because the
-# model can reason backwards from it. At the end of a text, there is no right neighbour.
-# There, no model can have a loss below the entropy of the next token, which the rule of
-# this language determines. And the masked model was trained on whole rows of eight
-# tokens, never on a shorter row.
+# A gap has a neighbour on each side, and the right neighbour is informative, because
+# the model can reason backwards from it. At the end of a text, there is no right
+# neighbour, so no model can have a loss below the entropy of the next token, which is
+# fixed by the rule of this language. And the masked model was trained on whole rows of
+# eight tokens, never on a shorter row.
 
 # %% [markdown] trap="08.3" role="repair"
-# The two models answer different questions. To compare them, ask both the same question:
-# what is the next token, given the tokens before it? The causal model was trained on that
-# question and reaches the lowest possible loss.
+# The two models answer different questions. To compare them, ask both the same
+# question: what is the next token, given the tokens before it? The causal model was
+# trained on that question and nearly reaches the lowest possible loss.
 
 # %% trap="08.3" role="repair"
 print(f"entropy {entropy:.2f} nats, causal model {causal:.2f}")
@@ -1226,7 +1233,7 @@ claim("loss of the causal model minus the entropy of the next token, in "
       causal - entropy, above=-0.05, below=0.1)
 
 # %% [markdown] trap="08.3" role="more" topics="the loss in a gap · logits read one position off"
-# **In a gap**, a model with both sides in view can have a loss below the entropy of the
+# **In a gap**, a model that sees both sides can have a loss below the entropy of the
 # next token.
 
 # %% trap="08.3" role="more"
@@ -1297,16 +1304,16 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 
 # %% [markdown] trap="08.3" role="keep"
 # **Keep:** Compare losses only between models that answer the same question. A masked
-# model fills gaps with both sides in view; to predict the next token, use a model that
-# was trained for it. **In your own code:** Before you compare two losses, write down what
-# each model had as input. **Source:** [Devlin et al. 2018,
+# model fills gaps and sees both sides of each; to predict the next token, use a model
+# that was trained for it. **In your own code:** Before you compare two losses, write
+# down what each model had as input. **Source:** [Devlin et al. 2018,
 # "BERT"](https://arxiv.org/abs/1810.04805), section 3.1. **Seen in the wild:**
 # [huggingface/transformers
-# 13818](https://github.com/huggingface/transformers/issues/13818): a user asked BERT and
-# RoBERTa for next tokens, got a very large perplexity and saw simple sentences ranked
-# wrong. [huggingface/transformers
-# 3927](https://github.com/huggingface/transformers/issues/3927): a user compared a masked
-# perplexity with the perplexity of GPT-2.
+# 13818](https://github.com/huggingface/transformers/issues/13818): a user asked BERT
+# and RoBERTa for next tokens, got a very large perplexity and saw simple sentences
+# ranked wrong. [huggingface/transformers
+# 3927](https://github.com/huggingface/transformers/issues/3927): a user compared a
+# masked perplexity with the perplexity of GPT-2.
 
 # %% [markdown] role="concept"
 # ## BERT, GPT and T5 in one table
@@ -1320,15 +1327,16 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 # | decoder (GPT) | causal | the next token | writing |
 # | encoder and decoder (T5) | text: pads; answer: causal | the next token of the answer | translating, summarizing |
 #
-# **BERT** looks at both sides of every token. To classify a text, you put a special
+# In **BERT**, each token looks at both sides. To classify a text, you put a special
 # token, `[CLS]`, in front of the text, pass that token's final vector to a linear head,
-# and fine-tune the head and the layers on labelled texts. **GPT** looks only at earlier
-# tokens, so it can continue any text, and every task can be written as a text to
-# continue. **T5** reads the text with an encoder and writes the answer with a decoder. T5
-# is trained by *span corruption*: a few neighbouring tokens of a text are replaced by one
-# marker, and T5 has to write the missing tokens. For the text "the cat sat on the warm
-# mat", T5 reads "the cat `<1>` the `<2>` mat" and writes "`<1>` sat on `<2>` warm". The
-# answer is short, so a training step costs less than if T5 wrote the whole text again.
+# and fine-tune the head and the layers on labelled texts. In **GPT**, each token looks
+# only at itself and earlier tokens, so GPT can continue any text, and every task can be
+# written as a text to continue. **T5** reads the text with an encoder and writes the
+# answer with a decoder. T5 is trained by *span corruption*: a few neighbouring tokens
+# of a text are replaced by one marker, and T5 has to write the missing tokens. For the
+# text "the cat sat on the warm mat", T5 reads "the cat `<1>` the `<2>` mat" and writes
+# "`<1>` sat on `<2>` warm". The answer is short, so a training step costs less than if
+# T5 wrote the whole text again.
 #
 # The two halves of T5 meet in *cross-attention*: the queries come from the answer, and
 # the keys and values from the text. The rest of a block is similar in all three models.
@@ -1358,7 +1366,7 @@ claim("cross-attention: number of keys that each answer token looks at",
 #
 # `written_out` writes the scores to memory, reads them for the softmax, writes the
 # weights, and reads them for the last product. `tiled` keeps a block of 128 queries on
-# the chip while keys and values pass by in tiles. Scores and weights never leave the chip
+# the chip and fetches keys and values in tiles. Scores and weights never leave the chip
 # (*flash attention*). A pull request says: "No score travels. At 4,096 tokens of 64
 # values, traffic falls by a factor of dozens."
 
@@ -1436,8 +1444,8 @@ for n, (out, tiles) in moved.items():
 measured("08.4", moved[4096][0] / moved[4096][1], right=(3, 5))
 
 # %% [markdown] trap="08.4" role="look"
-# `tiled` saves a factor of nearly four, not dozens. Twice as many tokens still quadruple
-# its traffic:
+# `tiled` saves a factor of nearly four, not dozens. Twice as many tokens still
+# quadruple its traffic:
 
 # %% trap="08.4" role="look"
 claim("tiled attention: bytes moved for 8,192 tokens divided by bytes "
@@ -1452,9 +1460,9 @@ plot_bars(
      for n in (4096, 8192)},
     xlabel="MB moved",
     title="In tiles, traffic is a quarter but also grows fourfold",
-    alt="Four bars. Written out, 8,192 tokens move four times the bytes of "
-        "4,096 tokens. In tiles, both bars are a quarter as long, and "
-        "again 8,192 tokens move four times the bytes.")
+    alt="Four bars. Written out, attention over 8,192 tokens moves four "
+        "times the bytes of attention over 4,096 tokens. In tiles, both "
+        "bars are a quarter as long, and their ratio is the same.")
 
 # %% [markdown] trap="08.4" role="why"
 # Without a mask, each query block reads all keys and values. With twice the tokens, twice
@@ -1479,9 +1487,10 @@ draw_ranks(
 
 # %% [markdown] trap="08.4" role="repair"
 # A softmax divides by a sum over *all* keys. Why are single tiles enough? Keep the
-# largest score so far, `top`, and the running sum of $e^{s - \mathrm{top}}$. When a tile
-# raises `top`, all old terms are off by the same factor, so multiplying the sum and the
-# output by $e^{\mathrm{old} - \mathrm{new}}$ corrects both (the *online softmax*).
+# largest score so far, `top`, and the running sum of $e^{s - \mathrm{top}}$. When a
+# tile raises `top`, all old terms are too large by the same factor, so multiplying the
+# sum and the output by $e^{\mathrm{old} - \mathrm{new}}$ corrects both (the *online
+# softmax*).
 
 # %% trap="08.4" role="repair"
 draw_blocks(
@@ -1534,7 +1543,7 @@ claim("torch's attention: bytes in use with 2,048 tokens divided by bytes "
 
 # %% [markdown] trap="08.4" role="repair"
 # Drag in the next tile, and older terms shrink by `fix`. Then switch off a correction.
-# Rows with the largest score in the first tile hide the mistake.
+# Rows whose largest score is in the first tile hide the mistake.
 
 # %% role="explore" explorer="online_softmax"
 from dlsys_helpers.explorers.online_softmax import online_softmax
@@ -1542,7 +1551,7 @@ from dlsys_helpers.explorers.online_softmax import online_softmax
 online_softmax
 
 # %% [markdown] trap="08.4" role="more" topics="only the running sum · products and rounding · what a real kernel adds"
-# **Only the running sum** is computed here, for one row of scores:
+# The next cell computes **only the running sum**, for one row of scores:
 
 # %% trap="08.4" role="more"
 def online(scores, tile):
@@ -1611,13 +1620,13 @@ claim("4,096 tokens in 16 bits: bytes moved by the formula divided by "
 # tiles and rows without any key. The GPU section at the end measures the time.
 
 # %% [markdown] trap="08.4" role="folklore"
-# **Told:** Flash attention makes the traffic linear in the number of tokens. **Counted**
-# for blocks of 128 queries and heads of 64 values, without the L2 cache: the memory *in
-# use* is linear, but the bytes *moved* are not. The paper by Dao et al. proves this:
-# flash attention moves on the order of $N^2 d^2 / M$ values if the chip has room for $M$
-# values, and the formula moves on the order of $N d + N^2$. At 1,024 tokens, including
-# the backward pass, the authors measured `4.4` GB of traffic on an A100, compared with
-# `40.3` GB for the formula, nine times as much.
+# **Told:** Flash attention makes the traffic linear in the number of tokens.
+# **Counted** for blocks of 128 queries and heads of 64 values, without the L2 cache:
+# the memory *in use* is linear, but the bytes *moved* are not. The paper by Dao et al.
+# proves this: flash attention moves on the order of $N^2 d^2 / M$ values if the chip
+# has room for $M$ values, whereas the formula moves on the order of $N d + N^2$ values.
+# At 1,024 tokens, including the backward pass, the authors measured `4.4` GB of traffic
+# on an A100, compared with `40.3` GB for the formula, nine times as much.
 
 # %% trap="08.4" role="exercise" points=5 difficulty=4 minutes=30
 def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
@@ -1661,36 +1670,37 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="08.4" role="hint"
-# 1. Go through the keys tile by tile, and keep three things per query: the largest score so far, the sum of the weights and the weighted sum of the values. When a tile has a larger score, multiply both sums by exp(old largest - new largest). Let the loop end at `length`, and slice k and v yourself. Then the last tile can be short, and no empty slot is read. (A weight of zero times NaN is NaN.)
+# 1. Go through the keys tile by tile, and keep three things per query: the largest score so far, the sum of the weights and the weighted sum of the values. When a tile has a larger score, multiply both sums by exp(old largest - new largest). Let the loop end at `length`, and slice k and v yourself, so that the last tile can be short and you read no empty slot. (A weight of zero times NaN is NaN.)
 # 2. Query `i` sees key `j` if `j <= i + length - M`. Set all other scores of the tile to minus infinity.
-# 3. A query that has seen no key so far has a largest score of minus infinity, and infinity minus infinity is NaN. For such a query, subtract 0; its sum stays 0, and you divide by 1.
+# 3. A query that has seen no key so far has a largest score of minus infinity, and infinity minus infinity is NaN. For such a query, subtract 0 instead; its sum stays 0, so divide by 1.
 
 # %% [markdown] trap="08.4" role="keep"
 # **Keep:** With a running maximum, a running sum and one correction factor, you can
-# compute a softmax tile by tile. Memory grows linearly with the sequence, but arithmetic
-# and traffic grow quadratically. **In your own code:** Look for a tensor of shape `(...,
-# N, N)`. Call `scaled_dot_product_attention` instead, and measure the memory, because on
-# a CPU, dropout or a mask with gradients makes it write out the matrix. **Source:**
-# [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867), algorithm 3, for the
-# online softmax; [Dao et al. 2022](https://arxiv.org/abs/2205.14135), section 2.1 for the
-# A100's memories, section 3.2, theorem 2 and figure 2 (left) for the traffic, algorithm 1
-# for loops that hold the keys instead; [Dao 2023](https://arxiv.org/abs/2307.08691),
-# sections 3.1 and 3.2, for the loop order used here, the tiles skipped under a causal
-# mask and the five products; [Shah et al. 2024](https://arxiv.org/abs/2407.08608), table
-# 3, for the rounding error in 16 bits, measured against float64: 1.9e-4, compared with
-# 3.2e-4 for the formula. **Seen in the wild:** [tracel-ai/cubecl
-# 1070](https://github.com/tracel-ai/cubecl/pull/1070): rows without a key were NaN in the
-# reference but finite in the kernel, and the test let that pass. [pytorch/pytorch
-# 101967](https://github.com/pytorch/pytorch/issues/101967): a NaN at a masked position
-# reached the result.
+# compute a softmax tile by tile. Memory grows linearly with sequence length, but
+# arithmetic and traffic grow quadratically. **In your own code:** Look for a tensor of
+# shape `(..., N, N)`. Call `scaled_dot_product_attention` instead, and measure the
+# memory, because on a CPU, dropout or a mask with gradients makes it write out the
+# matrix. **Source:** [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867),
+# algorithm 3, for the online softmax; [Dao et al.
+# 2022](https://arxiv.org/abs/2205.14135), section 2.1 for the A100's memories, section
+# 3.2, theorem 2 and figure 2 (left) for the traffic, algorithm 1 for loops that hold
+# the keys instead; [Dao 2023](https://arxiv.org/abs/2307.08691), sections 3.1 and 3.2,
+# for the loop order used here, the tiles skipped under a causal mask and the five
+# products; [Shah et al. 2024](https://arxiv.org/abs/2407.08608), table 3, for the
+# rounding error in 16 bits, measured against float64: 1.9e-4, compared with 3.2e-4 for
+# the formula. **Seen in the wild:** [tracel-ai/cubecl
+# 1070](https://github.com/tracel-ai/cubecl/pull/1070): rows without a key were NaN in
+# the reference but finite in the kernel, and the test did not notice the difference.
+# [pytorch/pytorch 101967](https://github.com/pytorch/pytorch/issues/101967): a NaN at a
+# masked position reached the result.
 
 # %% [markdown] trap="08.5" role="situation" symptom="GPU kernel reads an eighth of the data and is as slow as reading all, uncoalesced memory access, array of structs" fault="uncoalesced reads of one field of every record"
 # ## One field of every record
 #
 # A table of particles holds records of eight 32-bit floats: position, velocity, mass,
-# charge. Your kernel needs only the mass, an eighth of the table. Thread `i` reads the
-# mass of record `i`. "An eighth of the bytes," says the commit message, "so an eighth of
-# the time."
+# charge. Your kernel needs only the masses, an eighth of the table. Thread `i` reads
+# the mass of record `i`. "An eighth of the bytes," says the commit message, "so an
+# eighth of the time."
 
 # %% trap="08.5" role="break"
 SECTOR, WARP, FLOAT = 32, 32, 4                  # bytes, threads, bytes
@@ -1726,9 +1736,9 @@ claim("bytes moved to read the masses divided by the bytes of the whole "
 # %% [markdown] trap="08.5" role="why"
 # Memory is not read one value at a time. The 32 threads of a *warp* issue their loads
 # together, and memory answers in whole *sectors* of 32 bytes. A record of eight floats
-# fills one sector, so each thread touches a sector of its own. Side by side, 32 masses
-# fill four sectors. If the first mass is not at the start of a sector, they touch five
-# sectors.
+# fills one sector, so each thread touches a sector of its own. If the masses are side
+# by side, 32 of them fill four sectors, or touch five if the first mass is not at the
+# start of a sector.
 
 # %% trap="08.5" role="why"
 records, masses = torch.full((8, 8), 0.25), torch.zeros(8, 8)
@@ -1771,8 +1781,8 @@ plot_columns(
 
 # %% [markdown] trap="08.5" role="repair"
 # A matrix that is stored row by row has the same problem, even without records: if a
-# warp reads down a column, neighbouring threads are a row apart. What matters is which
-# index varies from thread to thread.
+# warp reads down a column, neighbouring threads are a row apart. What matters is the
+# index that varies from thread to thread.
 #
 # Before you move a control below, predict how many sectors the warp will touch.
 
@@ -1782,8 +1792,8 @@ from dlsys_helpers.explorers.warp_addresses import warp_addresses
 warp_addresses
 
 # %% [markdown] trap="08.5" role="more" topics="order, starts and strides · down a column · caches"
-# The **order** of the threads within a warp costs nothing. At stride 1, a start that is
-# one value off costs one more sector. For values of 4 bytes, the number of sectors stops
+# The **order** of the threads within a warp costs nothing. At stride 1, starting one
+# value later costs one more sector. For values of 4 bytes, the number of sectors stops
 # growing at stride 8, because from there on, each thread has its own sector.
 
 # %% trap="08.5" role="more"
@@ -1813,11 +1823,11 @@ claim("sectors down a column divided by sectors along a row",
 # **Caches.** We count the bytes of one load, not its time. A cache may still hold a
 # sector when the next load needs the rest of the sector, so that no bytes are wasted. A
 # kernel that reads *all* fields one after the other can rely on the cache. A copy that
-# starts one value off also profits from the cache: by the sector count, it should reach
-# four fifths of the full rate, but NVIDIA measured about nine tenths on a V100, because
-# the next warp used the rest of the fifth sector. On the other hand, memory may send up
-# to four sectors to the L2 cache when only one was requested, so strides above 8 can
-# still cost time.
+# starts one value later also profits from the cache: by the sector count, it should
+# reach four fifths of the full rate, but NVIDIA measured about nine tenths on a V100,
+# because the next warp used the rest of the fifth sector. On the other hand, memory may
+# send up to four sectors to the L2 cache when only one was requested, so strides above
+# 8 can still cost extra time.
 
 # %% trap="08.5" role="exercise" points=3 difficulty=2 minutes=15
 def sectors(addresses: list, size: int) -> list:
@@ -1848,7 +1858,7 @@ def sectors(addresses: list, size: int) -> list:
 
 # %% [markdown] trap="08.5" role="hint"
 # 1. Go through the list in slices of 32, and begin a new set for each slice.
-# 2. Byte `b` is in sector `b // 32`. A read of at most 16 bytes touches one sector or two: the sector of its first byte and the sector of its last byte.
+# 2. Byte `b` is in sector `b // 32`. A read of at most 16 bytes touches at most two sectors, the sector of its first byte and the sector of its last byte.
 # 3. The last byte is `first + size - 1`. Skip `None`; `0` is an address.
 
 # %% [markdown] trap="08.5" role="keep"
@@ -1873,10 +1883,11 @@ def sectors(addresses: list, size: int) -> list:
 #
 # To transpose a matrix without strided access, you fetch a tile of 32 x 32 floats into
 # *shared memory*, a small memory on the chip for the threads of a block. You fill the
-# tile row by row and read it out column by column. Shared memory has no sectors; it is
-# divided into 32 *banks*. Word `w` of 4 bytes is in bank `w % 32`, and a bank returns one
-# word per *turn*. Your profiler reports conflicts, and a forum answer tells you to make
-# the tile wider and leave the last columns empty. You make the tile 40 columns wide.
+# tile row by row and read it column by column. Shared memory has no sectors; it is
+# divided into 32 *banks*. Word `w` of 4 bytes is in bank `w % 32`, and a bank returns
+# one word per *turn*. Your profiler reports conflicts, and a forum answer tells you to
+# make the tile wider and leave the last columns empty. You make the tile 40 columns
+# wide.
 
 # %% trap="08.6" role="break"
 def turns(words):
@@ -1923,8 +1934,8 @@ plot_columns(
         "and 48 takes 16.")
 
 # %% [markdown] trap="08.6" role="why"
-# With rows of 32 words, a whole column is in one bank. With 33 words, each row begins one
-# bank later, so a column visits every bank once. With 40 words, each row begins eight
+# With rows of 32 words, a whole column is in one bank. With 33 words, each row begins
+# one bank later, so a column uses every bank once. With 40 words, each row begins eight
 # banks later, so every fourth row is back at the first bank.
 
 # %% trap="08.6" role="why"
@@ -2008,10 +2019,10 @@ def conflict_degree(addresses: list) -> int:
 
 # %% [markdown] trap="08.6" role="keep"
 # **Keep:** A bank of shared memory returns different words one after the other. If each
-# row is one word longer, the words of a column are in different banks. **In your own
-# code:** Write down the step between neighbouring threads in words; 32 threads evenly
-# spaced by an odd step have no conflicts. If a warp reads parts of two columns, count the
-# turns. **Source:** [CUDA C++ Best Practices
+# row of the tile is one word longer than 32, the words of a column are in different
+# banks. **In your own code:** Write down the step between neighbouring threads in
+# words; 32 threads evenly spaced by an odd step have no conflicts. If a warp reads
+# parts of two columns, count the turns instead. **Source:** [CUDA C++ Best Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#shared-memory-and-memory-banks),
 # section 10.2.3.1, "Shared Memory and Memory Banks", and 10.2.3.3, table 3, for the
 # product; [CUDA Programming
@@ -2061,9 +2072,9 @@ claim("fraction of warps that execute the long path", share,
       expected=1 - 0.95 ** 32, within=0.03)
 
 # %% [markdown] trap="08.7" role="why"
-# A warp skips the long path only if all 32 threads take the short path, which is rare
-# with 32 random values. So put values that take the same path side by side: sort them, or
-# write the outliers into a list and pass the list to a second kernel.
+# A warp skips the long path only if all 32 threads take the short path, which rarely
+# happens with 32 random values. So put values that take the same path side by side:
+# sort them, or write the outliers into a list and pass the list to a second kernel.
 
 # %% trap="08.7" role="repair"
 together = outlier.flatten().sort().values.view(WARPS, 32)
@@ -2095,10 +2106,10 @@ claim("sorted values: instructions issued divided by instructions needed",
 # sorting pays off.
 
 # %% [markdown] trap="08.7" role="more" topics="where the boundary falls · predicates · warps that stay split"
-# **Where the boundary falls.** A branch whose boundary falls between two warps costs
-# nothing, as in `if i < n / 2` when half of n is a multiple of 32. If the boundary falls
-# inside a warp, that warp executes both sides. A branch that alternates between threads,
-# such as `if i % 2`, splits every warp.
+# **Where the boundary is.** A branch whose boundary is between two warps costs nothing
+# extra, as in `if i < n / 2` when half of n is a multiple of 32. If the boundary is
+# inside a warp, that warp executes both sides. A branch that alternates between
+# threads, such as `if i % 2`, splits every warp.
 
 # %% trap="08.7" role="more"
 claim("unsorted values: instructions issued divided by instructions needed",
@@ -2108,13 +2119,13 @@ claim("instructions issued: branch on even and odd divided by branch on "
       issued(stripes) / issued(halves), expected=2)
 
 # %% [markdown] trap="08.7" role="more"
-# Our count leaves out two things. **Predicates:** If a path has only a few instructions,
-# the compiler may do without a branch. Every warp then issues both paths, even if its
-# threads agree, and a *predicate* determines which threads keep the result. Sorting saves
-# nothing in that case, but there was little to save. **Warps that stay split:** Threads
-# that took different paths need not rejoin at the end of the paths. Since Volta, a warp
-# may stay split, and the code that follows is issued once for each part; `__syncwarp()`
-# makes the parts rejoin.
+# Our count leaves out two things. **Predicates:** If a path has only a few
+# instructions, the compiler may do without a branch. Every warp then issues both paths,
+# even if its threads agree, and a *predicate* determines which threads keep the result.
+# In that case, sorting saves nothing, but there was little to save. **Warps that stay
+# split:** Threads that took different paths need not rejoin at the end of the paths.
+# Since Volta, a warp may stay split, and the code that follows is issued once for each
+# part; `__syncwarp()` makes the parts rejoin.
 
 # %% trap="08.7" role="exercise" points=2 difficulty=2 minutes=10
 def warp_passes(paths: list, lengths: dict) -> int:
@@ -2142,16 +2153,18 @@ def warp_passes(paths: list, lengths: dict) -> int:
     # END SOLUTION
 
 # %% [markdown] trap="08.7" role="hint"
-# 1. Go through `paths` in slices of 32. Within a slice, it matters which names occur, not how many times.
-# 2. `set(paths[start:start + 32])` has each name once; remove `None` from this set.
+# 1. Go through `paths` in slices of 32. Within a slice, it only matters which names occur, not how often.
+# 2. `set(paths[start:start + 32])` contains each name once; remove `None` from this
+#    set.
 # 3. Add up `lengths[name]` for the names of each set, over all slices; the last slice may be short.
 
 # %% [markdown] trap="08.7" role="keep"
-# **Keep:** A warp issues every path that at least one of its 32 threads takes, so one
-# thread in twenty is not rare. Group values that take the same path. **In your own
-# code:** Ask whether a condition is the same for the whole warp; in Nsight Compute, under
-# "Warp State Statistics", read `Avg. Active Threads Per Warp` and, next to it, `Avg. Not
-# Predicated Off Threads Per Warp`. **Source:** [CUDA C++ Best Practices
+# **Keep:** A warp issues every path that at least one of its 32 threads takes, so a
+# path taken by one thread in twenty is not rare. Group values that take the same path.
+# **In your own code:** Ask whether a condition is the same for the whole warp; in
+# Nsight Compute, under "Warp State Statistics", read `Avg. Active Threads Per Warp`
+# and, next to it, `Avg. Not Predicated Off Threads Per Warp`. **Source:** [CUDA C++
+# Best Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#branching-and-divergence),
 # section 13.1, "Branching and Divergence", and 13.2, "Branch Predication"; [CUDA
 # Programming
@@ -2222,11 +2235,11 @@ plot_lines(
 # kernel reads once, computes on the chip and writes once.
 
 # %% [markdown] trap="08.8" role="repair"
-# `F.gelu` is such a fused kernel. What does a kernel look like from the inside? A kernel
-# is a *program* that is started many times. Each instance knows its own number and
-# handles one block of positions. The last block is seldom full, and a kernel that does
-# not mask this block reads and writes memory that is not its own. In the cell below, two
-# functions stand in for the device's load and store:
+# `F.gelu` is such a fused kernel. What does a kernel look like from the inside? A
+# kernel is a *program* of which many instances are started. Each instance knows its own
+# number and handles one block of positions. The last block is seldom full, and a kernel
+# that does not mask this block reads and writes memory that is not its own. In the cell
+# below, two functions stand in for the device's load and store:
 
 # %% trap="08.8" role="repair"
 memory = {"x": torch.randn(10), "y": torch.full((10,), math.nan)}
@@ -2254,7 +2267,8 @@ claim("largest difference between y and 2 x for ten values in blocks of "
 # %% [markdown] trap="08.8" role="more" topics="where launch and traffic are equal · counts of the chain"
 # **Launch and traffic are equal** in time at several million values, for one operation
 # that reads and writes each value. Most activation tensors of a small model have far
-# fewer values. So before you fuse, predict both times, for launches and for traffic.
+# fewer values. So before you fuse operations, predict the time for launches and the
+# time for traffic.
 
 # %% trap="08.8" role="more"
 even = LAUNCH * RATE / 4                         # 2 bytes in, 2 out
@@ -2292,7 +2306,8 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="08.8" role="hint"
-# 1. Which positions belong to this program? Write them down for the example first.
+# 1. Which positions belong to this program? First write down the positions for the
+#    example.
 # 2. Load a and b into variables, compute with these variables, and store once. `torch.sigmoid` is safe for large values.
 # 3. The first position is `program * block`; the last position is below `n` and below the first position of the next program.
 
@@ -2309,16 +2324,17 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
 # %% [markdown] role="concept"
 # ## The roof over a kernel
 #
-# Trap 08.8 counted launches and bytes. A third limit is arithmetic. A GPU can move only
-# so many bytes and do only so many operations per second. A kernel's number of operations
-# per byte, its *arithmetic intensity*, determines which limit it reaches. A plot of both
-# limits is a *roofline*. On the roofline's slope, a kernel waits for memory
-# (*memory-bound*). Under the flat roof, a kernel computes as fast as the device can
-# (*compute-bound*). A kernel so small that its launch takes longer than its traffic or
-# its arithmetic is *launch-bound*.
+# Trap 08.8 counted launches and bytes. A third limit is arithmetic. In a second, a GPU
+# can move only so many bytes and do only so many operations. A kernel's number of
+# operations per byte, its *arithmetic intensity*, determines which of the two limits
+# the kernel reaches. A plot of both limits is a *roofline*. On the roofline's slope, a
+# kernel waits for memory (*memory-bound*). Under the flat roof, a kernel computes as
+# fast as the device can (*compute-bound*). A kernel so small that its launch takes
+# longer than its traffic or its arithmetic is *launch-bound*.
 #
-# Choose a kernel and a sequence length below. Which form of attention moves off the sloped part?
-# And where on the roofline is the decoding of a single token, whatever the length?
+# Choose a kernel and a sequence length below. Which form of attention moves off the
+# sloped part? And where on the roofline is the decoding of a single token, at any
+# sequence length?
 
 # %% role="explore" explorer="roofline"
 from dlsys_helpers.explorers.roofline import roofline
@@ -2328,12 +2344,12 @@ roofline
 # %% [markdown] role="concept"
 # ## Reading a profile
 #
-# `torch.profiler` returns a row for each operation. Ask four questions in this order to find
-# what to fix:
+# `torch.profiler` returns a row for each operation. To find out what to fix, ask four
+# questions in this order:
 #
 # 1. Does the **host** hold up the step, because it fetches values one by one with
-#    `.item()`, loads data, or spends the time in Python itself? On a GPU, each fetch
-#    waits until everything launched so far is done.
+#    `.item()`, loads data, or spends the time in Python itself? On a GPU, each
+#    `.item()` waits until everything launched so far is done.
 # 2. Are there many calls that move only a few bytes each? Then the limit is the **launch**.
 # 3. Are there few FLOPs for each byte moved? Then the limit is **memory**.
 # 4. Are there many FLOPs for each byte? Then the limit is **compute**. If a GPU still stays
@@ -2388,10 +2404,10 @@ for name, rows in TRACES.items():
               f"{work / 1e6:6.1f} MFLOP {moved / 1e6:7.2f} MB")
 
 # %% [markdown] role="concept"
-# Which step waits for the host, and which for launches? And how would you repair the step
-# that waits for neither? The times depend on your machine. The numbers of calls, FLOPs
-# and bytes depend only on the step and would be the same on a GPU. So the four questions,
-# written as code, use only calls, FLOPs and bytes:
+# Which step waits for the host, and which waits for launches? And how would you repair
+# the step that waits for neither? The times depend on your machine. The numbers of
+# calls, FLOPs and bytes depend only on the step and would be the same on a GPU. So the
+# four questions, written as code, use only calls, FLOPs and bytes:
 
 # %% role="concept"
 def what_holds(rows):
@@ -2422,18 +2438,19 @@ claim("calls in B that fetch a single value, after the repair",
       expected=0)
 
 # %% [markdown] role="concept"
-# In A, a long tensor goes to memory and back for each of two dozen small operations. Fuse
-# these operations, as in trap 08.8. In B, the host fetches each row's norm separately.
-# Compute all norms first, and then fetch them in one call. Once this fault is repaired, B
-# shows a second fault, hundreds of small norms, so ask the questions again after each
-# repair. In C, two matrix products are followed by sixteen hundred operations on 64
-# values each. Compile these operations, or fuse them by hand. The limits in the code are
-# rules of thumb: ten FLOPs per byte is roughly a CPU's ridge. A GPU's ridge is higher, so
-# a step that is limited by compute on a CPU may be limited by memory or launches on a
-# GPU. A trace from a GPU also contains the device's own times. If these times add up to
-# far less than the wall-clock time, the device waited, as it would in B and C.
+# In A, each of two dozen small operations reads a long tensor from memory and writes it
+# back. Fuse these operations, as in trap 08.8. In B, the host fetches each row's norm
+# separately. Compute all norms first, and then fetch them in one call. Once this fault
+# is repaired, B shows a second fault, hundreds of small norms, so ask the questions
+# again after each repair. In C, two matrix products are followed by sixteen hundred
+# operations on 64 values each. Compile these operations, or fuse them by hand. The
+# limits in the code are rules of thumb: ten FLOPs per byte is roughly a CPU's ridge. A
+# GPU's ridge is higher, so a step that is limited by compute on a CPU may be limited by
+# memory or launches on a GPU. A trace from a GPU also contains the device's own times.
+# If these times add up to far less than the wall-clock time, the device waited, as it
+# would in B and C.
 #
-# A trace says which operation is slow. Two tools that need a GPU say why:
+# A trace shows which operation is slow. Two tools that need a GPU show why:
 #
 # - `nsys profile -o step python train.py`, then `nsys stats step.nsys-rep`: these
 #   commands list how often each kernel, copy and call ran and how long it took. Open the
@@ -2528,11 +2545,11 @@ claim("difference between two calls in eval mode, as a fraction of the "
       difference, above=0.35, below=0.6)
 
 # %% [markdown] trap="08.9" role="why"
-# SDPA is a function, so it has no mode and does what `dropout_p` says (stage 5). The
+# SDPA is a function, so it has no mode and always follows `dropout_p` (stage 5). The
 # review comment is right. And a dropout rate of a tenth is not small. If the values
-# scatter around zero, each dropped or enlarged weight changes the sum in proportion, and
-# the outputs of two calls differ by about $\sqrt{2p}$ of their size. If attention is
-# spread over many keys whose values have much in common, the difference is smaller.
+# scatter around zero, each dropped or enlarged weight changes the sum in proportion,
+# and the outputs of two calls differ by about $\sqrt{2p}$ of their size. If attention
+# is spread over many keys whose values have much in common, the difference is smaller.
 
 # %% trap="08.9" role="why"
 scored = [torch.linspace(-1, 1, 96).sin().view(1, 1, 12, 8)] * 2
@@ -2550,9 +2567,9 @@ draw_grids(
         "cells.")
 
 # %% [markdown] trap="08.9" role="repair"
-# The mode of the *module* has to decide whether weights are dropped. The grad mode is no
-# substitute, because a model that runs in eval mode with gradients, for example for a
-# saliency map, would then drop weights.
+# The mode of the *module* has to decide whether weights are dropped. Do not use the
+# grad mode instead, because a model that runs in eval mode with gradients, for example
+# for a saliency map, would then drop weights.
 
 # %% trap="08.9" role="repair"
 class ByMode(Attention):
@@ -2588,9 +2605,9 @@ claim("dropout by the grad mode: largest difference between two calls in "
 
 # %% [markdown] trap="08.9" role="more"
 # **Axes without a transpose.** SDPA also accepts the axes in the wrong order. If you
-# forget the transpose, it reads `(B, T, H, D)` as T heads of H tokens. Each token then
-# attends only to its own heads and to no other token. The result still has the right
-# shape.
+# forget the transpose, SDPA reads `(B, T, H, D)` as T heads of H tokens. Each token
+# then attends only to its own heads and to no other token, but the result still has the
+# right shape.
 
 # %% trap="08.9" role="more"
 def without_transpose(x):
@@ -2649,7 +2666,8 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 
 # %% [markdown] trap="08.9" role="hint"
 # 1. `chunk(3, -1)` gives q, k and v, each (B, T, d). Split d into (heads, d / heads) and bring the heads before the tokens.
-# 2. `dropout_p` is p in training and zero otherwise. Follow the argument, not the grad mode.
+# 2. `dropout_p` is p in training and zero otherwise. Let the argument decide, not the
+#    grad mode.
 # 3. On the way back, move the heads after the tokens again, then flatten the last two axes.
 
 # %% [markdown] trap="08.9" role="keep"
@@ -2674,14 +2692,14 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 # speed: $(a, b)$ becomes $(a \cos \varphi - b \sin \varphi,\; a \sin \varphi + b \cos
 # \varphi)$. Component i of a head is paired with component i + D/2.
 #
-# If you turn a query by $\alpha$ and a key by $\beta$, the angle between them changes by
-# $\alpha - \beta$. So only the distance between two positions enters the score. In texts
-# longer than the training texts, new angles occur. *NTK-aware scaling* raises the base of
-# the speeds, 10000. The fast pairs keep their speed, and the slow pairs turn even more
-# slowly: the slowest pair stays within the angles of training, and the pairs before it go
-# a little beyond these angles. For texts `s` times as long, the base is multiplied by
-# $s^{D/(D-2)}$. With `D` = 128 and `s` = 4, it becomes about 40,900, and the slowest pair
-# turns at exactly a quarter of its speed.
+# If you turn a query by $\alpha$ and a key by $\beta$, the angle between them changes
+# by $\alpha - \beta$. So the score depends on two positions only through their
+# distance. Texts that are longer than the training texts contain new angles. *NTK-aware
+# scaling* raises the base of the speeds, 10000. The fast pairs keep their speed, and
+# the slow pairs turn even more slowly: the slowest pair stays within the angles of
+# training, and the pairs before it go a little beyond these angles. For texts `s` times
+# as long, the base is multiplied by $s^{D/(D-2)}$. With `D` = 128 and `s` = 4, it
+# becomes about 40,900, and the slowest pair turns at exactly a quarter of its speed.
 
 # %% role="concept"
 def rotate(x, place):
@@ -2698,8 +2716,8 @@ def rotate(x, place):
 #
 # A causal model generates text token by token. The keys and values of old tokens do not
 # change, so you keep them in a *KV cache* and compute attention only for the newest
-# token: one query against five keys, the last of which belongs to the newest token. You
-# leave the attention layer unchanged from training, with `is_causal=True`.
+# token: one query against five keys, the last of which is the newest token's own. You
+# leave the attention layer as it was in training, with `is_causal=True`.
 
 # %% trap="08.10" role="break"
 q, k, v = (torch.randn(1, 2, 5, 8) for _ in range(3))    # (B, H, T, D)
@@ -2728,10 +2746,10 @@ claim("largest difference between the newest token's result and the first "
       below=1e-6)
 
 # %% [markdown] trap="08.10" role="why"
-# `is_causal=True` draws the triangle from the *upper left* corner, so query 0 looks only
-# at key 0. That corner is right if there are as many queries as keys. With a cache, query
-# 0 belongs to the newest token and key 0 to the oldest, so the triangle belongs in the
-# *lower right* corner.
+# `is_causal=True` draws the triangle from the *upper left* corner, so query 0 looks
+# only at key 0. A triangle from the upper left is right if there are as many queries as
+# keys. With a cache, query 0 belongs to the newest token and key 0 to the oldest, so
+# the triangle belongs in the *lower right* corner.
 
 # %% trap="08.10" role="why"
 computed, cached = 1.0, 0.3
@@ -2786,10 +2804,10 @@ claim("three queries, mask from the lower right: largest difference from a "
       max((y - whole[:, :, -3:]).abs().max() for y in three), below=1e-5)
 
 # %% [markdown] trap="08.10" role="repair"
-# The *positions* have to continue, too. Suppose that the model rotates queries and keys
-# with RoPE. With the cache, the newest token has position 4. A function that counts from
-# 0 at each call puts this token at position 0, so the distances to all cached keys are
-# wrong by four.
+# The *positions* also have to continue. Suppose that the model rotates queries and keys
+# with RoPE. With the cache, the newest token has position 4. A function that counts
+# from 0 at each call puts this token at position 0, so the distances to all cached keys
+# are wrong by four.
 
 # %% trap="08.10" role="repair" compare=false
 place = torch.arange(5)
@@ -2837,10 +2855,10 @@ claim("newest token at position 4: largest difference from a run over the "
       below=1e-5)
 
 # %% [markdown] trap="08.10" role="more"
-# **Order, and RoPE.** Without a mask and without positions, attention cannot tell the order of
-# its keys: shuffled keys and values give the same result. With RoPE, only the distance between
-# two positions enters their score, up to the rounding of the angles. Compute the angles in
-# float32.
+# **Order, and RoPE.** Without a mask and without positions, attention cannot tell the
+# order of its keys: shuffled keys and values give the same result. With RoPE, a score
+# depends only on the distance between the two positions, up to the rounding of the
+# angles. Compute the angles in float32.
 
 # %% trap="08.10" role="more"
 order = torch.randperm(5)
@@ -2892,7 +2910,7 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="08.10" role="hint"
-# 1. How many tokens came before? Their number is the length of the third axis of `cache["k"]`; for an empty cache it is 0. The new positions begin there.
+# 1. How many tokens came before? Their number is the length of the third axis of `cache["k"]`, or 0 for an empty cache. The new positions begin at this number.
 # 2. Rotate the new keys, append them to the cache along axis 2, store both, then attend.
 # 3. Query i may see keys 0 to past + i: `torch.ones(n, past + n, dtype=torch.bool).tril(past)`.
 
@@ -2902,12 +2920,12 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
 # **In your own code:** Run a prompt in one call and in pieces, and compare the logits.
 # **Source:** [torch's documentation of
 # scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html);
-# [Su et al. 2021, "RoFormer"](https://arxiv.org/abs/2104.09864), section 3.2.2, for RoPE;
-# its equation 15 pairs neighbouring values. **Seen in the wild:** [pytorch/pytorch
-# 144858](https://github.com/pytorch/pytorch/issues/144858): a single query looked only at
-# the earliest key, so each step returned the same vector. [pytorch/pytorch
-# 110144](https://github.com/pytorch/pytorch/issues/110144): the same happened with two
-# new tokens on a cache of four.
+# [Su et al. 2021, "RoFormer"](https://arxiv.org/abs/2104.09864), section 3.2.2, for
+# RoPE; its equation 15 pairs neighbouring values. **Seen in the wild:**
+# [pytorch/pytorch 144858](https://github.com/pytorch/pytorch/issues/144858): a single
+# query looked only at the earliest key, so each step returned the same vector.
+# [pytorch/pytorch 110144](https://github.com/pytorch/pytorch/issues/110144): the same
+# happened with two new tokens and a cache of four.
 
 # %% [markdown] role="concept"
 # ## What a cache weighs, and grouped queries
@@ -2961,9 +2979,9 @@ draw_boxes(
 # ## Eight rows of a digit
 #
 # You treat a digit as eight tokens, one for each row of eight pixels, and run two of
-# torch's encoder layers on them. The model trains in seconds and, in batches of 32, gets
-# about nine out of ten test digits right. Nothing in it normalizes over the batch,
-# dropout is off, and you call `eval()`.
+# torch's encoder layers on them. The model trains in seconds and, in batches of 32,
+# gets about nine out of ten test digits right. Nothing in the model normalizes over the
+# batch, dropout is off, and you call `eval()`.
 #
 # Then a user sends one digit at a time.
 
@@ -3032,8 +3050,8 @@ claim("accuracy on digits one at a time minus accuracy in batches of 32",
 # %% [markdown] trap="08.11" role="why"
 # Torch's encoder layers expect `(T, N, d)`, with the tokens first. They accept `(N, T,
 # d)` without an error, because without a mask, no shape tells the two layouts apart. So
-# attention runs along the wrong axis. Row 3 of a digit never meets row 4 of the same
-# digit; it looks at row 3 of all other digits in the batch.
+# attention runs along the wrong axis. Row 3 of a digit never looks at row 4 of the same
+# digit, but looks at row 3 of all digits in the batch.
 
 # %% trap="08.11" role="why"
 along_batch, along_row = torch.zeros(2, 6, 8)
@@ -3062,10 +3080,10 @@ claim("with batch_first: lowest accuracy at three batch sizes",
 
 # %% [markdown] trap="08.11" role="repair"
 # You can find this fault without labels and without training: change the other rows and
-# check whether the output for row 0 moves. The two tests you would think of first cannot
-# detect this fault. Permute the batch, and the outputs are permuted along with it. Fill
-# the batch with copies of one row, and attention averages identical values, which changes
-# nothing.
+# check whether the output for row 0 moves. The two tests you would think of first
+# cannot detect this fault. If you permute the batch, the outputs are permuted along
+# with it. If you fill the batch with copies of one row, attention averages identical
+# values, which changes nothing.
 
 # %% trap="08.11" role="repair"
 def first_row(batch, model=classifier):
@@ -3089,8 +3107,8 @@ claim("without batch_first: largest change of a logit with a permuted or a "
       below=1e-4)
 
 # %% [markdown] trap="08.11" role="more" topics="mixed and sorted batches · the test on both models"
-# The next cell has **the other measurements:** mixed and sorted batches, three batch sizes
-# with `batch_first`, and the test that can see the fault, on both models.
+# The next cell makes **the other measurements:** mixed and sorted batches, three batch
+# sizes with `batch_first`, and, on both models, the test that detects the fault.
 
 # %% trap="08.11" role="more"
 claim("accuracy in batches of 32", shares[32], above=0.85)
@@ -3142,7 +3160,7 @@ def batch_dependence(model: nn.Module, x: torch.Tensor,
 
 # %% [markdown] trap="08.11" role="hint"
 # 1. Call the model twice, once with `x` and once with `torch.cat([x[:1], others])`. Only output 0 counts.
-# 2. In train mode, dropout looks like a dependence, and BatchNorm updates its buffers, so call `model.eval()` first.
+# 2. In train mode, dropout looks like a dependence on other rows, and BatchNorm updates its buffers, so call `model.eval()` first.
 # 3. A model's parts can be in different modes. Save `(module, module.training)` for all of `model.modules()` and restore them one by one.
 
 # %% [markdown] trap="08.11" role="keep"
@@ -3245,12 +3263,12 @@ claim("parameters of the trainer's model minus parameters of the server's "
       size["trainer"] - size["server"], expected=16 * 32)
 
 # %% [markdown] trap="08.12" role="why"
-# A parameter cannot leave the meta device. So `to_empty` replaces each parameter by a new
-# one, in one module after the other, and the embedding and the head now have a table *each*:
-# they have come untied. The trainer's model trains both tables, and works. The server's model
-# has only one table. `load_state_dict` copies `token.weight` into it, and then `head.weight`
-# into the same memory, which overwrites the embedding. Every key has matched, but the server
-# looks up its tokens in the head's table.
+# A parameter cannot leave the meta device. So `to_empty` replaces each parameter by a
+# new one, in one module after the other, and the embedding and the head now have a
+# table *each*: they have come untied. The trainer's model trains both tables and works
+# well. The server's model has only one table. `load_state_dict` copies `token.weight`
+# into it, and then `head.weight` into the same memory, which overwrites the embedding.
+# Every key matches, but the server looks up its tokens in the head's table.
 
 # %% trap="08.12" role="why"
 def shown(table):
@@ -3300,11 +3318,11 @@ claim("tied again: loss of the server's model minus loss of the trainer's "
 
 # %% [markdown] trap="08.12" role="more" topics="load_state_dict(assign=True) · deepcopy · two tables"
 # `load_state_dict(state, assign=True)` replaces the parameters by the tensors of the
-# state, which avoids a copy. But it also unties the layers. In the state of a tied model,
-# both names share their memory, and so do the two new parameters, but an optimizer sees
-# two parameters and changes this memory twice in each step. A `deepcopy` keeps the tie.
-# Two tables are also a valid design if both programs have two; then the trainer's loss
-# before the repair is the right one:
+# state, which avoids a copy. But it also unties the layers. In the state of a tied
+# model, both names share their memory, and so do the two new parameters, but an
+# optimizer sees two parameters and changes this memory twice in each step. A `deepcopy`
+# keeps the tie. Two tables are also a valid design if both programs have two; in that
+# case, the trainer's loss before the repair is the right loss:
 
 # %% trap="08.12" role="more"
 with torch.device("meta"):
@@ -3388,7 +3406,7 @@ def load_tied(model: nn.Module, state: dict) -> None:
 #
 # The traps do not need this section. It begins with a small measurement: on rows of 16
 # random tokens from a vocabulary of 8, one causal attention layer learns to name the
-# token two positions back. Then the trained layer gets longer rows.
+# token two positions back. Then you give the trained layer longer rows.
 
 # %% role="concept"
 class Back(nn.Module):
@@ -3448,9 +3466,10 @@ claim("accuracy of the better model at the end of rows of 256, where "
 # %% [markdown] role="concept"
 # ### A GPT in seconds
 #
-# Python's own help pages are a text you already have. The class `LM` from above, with two
-# blocks, reads them letter by letter under a causal mask. Before training, the model
-# writes random letters; afterwards it writes strings that look roughly like words.
+# Python's own help pages are a text that you already have on your machine. The class
+# `LM` from above, with two blocks, reads them letter by letter under a causal mask.
+# Before training, the model writes random letters; afterwards it writes strings that
+# look roughly like words.
 
 # %% role="concept"
 from pydoc_data.topics import topics
@@ -3547,7 +3566,8 @@ claim("seven tokens, then three with the cache: largest difference from a "
 # ## Further down: kernels without a GPU
 #
 # Here the same attention becomes a kernel that runs without a GPU. Then you see what a
-# compiler produces from the kernel for three GPUs, and how a sliding window saves blocks.
+# compiler makes of the kernel for three GPUs, and how many blocks a sliding window
+# saves.
 #
 # ### The kernel in Triton, interpreted
 #
@@ -3637,18 +3657,18 @@ claim("largest difference between the kernel and float64 in five cases",
       max(gaps.values()), below=1e-3)
 
 # %% [markdown] role="concept"
-# A kernel that passes here has correct arithmetic, in float32, on these cases. But the
-# interpreter runs one program after the other. A pass proves neither the precision on a
-# GPU nor that simultaneous programs do not interfere with each other. On a machine with a
-# GPU, the same cells run the same kernel on the GPU, under the same tests; `"ieee"`
-# requests all 32 bits in its products.
+# A kernel that passes these tests computes correctly in float32, at least in these
+# cases. But the interpreter runs one program after the other. A pass proves neither the
+# precision on a GPU nor that simultaneous programs do not interfere with each other. On
+# a machine with a GPU, the same cells run the same kernel on the GPU, under the same
+# tests; `"ieee"` requests all 32 bits in its products.
 
 # %% [markdown] role="concept"
 # ### Two faults that the interpreter hides, and how to see them
 #
-# A store without a mask writes beyond the end, and nothing complains, because the memory
-# there belongs to the same process. So pass the kernel a piece of a larger tensor and
-# check the *guards*, the values after that piece.
+# A store without a mask writes beyond the end, but there is no error, because the
+# memory there belongs to the same process. So pass the kernel a piece of a larger
+# tensor and check the *guards*, the values after that piece.
 
 # %% role="concept"
 @triton.jit
@@ -3721,10 +3741,10 @@ claim("numbers counted when the programs are interleaved and each has its "
       counted["interleaved, own bins"], expected=400)
 
 # %% [markdown] role="concept"
-# If the programs run one after the other, as in the interpreter, the fault is invisible.
-# With many bins and few collisions, the fault can also stay hidden among simultaneous
-# programs. Give each program its own bins and add up the bins at the end, or use
-# `tl.atomic_add`, which no other program can interrupt.
+# If the programs run one after the other, as in the interpreter, the fault is
+# invisible. With many bins and few collisions, the fault can also stay hidden when
+# programs run simultaneously. Give each program its own bins and add up the bins at the
+# end, or use `tl.atomic_add`, which no other program can interrupt.
 
 # %% [markdown] role="concept"
 # ### Compiled, not guessed
@@ -3763,14 +3783,15 @@ claim("spills for sm_75 minus spills for sm_80 or sm_90, whichever has "
       turing.spills - max(ampere.spills, hopper.spills), above=100)
 
 # %% [markdown] role="concept"
-# The same source becomes three different programs. For `sm_75`, a T4, this compiler uses
-# no tensor cores, although the device has some, because Triton supports NVIDIA's devices
-# only from `sm_80` on. The `sm_75` program multiplies with thousands of FFMA
-# instructions, and its accumulators do not fit into the registers. So do not promise any
-# speed on a T4. For `sm_90`, a handful of tensor-core instructions do what takes dozens
-# on `sm_80`, because each instruction covers a larger product. An occupancy of an eighth
-# or a quarter need not be a fault. Such kernels get their speed from large tiles, not
-# from many warps, and beyond some point more warps do not help ([CUDA C++ Best Practices
+# The same source becomes three different programs. For `sm_75`, a T4, this compiler
+# uses no tensor cores, although the device has some, because Triton supports NVIDIA's
+# devices only from `sm_80` on. The `sm_75` program multiplies with thousands of FFMA
+# instructions, and its accumulators do not fit into the registers. So do not expect
+# this kernel to be fast on a T4. For `sm_90`, a handful of tensor-core instructions do
+# what takes dozens on `sm_80`, because each instruction covers a larger product. An
+# occupancy of an eighth or a quarter need not be a fault. Such kernels get their speed
+# from large tiles, not from many warps, and beyond some point more warps do not help
+# ([CUDA C++ Best Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#occupancy),
 # section 11.1).
 
@@ -3836,8 +3857,8 @@ claim("largest difference between flex attention and SDPA with the "
 #
 # - [ ] save the model and write a report :: Treat a loss that seems impossible as a leak
 #   until you have ruled out a leak.
-# - [x] change tokens of a row and check whether earlier logits move :: They must not
-#   move. The test takes a few lines of code and no training.
+# - [x] change tokens of a row and check whether earlier logits move :: Earlier logits
+#   must not change. The test takes a few lines of code and no training.
 # - [ ] add dropout, because the model has overfitted :: Overfitting shows on new text. A
 #   leak makes the loss low there, too.
 
@@ -3846,7 +3867,7 @@ claim("largest difference between flex attention and SDPA with the "
 #
 # - [ ] an error, because the shapes do not fit :: The shapes can fit, and nothing checks what
 #   True means.
-# - [ ] nothing, because both accept boolean masks :: Both do, but with opposite meanings.
+# - [ ] nothing, because both accept boolean masks :: Both accept them, but True has opposite meanings.
 # - [x] tokens look at exactly the forbidden keys, and rows without a forbidden key give
 #   zeros :: True means "ignore" in nn.MultiheadAttention and "may look" in
 #   scaled_dot_product_attention.
@@ -3885,20 +3906,21 @@ claim("largest difference between flex attention and SDPA with the "
 # **6. A masked model has a loss of 0.5 nats in a gap, and a causal model 0.8 nats for the
 # next token of the same text. Which model do you use to generate text?**
 #
-# - [ ] the masked model, because its loss is lower :: Its question was easier, because
-#   the input contained what comes after the gap.
+# - [ ] the masked model, because its loss is lower :: The masked model's question was
+#   easier, because the input contained what comes after the gap.
 # - [x] the causal model :: The causal model was trained and measured on the question that
 #   you ask when you generate text.
-# - [ ] either, once a temperature is set :: A temperature does not change what a model was
-#   trained to predict.
+# - [ ] either, as long as you set a temperature :: A temperature does not change what a
+#   model was trained to predict.
 
 # %% [markdown] role="quiz"
 # **7. A flash kernel returns the same values as attention written out. It is faster because**
 #
 # - [ ] it skips keys whose weight is small :: The kernel multiplies every query with
 #   every key that is not masked.
-# - [ ] its traffic is linear in the number of tokens :: Without a cache, each block of queries
-#   still reads all keys and values. That is quadratic, with a small factor.
+# - [ ] its traffic is linear in the number of tokens :: Without a cache, each block of
+#   queries still reads all keys and values, so the traffic is quadratic, with a small
+#   factor.
 # - [x] scores and weights never travel to memory :: Scores and weights exist on the chip
 #   for one tile, and then they are gone.
 
@@ -3908,7 +3930,7 @@ claim("largest difference between flex attention and SDPA with the "
 #
 # - [x] to rescale the sum when a larger score comes :: On a falling row, the first tile holds
 #   the largest score, so the factor is always one.
-# - [ ] to subtract the maximum :: Falling rows of large scores would overflow, too.
+# - [ ] to subtract the maximum :: Then falling rows of large scores would also overflow.
 # - [ ] the last division :: Then every row would be wrong.
 
 # %% [markdown] role="quiz"
@@ -3917,7 +3939,7 @@ claim("largest difference between flex attention and SDPA with the "
 # - [ ] 4 sectors, because it reads 128 bytes :: The warp uses 128 bytes, but its floats
 #   are 16 bytes apart.
 # - [x] 16 sectors :: Two threads share each sector of 32 bytes.
-# - [ ] 32 sectors, one for each thread :: This would take a step of at least eight floats.
+# - [ ] 32 sectors, one for each thread :: That would need a step of at least eight floats.
 
 # %% [markdown] role="quiz"
 # **10. All 32 threads of a warp read the same word of shared memory. How many turns does
@@ -3934,9 +3956,9 @@ claim("largest difference between flex attention and SDPA with the "
 # warps executes the slow branch?**
 #
 # - [ ] one in a hundred :: That is the fraction of threads.
-# - [x] more than one in four :: A warp skips the branch only if all 32 threads do, and 0.99 to
-#   the power of 32 is 0.72.
-# - [ ] nearly all :: This would take about ten threads in a hundred.
+# - [x] more than one in four :: A warp skips the branch only if all 32 threads skip it,
+#   and 0.99 to the power of 32 is 0.72.
+# - [ ] nearly all :: That would need about ten threads in a hundred.
 
 # %% [markdown] role="quiz"
 # **12. A profile shows 5,000 kernel calls of 2 us each in a step of 30 ms. What do you
@@ -3952,9 +3974,9 @@ claim("largest difference between flex attention and SDPA with the "
 # ## On a GPU: what the counts promise
 #
 # On a GPU, you can check three counts of this stage against a clock: attention written
-# out compared with flash, strided reads, and a chain of small steps. This stage's kernel,
-# so far only interpreted, runs as machine code there, and its result is again compared
-# with float64.
+# out compared with flash, strided reads, and a chain of small steps. There, this
+# stage's kernel, so far only interpreted, runs as machine code, and its result is again
+# compared with float64.
 #
 # **Before you run anything:** Take 8,192 tokens and 16 heads of 128 values. How many GiB
 # do the scores take in 16 bits? What is the ratio of the bytes moved at stride 8 to the
@@ -4110,13 +4132,14 @@ answers
 # of scores takes 4 GiB, not 2 GiB as you counted, and the products do not run at the
 # 16-bit rate.
 #
-# For one head, this stage's kernel, a page of Triton, takes only 7 % longer than torch's
-# kernel, although it also computes the masked half of the scores. But a single head does
-# not keep the whole card busy: torch needs 118 µs for one head. In the run with sixteen
-# heads, torch needs only 96 µs per head, although that run has no mask and therefore
-# twice the products. Bytes and launches cost about as much as you counted: stride 8 takes
-# 4.2 times as long as stride 1, and ten small operations take 9.8 times as long as one.
-# One small operation takes 7.6 µs; trap 08.8 assumes 4 µs.
+# For one head, this stage's kernel, a page of Triton, takes only 7 % longer than
+# torch's kernel, although it also computes the masked half of the scores. But a single
+# head does not keep the whole card busy: torch needs 118 µs for one head. In the run
+# with sixteen heads, torch needs only 96 µs per head, although that run has no mask and
+# therefore computes twice as many products. Bytes and launches cost about as much as
+# you counted: stride 8 takes 4.2 times as long as stride 1, and ten small operations
+# take 9.8 times as long as one. One small operation takes 7.6 µs; trap 08.8 assumes 4
+# µs.
 #
 # **Keep:** Count bytes, sectors and launches before you measure. If a run takes longer
 # than these counts explain, use the profiler. Compare recorded times with the datasheet
@@ -4131,17 +4154,18 @@ answers
 #
 # - Attention compares a query with all keys, takes a softmax and averages the values.
 #   Positions encode the order, and minus infinity hides a key.
-# - A loss on new tokens that is lower than possible means a leak. Change a token, and check
-#   the logits before it.
-# - What a mask means depends on the function: True lets SDPA look at a key, and makes MHA
-#   ignore it.
+# - If the loss on new text is lower than possible, the answer leaks into the input.
+#   Change a token, and check the logits before it.
+# - What a mask means depends on the function: in SDPA, True lets a query look at a key,
+#   and in MHA, True hides the key.
 # - Attention treats pads as tokens. Mask the keys, not the queries.
 # - With a cache, the mask and the positions begin where the cache ends.
 # - Attention mixes along its sequence axis. Change the other rows of a batch, and compare
 #   row 0 of the output.
 # - Tied weights are one parameter in two modules. `to_empty` from the meta device and
 #   `assign=True` untie them, so tie them again before you make the optimizer.
-# - A function has no mode, so pass p as `dropout_p` in training and zero otherwise.
+# - A function has no mode, so pass the dropout rate as `dropout_p` in training and zero
+#   otherwise.
 # - A masked and a causal model answer different questions, so do not compare their losses.
 # - A softmax needs only a running maximum, a running sum and a correction factor, never
 #   its whole row.
