@@ -320,9 +320,9 @@ claim("matrices, out of 14, that get LoRA with OPT's names",
 # %% [markdown] trap="10.1" role="why"
 # You meant the list as a request, but peft uses it as a filter. The library walks through
 # the modules of the *model* and adapts every module whose path equals a name or ends in a
-# dot and the name. It never checks that every name was used, so a name that matches
-# nothing is silently skipped. Let peft collect the names instead: `"all-linear"` selects
-# every linear module except the output head of a language model.
+# dot followed by the name. It never checks that every name was used, so a name that
+# matches nothing is silently skipped. Let peft collect the names instead: `"all-linear"`
+# selects every linear module except the output head of a language model.
 
 # %% trap="10.1" role="repair" tags=["varies-by-cpu"]
 whole = adapter(base, "all-linear")
@@ -351,14 +351,14 @@ claim("drop in loss with OPT's names, divided by drop in loss with "
       / (at_first - losses["all-linear"]), above=0.64, below=0.99)
 
 # %% [markdown] trap="10.1" role="repair"
-# In the exercise, you write the check that peft lacks. It lists the modules that each
-# name matches and raises an error if a name matches nothing.
+# In the exercise, you write the check that peft lacks. Your check lists the modules that
+# each name matches, and raises an error if a name matches nothing.
 
 # %% [markdown] trap="10.1" role="more" topics="the counts · no name fits at all"
-# The next cell checks the counts behind the grid and behind the two losses:
+# These claims give the counts behind the grid and the two losses:
 
 # %% trap="10.1" role="more"
-claim("matrices in the two layers", len(linears), expected=14)
+claim("number of matrices in the two layers", len(linears), expected=14)
 claim("warnings from peft", len(told), expected=0)
 claim("trainable parameters with all-linear",
       trainable(whole), expected=4352)
@@ -528,8 +528,8 @@ claim("loss with rank 1 minus loss with rank 16",
       tried["rank 1"] - tried["rank 16"], below=0.6)
 claim("loss with LoRA in the MLP only minus loss with LoRA in attention "
       "only", tried["MLP only"] - tried["attention only"], below=-0.1)
-claim("loss with LoRA minus loss with all weights trained, both at a rate "
-      "of 0.001", tried["rate 0.001"] - slow_full, above=0.2)
+claim("loss with LoRA minus loss with all weights trained, both at a "
+      "learning rate of 0.001", tried["rate 0.001"] - slow_full, above=0.2)
 
 # %% [markdown] role="concept"
 # On this task, the learning rate and the modules matter most, and even a rank of 1 does
@@ -615,10 +615,10 @@ claim("relative norm of f(v) + f(-v) for an adapter layer f; 0 if f is a "
 
 # %% [markdown] role="concept"
 # Adapter layers, too, learn the new language. But when you serve the model, the two small
-# products come *after* $W$, so every token waits for them. The two small matrices cannot
-# be merged into $W$, because no single matrix can replace two matrices with a ReLU in
-# between. LoRA has no activation between its matrices. So $B$ and $A$ form a single
-# matrix, $BA$, which you can add to $W$ once.
+# products are computed *after* the product with $W$, so every token waits for them. The
+# two small matrices cannot be merged into $W$, because no single matrix can replace two
+# matrices with a ReLU in between. LoRA has no activation between its matrices. So $B$ and
+# $A$ form a single matrix, $BA$, which you can add to $W$ once.
 #
 # [Hu et al. 2021](https://arxiv.org/abs/2106.09685) measured the delay of adapter layers
 # in GPT-2 medium with one user and 128 tokens. One forward pass takes 19.8 ms without
@@ -629,10 +629,10 @@ claim("relative norm of f(v) + f(-v) for an adapter layer f; 0 if f is a "
 # %% [markdown] trap="10.2" role="situation" fault="an unmerged LoRA adapter triples the matrix products" symptom="LoRA inference slower than base model, unmerged adapter, merge_and_unload gives other results"
 # ## The adapter goes into service
 #
-# You serve the trained adapter next to the base. A review comment says: "The
-# adapter has about a fifth as many parameters as the base, so it adds about a fifth to
-# the arithmetic. Merged, the adapter needs no extra arithmetic." $BA$ has the shape of
-# $W$, so you can add it to $W$ once, before you serve the model.
+# You serve the trained adapter alongside the base. A review comment says: "The adapter
+# has about a fifth as many parameters as the base, so it adds about a fifth to the
+# arithmetic. Merged, the adapter needs no extra arithmetic." $BA$ has the shape of $W$,
+# so you can add it to $W$ once, before you serve the model.
 #
 # You count the matrix products of one call, because a GPU that serves one user at a time
 # often spends more time launching small operations than computing them. Weights are often
@@ -689,7 +689,7 @@ claim("matrix products of the unmerged model, divided by matrix products "
 # The review comment is right about the arithmetic. But each adapted matrix needs three
 # matrix products instead of one, plus a scaling and an addition. The adapter adds few
 # FLOPs but many operations, and how much time these operations take depends on the
-# machine and the batch. Precision limits the merge. `bfloat16` keeps only 8
+# machine and the batch. The merge fails because of precision. `bfloat16` keeps only 8
 # significant bits of a number. For most weights, this update is smaller than half the gap
 # to the next `bfloat16` number, so it is rounded away.
 
@@ -752,7 +752,7 @@ claim("loss of a merge without alpha / r minus loss of the correct merge",
       found["without alpha / r"] - found["merged"], above=0.3)
 
 # %% [markdown] trap="10.2" role="more" topics="the counts · rounding in bfloat16"
-# The next claims check the counts and the loss that results from adding the update twice:
+# The next claims give the counts, and the loss if the update is added twice:
 
 # %% trap="10.2" role="more"
 claim("matrix products of the base", count["base"][0], expected=15)
@@ -975,7 +975,7 @@ claim("labels left after a cut at the end", cuts["at the end"][0],
 # the answer alone are too long, reject the text.
 
 # %% [markdown] trap="10.3" role="more" topics="the cuts in numbers · prompt tuning · a Llama has no table"
-# The next claims give the cuts in numbers:
+# The next claims give the longest text and the effect of each cut:
 
 # %% trap="10.3" role="more"
 claim("tokens in the longest text without a prefix",
@@ -1002,9 +1002,9 @@ claim("tokens, out of 100, that a Llama with 64 positions accepts after "
 
 # %% [markdown] trap="10.3" role="more"
 # A Llama rotates its queries and keys by an angle that can be computed for any position,
-# so there is no table that ends. The text then continues, without an error, at positions
-# that never occurred in training. So add the prefix length to the text length yourself,
-# both for GPT-2 and for a Llama.
+# so it has no table of positions that could end. Without an error, the text continues at
+# positions that never occurred in training. So add the prefix length to the text length
+# yourself, both for GPT-2 and for a Llama.
 
 # %% [markdown] trap="10.3" role="folklore"
 # **Told:** A text that no longer fits after a prefix does harm without an error.
@@ -1151,9 +1151,9 @@ claim("mean accuracy after loading minus the accuracy before saving",
 # The classifier adds a new head, `score`, to the base. Without a `task_type`, peft does
 # not know that `score` is a head. So peft froze the random `score` together with the
 # base, LoRA learned to work with exactly that head, and only the LoRA matrices were
-# saved. The loaded classifier starts with another random head, which can be worse than
-# guessing. `SEQ_CLS` tells peft that `score` is a head, which is then trained and saved.
-# If your head has another name, use `modules_to_save`.
+# saved. The loaded classifier starts with another random head, so its predictions can be
+# worse than guesses. `SEQ_CLS` tells peft that `score` is a head, which is then trained
+# and saved. If your head has another name, use `modules_to_save`.
 
 # %% trap="10.4" role="repair" compare=false
 def holds(model, folder):
@@ -1181,7 +1181,7 @@ draw_grids(kept, marks={"no task": ~kept["no task"] & torch.tensor(
            alt="Two grids with rows for LoRA, head and base, and columns "
                "for trained and saved. Without a task, only LoRA is "
                "trained and saved. With SEQ_CLS, LoRA and the head are "
-               "trained and saved. The base never is.")
+               "trained and saved. The base is neither trained nor saved.")
 
 # %% trap="10.4" role="repair"
 claim("largest change in accuracy caused by loading, with the task SEQ_CLS",
@@ -1194,8 +1194,8 @@ claim("largest change in accuracy caused by loading, with the task SEQ_CLS",
 
 # %% [markdown] trap="10.4" role="more" topics="no warning · two wrong tasks · a second adapter freezes the first"
 # No warning during training or loading named the head. Without a task, the accuracy is
-# different each time the file is loaded; only the file saved with a task contains the
-# head. Both classifiers trained for 100 steps from different random weights, so the
+# different each time you load the file, because only the file saved with a task contains
+# the head. Both classifiers trained for 100 steps from different random weights, so the
 # accuracy before saving says nothing about the task's effect. Only the accuracy after
 # loading shows that effect.
 
@@ -1262,7 +1262,7 @@ claim("trainable parameters of the first adapter after a second adapter "
 # %% [markdown] trap="10.4" role="folklore"
 # **Told:** `SEQ_2_SEQ_LM` on a decoder silently adapts the wrong modules, and
 # `print_trainable_parameters` shows the damage. **Measured:** With LoRA on this GPT-2,
-# the same parameters are trained and the loss agrees to the last digit, so there is
+# the same parameters are trained and the two losses agree to the last digit, so there is
 # nothing to show. What does harm is a head that you do not name.
 
 # %% trap="10.4" role="exercise" points=4 difficulty=3 minutes=20
@@ -1453,9 +1453,9 @@ claim("bits per weight with double quantization", bits["double"],
 # In practice, you only specify a storage format such as NF4, in a `BitsAndBytesConfig`,
 # and `from_pretrained` quantizes the weights. `prepare_model_for_kbit_training` freezes
 # all parameters, converts the remaining 16-bit parts (norm layers and embedding) to
-# `float32`, and turns on activation checkpointing unless you switch it off, as here. Then
-# you add LoRA, as before. The next cells train a base of width 64, save it, and load it
-# in four bits:
+# `float32`, and turns on activation checkpointing unless you switch it off, as the code
+# here does. Then you add LoRA, as before. The next cells train a base of width 64, save
+# it, and load it in four bits:
 
 # %% role="concept"
 from peft import prepare_model_for_kbit_training
@@ -1492,8 +1492,7 @@ print({k: f"{v:.2f}" for k, v in found.items()})
 # %% role="concept"
 claim("bytes of a 128 x 64 matrix in NF4, without its scales",
       weight.nbytes, expected=4096)
-claim("loss on the old language of the base in NF4 minus loss of the "
-      "unquantized base",
+claim("loss on the old language: base in NF4 minus unquantized base",
       found["old language, NF4"] - found["old language, base"],
       above=-0.1, below=0.3)
 claim("loss on the new language with QLoRA minus loss on the new language "
@@ -1512,8 +1511,8 @@ claim("loss on the new language with QLoRA minus loss on the new language "
 #
 # On the *meta* device, a model has shapes but no values, so you can count the parameters
 # of a Llama-2-7B without downloading it. If you have your own model on this machine,
-# enter its folder below, and the last line also counts its parameters. No other cell
-# needs your model.
+# enter its folder below, and the last line of the output also gives its number of
+# parameters. No other cell needs your model.
 
 # %% role="concept"
 MODEL_7B = ""          # a folder with config.json; empty for none
@@ -1703,10 +1702,11 @@ alike = sum(map(same_as_base, (first_version, second_version,
 lora_missing = sum("lora_" in key for key in told.missing_keys)
 
 # %% trap="10.5" role="more"
-claim("versions that return exactly the base's logits", alike,
+claim("number of versions that return exactly the base's logits", alike,
       expected=3)
 claim("loss of the trained adapter", losses["as trained"], below=2.2)
-claim("LoRA tensors in the model that were not loaded", lora_missing,
+claim("number of LoRA tensors in the model that were not loaded",
+      lora_missing,
       expected=len(file))
 
 # %% [markdown] trap="10.5" role="more"
@@ -1746,7 +1746,7 @@ print(*[message[:64] for message in told], sep="\n")
 # %% trap="10.5" role="more"
 claim("do the logits equal the base's logits if the model is wrapped twice",
       same_as_base(wrapped_twice.eval()), expected=True)
-claim("warnings from peft if the model is wrapped twice",
+claim("number of warnings from peft if the model is wrapped twice",
       len(told), above=0)
 
 # %% trap="10.5" role="exercise" points=4 difficulty=3 minutes=20
@@ -2197,8 +2197,9 @@ plot_lines(k, {"one BOS": k / (k + 1), "two BOS": k / (k + 2)},
                "two.")
 
 # %% [markdown] trap="10.7" role="why"
-# If this is the reason, it must be enough to hide one of the two from attention. All other
-# positions stay shifted by one, but a Llama's attention uses only their differences:
+# If this is the reason, the logits must be right again as soon as one of the two BOS
+# tokens is hidden from attention. All other positions stay shifted by one, but a Llama's
+# attention uses only differences between positions:
 
 # %% trap="10.7" role="why"
 doubled = on_the_server(tests[0][0])
@@ -2214,7 +2215,7 @@ claim("largest gap between logits with one BOS and logits with two, of "
       "which one is hidden", gap, below=1e-3)
 
 # %% [markdown] trap="10.7" role="repair"
-# Text that a template made is complete. Encode it without special tokens:
+# A text that a template has produced is complete. Encode it without special tokens:
 
 # %% trap="10.7" role="repair" tags=["for-repair"]
 def repaired(chats):
@@ -2231,10 +2232,10 @@ claim("number of answers that differ between the test and the repaired "
       "server", (replies(waiter, repaired) != tested).sum(), expected=0)
 
 # %% [markdown] trap="10.7" role="more" topics="trained with two"
-# Is the second BOS itself harmful? Train the same model for 200 more steps with two, as
-# some fine-tuning programs do by mistake. Now it is usually right with two, and counts
-# too many teas with one. The difference between training and serving is what costs
-# accuracy:
+# Is the second BOS itself harmful? Train the same model for 200 more steps on texts with
+# two, as some fine-tuning programs do by mistake. Now the model is usually right with two
+# BOS, and counts too many teas with one. The difference between training and serving is
+# what costs accuracy:
 
 # %% trap="10.7" role="more"
 used_to_two = taught(copy.deepcopy(waiter), on_the_server, steps=200)
@@ -2257,9 +2258,9 @@ claim("trained with two BOS: mean error with one BOS, in teas",
 # %% [markdown] trap="10.7" role="folklore"
 # **Told:** Duplicated special tokens hurt the model's performance ([transformers, chat
 # templates](https://github.com/huggingface/transformers/blob/main/docs/source/en/chat_templating.md)).
-# **Measured:** A second BOS costs this model many of its right answers if training had
-# only one. If training also had two, it costs nothing, and then a single BOS is the
-# fault.
+# **Measured:** A second BOS costs this model many of its right answers if the training
+# texts had only one. If the training texts also had two, the second BOS costs nothing,
+# and a text with a single BOS is counted wrong.
 
 # %% trap="10.7" role="exercise" points=3 difficulty=2 minutes=12
 def encode_texts(tokenizer, texts: list[str]):
@@ -2319,7 +2320,7 @@ def encode_texts(tokenizer, texts: list[str]):
 # %% [markdown] role="concept"
 # ## Further
 #
-# The traps do not need this section. It checks our LoRA against peft's LoRA, lists what to
+# The traps do not need this section. It compares our LoRA with peft's LoRA, lists what to
 # store with each adapter, and measures what a model forgets when you train an adapter.
 #
 # ### The same result as peft
@@ -2342,8 +2343,8 @@ claim("largest gap between outputs of our LoRA and of peft's LoRA",
 # ### A passport for an adapter
 #
 # To detect most traps of this stage, write down a few values when you save an adapter,
-# and compare them when you load the adapter. One value is still missing. An adapter fits
-# any base with the same shapes, but it was trained for only one base. A hash of the
+# and compare them when you load the adapter. One more value is needed, because an adapter
+# fits any base with the same shapes, but it was trained for only one base. A hash of the
 # base's weights distinguishes bases with different weights. Settings such as `rope_theta`
 # change no weight. These settings are in the base's configuration, so also store the
 # configuration.
@@ -2428,8 +2429,8 @@ claim("loss on the old language with the adapter off minus loss of the "
       "base", back - level["old"], expected=0)
 
 # %% [markdown] role="concept"
-# Both models forget the old language, because they no longer train on it. But if you
-# switch the adapter off, you have the base again.
+# Both models forget the old language, because they are no longer trained on it. But if
+# you switch the adapter off, you have the base again.
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -2448,7 +2449,8 @@ claim("loss on the old language with the adapter off minus loss of the "
 # %% [markdown] role="quiz"
 # **2. A program adds `B @ A` to `W` and leaves the adapter switched on. The model now answers**
 #
-# - [ ] as before, because the sum is the same :: The update is in `W` and also next to it, so it counts twice.
+# - [ ] as before, because the sum is the same :: The update is in `W` and also in the
+#   active adapter, so it counts twice.
 # - [x] with twice the update :: Merge once and switch the adapter off, or let `merge_and_unload` do both.
 # - [ ] like the base, because the two updates cancel out :: Nothing subtracts the update.
 #   The adapter adds it a second time.
@@ -2456,7 +2458,8 @@ claim("loss on the old language with the adapter off minus loss of the "
 # %% [markdown] role="quiz"
 # **3. A merged model in `bfloat16` is worse than the base with an unmerged adapter. The first suspect is**
 #
-# - [x] rounding, because small updates to a large weight are lost :: With 8 significant bits, an update far below a hundredth of the weight often changes nothing.
+# - [x] rounding, because small updates to a large weight are lost :: With 8 significant
+#   bits, an update far smaller than a hundredth of the weight often changes nothing.
 # - [ ] the order of `B` and `A` in the product :: The product in the other order nearly
 #   always has a different shape, and it would also be wrong in `float32`.
 # - [ ] the rank, which merging reduces :: Merging only adds the update to `W`; it cuts nothing off.
@@ -2466,7 +2469,8 @@ claim("loss on the old language with the adapter off minus loss of the "
 #
 # - [ ] training changed nothing :: A trained `B` is hardly ever exactly zero in all layers.
 # - [x] a new adapter is active, or none :: With `B` at zero, an adapter adds exactly zero. Check which keys matched nothing, and which adapter is active.
-# - [ ] the adapter was trained for another base :: Then it would change the logits, and most likely for the worse.
+# - [ ] the adapter was trained for another base :: Then the adapter would change the
+#   logits, most likely for the worse.
 
 # %% [markdown] role="quiz"
 # **5. A classifier with LoRA is accurate after training and no better than guessing after
@@ -2483,7 +2487,9 @@ claim("loss on the old language with the adapter off minus loss of the "
 # - [ ] by comparing ids with the padding id :: This also removes every EOS from the
 #   labels, and the model never learns to stop.
 # - [x] by the length of each text :: Then the EOS that ends the text keeps its label, and everything after it is masked.
-# - [ ] not at all, because EOS after EOS does no harm :: The model does learn to stop. But the mean loss then includes positions that no answer has, and a batch with much padding looks better than it is.
+# - [ ] not at all, because EOS after EOS does no harm :: The model does learn to stop.
+#   But the mean loss then includes positions that belong to no answer, and a batch with
+#   much padding looks better than it is.
 
 # %% [markdown] role="quiz"
 # **7. A model with 2048 learned positions gets a prefix of 48 tokens. Your longest training text has 2048 tokens. You**
@@ -2622,18 +2628,18 @@ answers_here
 
 # %% [markdown] role="gpu"
 # The authors of torchtune measured a whole Llama-2-7B. There, a training run reserves
-# 15.57 GB with LoRA and 9.29 GB with QLoRA. Four bits save less there than here, because
-# the frozen base of the torchtune LoRA run has 16 bits per weight, and because the
+# 15.57 GB with LoRA and 9.29 GB with QLoRA. Four bits save less there than here, for two
+# reasons: the frozen base of the torchtune LoRA run has 16 bits per weight, and the
 # authors' table counts reserved memory, of which QLoRA already holds 9.13 GB before the
 # first step.
 #
 # **On the recorded H100**, the FLOP count is right to within 6 %: LoRA processes 1.57
 # times as many rows per second as full training, and the count predicts 1.49 times as
-# many. The bytes that a step keeps in memory are counted, not measured, both for the
-# small stack and for the full-size stack. The additional memory at the peak was measured
-# and is the same for LoRA and QLoRA: 400 MB, four times what QLoRA keeps. Four-bit
-# weights do not make activations smaller. If all weights are trained, the step needs 537
-# MB more at its peak, as much as the weights themselves, because `foreach` makes copies.
+# many. For both stacks, the small one and the full-size one, the bytes that a step keeps
+# in memory are counted, not measured. The additional memory at the peak was measured. It
+# is the same for LoRA and QLoRA: 400 MB, four times what QLoRA keeps. Four-bit weights do
+# not make activations smaller. If all weights are trained, the step needs 537 MB more at
+# its peak, as much as the weights themselves, because `foreach` makes copies.
 #
 # QLoRA takes only 3 % longer than LoRA, because unpacking costs little compared with
 # products of 2,048 rows in `float32`. In 16 bits, these products take about a fifteenth

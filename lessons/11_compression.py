@@ -104,9 +104,9 @@ draw_line({"weights": [(v, f"{v:g}") for v in w.tolist()],
 # | *affine* | $(high - low) \,/\, (2^{bits} - 1)$ | $\mathrm{round}(w / s) + zero$ | $s \cdot (code - zero)$ |
 #
 # An affine grid of this kind always includes 0. If all weights are positive, the grid
-# starts at 0; if all are negative, the grid ends at 0. One grid, with one scale, serves
-# the whole matrix, one row (the weights of one output, also called a *channel*), or a
-# *group* of neighbours within a row.
+# starts at 0; if all are negative, the grid ends at 0. One grid, with one scale, can
+# cover the whole matrix, a single row (the weights of one output, also called a
+# *channel*), or a *group* of neighbours within a row.
 
 # %% role="concept"
 def symmetric(w, bits):
@@ -255,10 +255,11 @@ claim("smallest fraction of zeros in a matrix at 2 bits",
       min(gone), above=0.7)
 
 # %% [markdown] trap="11.1" role="repair"
-# So the levels are misplaced. In an affine grid for these matrices, the levels are two
-# thirds of the largest absolute value apart, so only weights below a third of that value
-# become zero. If each group of 16 neighbours has its own grid, the range depends only on
-# these 16 weights. The *ends*, the first and the last layer, can also stay at 8 bits.
+# So the levels are in the wrong places. In an affine grid for these matrices, the
+# distance between two levels is two thirds of the largest absolute value, so only weights
+# below a third of that value become zero. If each group of 16 neighbours has its own
+# grid, the range depends only on these 16 weights. The *ends*, the first and the last
+# layer, can also stay at 8 bits.
 
 # %% trap="11.1" role="repair"
 plans = {"symmetric": [whole(2)],
@@ -288,9 +289,10 @@ claim("2 bits, one grid per matrix: accuracy with affine minus accuracy "
 
 # %% [markdown] trap="11.1" role="repair"
 # The explorer below shows the first layer of a digit classifier. Weights between two
-# levels are *rounded*, and weights beyond the last level are *clipped*. *Outlier* divides
-# one pixel's brightness by a number and multiplies its weights by the same number. Guess
-# first: is the best clipping for the *weights* also best for the layer's *output*?
+# levels are *rounded*, and weights beyond the last level are *clipped*. The control
+# *Outlier* divides one pixel's brightness by a number and multiplies the pixel's weights
+# by the same number. Guess first: is the best clipping for the *weights* also best for
+# the layer's *output*?
 
 # %% role="explore" explorer="quantization"
 from dlsys_helpers.explorers.quantization import quantization
@@ -298,7 +300,7 @@ from dlsys_helpers.explorers.quantization import quantization
 quantization
 
 # %% [markdown] trap="11.1" role="more" topics="the other widths · what groups cost"
-# The other bit widths and plans cost this much accuracy:
+# These claims give the weight error, and the accuracy for the other bit widths and plans:
 
 # %% trap="11.1" role="more"
 w = classifier[0].weight.data
@@ -351,8 +353,8 @@ alone = [only(k, whole(2)) for k in range(4)]
 print("2 bits in one matrix:", [f"{share:.2f}" for share in alone])
 
 # %% trap="11.1" role="folklore"
-claim("symmetric grids: mean accuracy with the ends in 8 bits minus with "
-      "2 bits everywhere",
+claim("symmetric grids: accuracy with the ends in 8 bits minus accuracy "
+      "with 2 bits everywhere",
       two_bits["symmetric, ends in 8 bits"] - two_bits["symmetric"],
       above=0.05)
 
@@ -401,7 +403,7 @@ def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
 # accuracy. At 2 bits, a symmetric grid turns most weights into zeros; use affine grids
 # for small groups. Scales and zeros count towards the model's size. **In your own code:**
 # Before you decide which layers keep more bits, round one layer at a time, and note how
-# the loss changes. **Source:** [Nagel et al. 2021, "A White Paper on Neural Network
+# much the loss rises. **Source:** [Nagel et al. 2021, "A White Paper on Neural Network
 # Quantization"](https://arxiv.org/abs/2106.08295), sections 2 and 3.
 
 # %% [markdown] role="concept"
@@ -959,9 +961,9 @@ claim("probability that the teacher leaves for the other digits at "
 # %% [markdown] trap="11.3" role="repair"
 # At a temperature of 100, the probabilities are nearly equal, but their *differences*
 # still reflect the teacher's logits, and the gradient depends on these differences.
-# Together, the divisions of both networks' logits by $T$ shrink the gradient, at high
-# temperatures by a factor of $T^2$, so multiply the loss by $T^2$. If the loss also has a
-# term for labels, forgetting the factor $T^2$ silences the teacher:
+# Dividing the logits of both networks by $T$ shrinks the gradient, at high temperatures
+# by a factor of $T^2$. So multiply the loss by $T^2$. If the loss also has a term for
+# labels, forgetting the factor $T^2$ silences the teacher:
 
 # %% trap="11.3" role="repair"
 beside = {
@@ -996,9 +998,9 @@ temperature
 # %% [markdown] trap="11.3" role="more" topics="the square without labels · the differences in numbers"
 # Adam follows the direction of a gradient more than its size, so a forgotten $T^2$ hardly
 # matters if the loss has no other part and no weight decay is added to the gradient. With
-# the square and a high $T$, the loss is close to a squared error between the logits, with
-# each row's mean subtracted. The advantage of temperature 100 over temperature 1 is the
-# least certain: two out of fifty seeds showed none.
+# the factor $T^2$ and a high $T$, the loss is close to a squared error between the
+# logits, with each row's mean subtracted. The least certain result is the advantage of
+# temperature 100 over temperature 1: with two out of fifty seeds, there was none.
 
 # %% trap="11.3" role="more"
 claim("largest probability that the teacher gives a digit at temperature "
@@ -1188,8 +1190,8 @@ print(f"flattened {flat:.3f}   not flattened {by_row:.3f}")
 # %% role="concept"
 claim("loss without flattening, divided by the loss per token",
       by_row / flat, expected=24, within=0.01)
-claim("loss before training: random weights minus every second layer of "
-      "the teacher",
+claim("loss before training: start from random weights minus start from "
+      "the teacher's layers",
       untrained["fresh"] - untrained["every second layer"], above=0.3)
 
 # %% [markdown] role="concept"
@@ -1415,7 +1417,7 @@ claim("output error with the largest inputs first, divided by error with "
 
 # %% [markdown] trap="11.4" role="repair"
 # Pruning can use the same idea. If you remove one input of a layer, the other columns can
-# compensate for part of the damage. You write this change in the exercise, where the
+# compensate for part of the damage. In the exercise, you compute this change. There, the
 # order does not matter, because all remaining columns change at once.
 
 # %% [markdown] trap="11.4" role="more" topics="independent inputs"
@@ -1874,7 +1876,7 @@ claim("largest gap between exported program and model, on both branches",
 # caller's job.
 
 # %% [markdown] trap="11.6" role="more" topics="gaps in numbers · today's exporters refuse the if"
-# The next claims show the gaps behind the bars above:
+# The next claims give the gaps and accuracies behind the bars above:
 
 # %% trap="11.6" role="more"
 claim("largest gap between trace and model on ordinary digits",
@@ -2074,9 +2076,9 @@ claim("batch sizes, out of four, that the exported file accepts",
 # %% [markdown] trap="11.7" role="why"
 # Torch treats sizes of 0 and 1 as special, because a dimension of size 1 broadcasts to
 # any other size. The ONNX exporter lets the 1 in your example stand for any size, unless
-# something in the model checks whether the size is 1. The recurrent layer does check it.
-# `torch.export` then raises an error and suggests a fixed size. The ONNX exporter follows
-# the suggestion without telling you:
+# something in the model checks whether the size is 1. The recurrent layer does make this
+# check. `torch.export` then raises an error and suggests a fixed size. The ONNX exporter
+# follows the suggestion without telling you:
 
 # %% trap="11.7" role="why"
 with quiet() as said:
@@ -2119,12 +2121,12 @@ claim("batch sizes, out of four, that the file accepts, with an example "
       "of two digits", len(takes(two_digits)[0]), expected=4)
 
 # %% [markdown] trap="11.7" role="repair"
-# The file's declared inputs say which sizes it accepts. If a declared size is a number,
-# the size is fixed. If it is a name, any size should work.
+# The file's declared inputs say which sizes it accepts. A declared size that is a number
+# is fixed. If the declared size is a name, any size should work.
 #
-# An example fixes more than sizes. Everything that is not a tensor becomes a constant: a
-# number, a string, the length of a list. In the exercise, you check all of these
-# constants by comparing examples.
+# An example fixes more than sizes. Everything that is not a tensor, such as a number, a
+# string or the length of a list, becomes a constant. In the exercise, you check all of
+# these constants by comparing examples.
 
 # %% [markdown] trap="11.7" role="more" topics="the switch of the exporter · a dict of settings"
 # On its own, `torch.export` treats every size of 1 in the example as fixed and refuses to
@@ -2401,9 +2403,9 @@ draw_grids(grids, rows="digit", columns="input", legend="loud",
 
 # %% [markdown] trap="11.8" role="repair"
 # With blocks along the sum, your emulation shows what the device will do. Then you can
-# help the device: a factor on a single *input* can be moved into that input's weights.
-# Before rounding, divide each input by its largest size on the training digits, and
-# multiply its weights by that size:
+# help the device, because you can move a factor from a single *input* into that input's
+# weights. Before rounding, divide each input by its largest size on the training digits,
+# and multiply its weights by that size:
 
 # %% trap="11.8" role="repair"
 size = (gain * units).amax(0)
@@ -2467,7 +2469,7 @@ claim("fraction of the quiet inputs that become zero, with blocks along "
 # Which power of two becomes the scale is also a choice. The cell below uses blocks of
 # MXFP8, whose largest level is 448. The specification uses only the largest number's
 # exponent, so its scale is rounded down. Some kernels round the scale to the nearest
-# power, and some round it up.
+# power of two, and some round it up.
 
 # %% trap="11.8" role="more"
 drawn_blocks = torch.randn(4096, 32)
@@ -2561,9 +2563,9 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
 # In *NVFP4*, each block of 16 neighbours shares a scale that is finer than a power of
 # two: a float8 number in E4M3. Normally distributed numbers are rounded with a relative
 # error of about a tenth. You train a classifier with gradients in NVFP4. In the backward
-# pass, a layer uses its output gradient in two products, for its inputs' and its weights'
-# gradients. For each product, you round the output gradient along the summed axis.
-# Everything else stays in float32.
+# pass, a layer uses its output gradient in two products, which give the gradients of its
+# inputs and of its weights. For each product, you round the output gradient along the
+# summed axis. Everything else stays in float32.
 #
 # With 16 digits per step, the classifier learns. Then you use 256 digits per step, with
 # Adam as before. With float32 gradients, the same run ends at a loss of about 0.1.
@@ -2724,7 +2726,7 @@ claim("fraction of the weights with a nonzero gradient in a first step of "
 # %% [markdown] trap="11.9" role="more"
 # torchao returns the same numbers, with one scale and with two. In torchao, block scales
 # never become zero, because they stay at 1 / 64 or above. Small numbers are lost anyway:
-# in `nvfp4`, their scales become zero, and in torchao, their codes do.
+# in `nvfp4`, their scales become zero, and in torchao, their codes become zero.
 
 # %% trap="11.9" role="more" tags=["plumbing"]
 with contextlib.redirect_stderr(io.StringIO()):
@@ -3101,8 +3103,8 @@ claim("accuracy recovered by the straight-through estimator at 3 bits",
 # the rounding, AWQ multiplies that input's column by a factor and divides the input by
 # the same factor, which leaves the product the same. The step of a row's grid also stays
 # the same, as long as the row's largest weight is in another column. So the weights in
-# the enlarged column have a smaller relative rounding error. AWQ finds the factors by
-# searching over powers: each factor is the input's size to a power between 0 and 1.
+# the enlarged column have a smaller relative rounding error. AWQ finds the factors by a
+# search: each factor is the input's size, raised to a power between 0 and 1.
 
 # %% role="concept"
 def by_size(w, x, bits=4):
@@ -3333,8 +3335,7 @@ claim("bytes of a column index",
 # are deprecated and name `torch.compile` and `torch.export` instead. You will still meet
 # TorchScript files in older services.
 #
-# The next cells take the first three ways in the table, for the large classifier from
-# above:
+# The next cells try the first three ways in the table on the large classifier from above:
 
 # %% role="concept"
 def program_file(example):
@@ -3418,7 +3419,8 @@ for rows in (1, 256):
 # **1. You use a symmetric grid of 2 bits, one for a whole matrix. Which weights become
 # zero, judged by their absolute values?**
 #
-# - [x] those below half of the largest :: The gap between two levels is the largest weight, and weights below half of the gap are rounded to zero.
+# - [x] those below half of the largest :: The gap between two levels is the largest
+#   absolute value, and weights below half of this gap are rounded to zero.
 # - [ ] those below a quarter of the largest :: Two bits have four codes, but a symmetric grid uses only three levels: minus the largest, zero and the largest.
 # - [ ] those below half of the mean :: The mean does not matter; only the largest weight sets the scale.
 
@@ -3454,8 +3456,8 @@ for rows in (1, 256):
 #
 # - [ ] the quantization failed :: The quantization may have worked. A wrapper can report
 #   float32 and store bytes.
-# - [ ] the model needs as much space as before :: The file may be a quarter as large;
-#   this sum does not look at the file.
+# - [ ] the model needs as much space as before :: The file may be a quarter as large; the
+#   sum says nothing about the file.
 # - [x] the sum does not measure what is stored, so you check the file :: A device has to
 #   store the bytes of the file.
 
@@ -3474,8 +3476,8 @@ for rows in (1, 256):
 # dynamic. With another model, the same call produced a file for any number of rows. This
 # time**
 #
-# - [ ] the file again accepts any number, because the call is the same :: Whether a size
-#   of 1 stays dynamic depends on whether the model checks it.
+# - [ ] the file again accepts any number, because the call is the same :: A size of 1
+#   stays dynamic only if nothing in the model checks it.
 # - [x] you check what the file declares and call it with several sizes :: In trap 11.7,
 #   the same call wrote a fixed size for one of two models.
 # - [ ] the exporter warns you if the size is fixed :: In trap 11.7, the exporter changed
@@ -3503,11 +3505,11 @@ for rows in (1, 256):
 # %% [markdown] role="gpu"
 # ## On a GPU: when fewer bits save time
 #
-# If its input has one row, a layer reads each weight once and uses it once. If its input
-# has 4,096 rows, the layer uses each weight 4,096 times. So for a large matrix, the bytes
-# read determine the time in the first case, and the multiplications in the second. A
-# weight stored in 8 or 4 bits is converted back to 16 bits before it is multiplied,
-# unless the hardware can multiply values of the narrow type directly.
+# A layer whose input has one row reads each weight once and uses it once. A layer whose
+# input has 4,096 rows uses each weight 4,096 times. So for a large matrix, the bytes read
+# determine the time in the first case, and the multiplications in the second. A weight
+# stored in 8 or 4 bits is converted back to 16 bits before it is multiplied, unless the
+# hardware can multiply values of the narrow type directly.
 #
 # **Before you run anything:** Take a weight matrix of 16,384 x 16,384. With one row, how
 # long does the product take with 8-bit and with 4-bit weights, as a fraction of the time
@@ -3692,8 +3694,8 @@ answers_here
 # ## What you take with you
 #
 # - A grid has a scale, a zero and a number of bits. You choose where the grid ends.
-# - Weight error, output error and accuracy are three different numbers. Decide between
-#   methods by the accuracy.
+# - Weight error, output error and accuracy are three different measures. Choose a method
+#   by its accuracy.
 # - Scales and zeros count towards the model's size.
 # - A static scale is only as good as its calibration data. A dynamic scale needs no data.
 # - Keep a pruned net's mask. Without the mask, retraining brings pruned weights back.
