@@ -1,10 +1,10 @@
 # %% [markdown] role="hook"
 # # 9. Mixed precision, distributed training and profiling
 #
-# Your model trains slowly on one GPU, and your next model will not fit on it. You switch
-# to 16 bits, cut the batch into pieces, move to two machines, and look for the time that
-# is still lost. Each of these changes takes a line or two of code, and each has a page in
-# the documentation.
+# Your model trains slowly on one GPU, and your next model will not fit on that GPU. You
+# switch to 16 bits, cut the batch into pieces, move to two machines, and look for the
+# time that is still lost. Each of these changes takes a line or two of code, and each has
+# a page in the documentation.
 #
 # Each of them also changes the computation: how values are rounded, what a mean is taken
 # over, which bytes are on which card, and which process waits for which. This stage
@@ -59,8 +59,8 @@ for kind in (torch.float8_e4m3fn, torch.float8_e5m2, torch.float16,
         (info.smallest_normal, info.max, size)]
 draw_line(ranges, log=True,
           title="bfloat16 reaches as far as float32, in half the bytes",
-          alt="One bar per format on a logarithmic line of sizes. bfloat16 "
-              "and float32 reach from 1e-38 to 3e38, float16 and E5M2 from "
+          alt="One bar per format on a logarithmic axis. bfloat16 and "
+              "float32 reach from 1e-38 to 3e38, float16 and E5M2 from "
               "6e-5 to about 6e4, E4M3 from 0.02 to 448, E2M1 from 1 to 6.")
 
 # %% role="concept"
@@ -349,7 +349,8 @@ skipped = (large > fits).sum().item()
 print(f"{skipped} steps skipped, {(large[:20] > fits).sum()} at the start")
 
 # %% trap="09.1" role="repair"
-claim("steps skipped at the start, with a scale 256 times too large",
+claim("number of steps skipped at the start, with a scale 256 times too "
+      "large",
       (large[:20] > fits).sum(), expected=8)
 
 # %% trap="09.1" role="repair"
@@ -816,10 +817,10 @@ claim("bytes per weight in bfloat16 with masters",
 # more bytes, not fewer (*More* counts them).
 
 # %% [markdown] trap="09.9" role="repair"
-# Split what does not fit: with several GPUs, each can keep only a part of the moments and
-# masters, then of the gradients, then of the weights. DeepSpeed calls these steps *ZeRO*
-# stages 1, 2 and 3. FSDP corresponds to ZeRO stage 3, and DDP splits nothing. The plot
-# shows how much memory each of eight cards needs, with masters:
+# Split what does not fit. With several GPUs, each GPU can keep only a part of the moments
+# and masters, then also only a part of the gradients, then of the weights. DeepSpeed
+# calls these steps *ZeRO* stages 1, 2 and 3. FSDP corresponds to ZeRO stage 3, and DDP
+# splits nothing. The plot shows how much memory each of eight cards needs, with masters:
 
 # %% trap="09.9" role="repair"
 def on_each(weights, gradients, state, gpus=8, billions=7):
@@ -1498,7 +1499,7 @@ draw_lanes({"Python": python, "GPU": gpu,
                "the GPU runs without a pause and ends earlier.")
 
 # %% [markdown] trap="09.10" role="repair"
-# Most of the requested values are not needed at once. Put the mask into the labels: a
+# Most of the requested values are not needed right away. Put the mask into the labels: a
 # label of -100 leaves its row out of the loss. Keep the sums as tensors, and let the log
 # and the checks read them once every fifty steps. The price is that you notice a NaN up
 # to fifty steps late, when the weights are already NaN, so keep a checkpoint.
@@ -1640,15 +1641,16 @@ graphs = {"one shape": compiled(smooth, rows[:1] * 5),
 print(graphs)
 
 # %% role="concept"
-claim("graphs compiled for five calls with one shape",
+claim("number of graphs compiled for five calls with one shape",
       graphs["one shape"], expected=1)
-claim("graphs compiled for five sizes, with dynamic=False",
+claim("number of graphs compiled for five sizes, with dynamic=False",
       graphs["each size"], expected=5)
-claim("graphs compiled for five sizes, by default",
+claim("number of graphs compiled for five sizes, by default",
       graphs["five sizes"], expected=2)
 
 # %% role="concept"
-claim("graphs compiled for one call, with an if on a tensor's value",
+claim("number of graphs compiled for one call, with an if on a tensor's "
+      "value",
       graphs["an if on a number"], expected=2)
 
 # %% [markdown] role="concept"
@@ -1702,7 +1704,8 @@ print("returned:", sums)
 print("tapes:   ", ranks.tapes)
 
 # %% role="concept"
-claim("ranks that hold the sum", sums.count([3.0, 3.0, 3.0]), expected=2)
+claim("number of ranks that hold the sum",
+      sums.count([3.0, 3.0, 3.0]), expected=2)
 claim("do both tapes hold the same lines", ranks.tapes[0] == ranks.tapes[1],
       expected=True)
 
@@ -1928,18 +1931,18 @@ from dlsys_helpers.explorers.tape import tape
 tape
 
 # %% [markdown] trap="09.11" role="more" topics="both runs, as bounds · ranks with unequal rows · one step to warm up"
-# These claims put bounds on both runs:
+# These claims put bounds on the results of both runs:
 
 # %% trap="09.11" role="more"
-claim("all_reduce calls in 100 steps through the wrapper",
+claim("number of all_reduce calls in 100 steps through the wrapper",
       calls("all_reduce"), expected=100)
 claim("number of lines, digests included, in which the two tapes differ",
       sum(a != b for a, b in zip(*ranks.tapes, strict=True)), expected=0)
-claim("test digits on which the ranks disagree", apart, above=10)
+claim("number of test digits on which the ranks disagree", apart, above=10)
 claim("larger of the two ranks' last losses", max(past_losses), below=1)
 claim("accuracy of the worse rank on the test digits", min(right),
       above=0.85)
-claim("all_reduce calls in 100 steps that bypass the wrapper",
+claim("number of all_reduce calls in 100 steps that bypass the wrapper",
       past_calls, expected=0)
 
 # %% [markdown] trap="09.11" role="more"
@@ -2008,8 +2011,8 @@ print(f"first step wrapped: gap {gap(*warm):.2f}, all_reduce calls:",
 # %% trap="09.11" role="folklore"
 claim("relative gap between the ranks' weights, with only the first step "
       "through the wrapper", gap(*warm), above=0.2)
-claim("all_reduce calls in 100 steps, with only the first step through "
-      "the wrapper", calls("all_reduce"), expected=1)
+claim("number of all_reduce calls in 100 steps, with only the first step "
+      "through the wrapper", calls("all_reduce"), expected=1)
 
 # %% trap="09.11" role="exercise" points=4 difficulty=3 minutes=20
 def average_grads(losses_of, params: list, batch, all_sum) -> float:
@@ -2177,7 +2180,8 @@ print("unused:", [name for (name, _), grad in
                   if grad is None])
 
 # %% trap="09.3" role="repair"
-claim("parameter tensors that a step with head a alone leaves unused",
+claim("number of parameter tensors that a step with head a alone leaves "
+      "unused",
       sum(grad is None for grad in grads), expected=2)
 
 # %% [markdown] trap="09.3" role="more" topics="what the second call sends · all ranks leave out the same parameter · the ranks leave out different parameters: a hang"
@@ -2186,8 +2190,8 @@ claim("parameter tensors that a step with head a alone leaves unused",
 # %% trap="09.3" role="more"
 claim("bytes of the second call, per parameter tensor",
       flagged[1] / len(parameters), expected=4)
-claim("ranks whose error names the flag, with one head and without the "
-      "flag",
+claim("number of ranks whose error names the flag, with one head and "
+      "without the flag",
       sum("find_unused_parameters=True" in text for text in stopped),
       expected=2)
 
@@ -2205,9 +2209,9 @@ second = [text.startswith("step 2") for texts, _ in ways for text in texts]
 print("stopped in step 2:", second)
 
 # %% trap="09.3" role="folklore"
-claim("ranks that stop in step 2, in three runs of two ranks",
+claim("number of ranks that stop in step 2, in three runs of two ranks",
       sum(second), expected=6)
-claim("all_reduce calls before the errors, in all three runs",
+claim("number of all_reduce calls before the errors, in all three runs",
       sum(len(calls) for _, calls in ways), expected=0)
 
 # %% [markdown] trap="09.3" role="folklore"
@@ -2250,7 +2254,7 @@ draw_lanes({"rank 0": [(0, 2, "forward"), (2, 4, "backward"),
 # %% trap="09.3" role="folklore"
 claim("does one rank wait in an all_reduce and the other in a barrier",
       "all_reduce" in waiting and "barrier" in waiting, expected=True)
-claim("processes still running after the timeout",
+claim("number of processes still running after the timeout",
       len(ranks.processes), expected=0)
 
 # %% trap="09.3" role="exercise" points=4 difficulty=3 minutes=20
@@ -2789,7 +2793,7 @@ draw_grids(first, rows="epoch", columns="first eight digits",
                "are equal; with set_epoch, they differ.")
 
 # %% [markdown] trap="09.5" role="more" topics="the order is shuffled · digits that an evaluation counts twice"
-# The single order is at least shuffled:
+# The one order that all epochs share is at least shuffled:
 
 # %% trap="09.5" role="more"
 claim("is the order just 0, 2, 4, ...",
@@ -2824,9 +2828,10 @@ print("digits on each rank:", *map(len, dealt), "  together:", len(read))
 print("evaluated twice:", *twice)
 
 # %% trap="09.5" role="more"
-claim("digits that four ranks evaluate in all, for a test set of 497",
+claim("number of digits that four ranks evaluate in all, for a test set of "
+      "497",
       len(read), expected=500)
-claim("digits evaluated twice", len(twice), expected=3)
+claim("number of digits evaluated twice", len(twice), expected=3)
 
 # %% [markdown] trap="09.5" role="more"
 # `drop_last=True` makes the parts equal in the opposite way: it uses 496 digits and
@@ -2930,7 +2935,7 @@ printed = launched("-m", "torch.distributed.run", "--standalone",
 print(*sorted(printed), sep="\n")
 
 # %% role="concept"
-claim("ranks started by torchrun that hold the sum",
+claim("number of ranks started by torchrun that hold the sum",
       sum("[3.0, 3.0, 3.0]" in line for line in printed), expected=2)
 
 # %% [markdown] role="concept"
@@ -3353,10 +3358,11 @@ claim("test loss after 60 steps, with the optimizer made right after "
 # identity:
 
 # %% trap="09.13" role="more"
-claim("tensors of the model that an optimizer made before sharding holds",
+claim("number of tensors of the model that an optimizer made before "
+      "sharding holds",
       late[2], expected=0)
-claim("tensors of the model that an optimizer made right after sharding "
-      "holds", early[2], expected=4)
+claim("number of tensors of the model that an optimizer made right after "
+      "sharding holds", early[2], expected=4)
 claim("change of the test loss in 60 steps, with a forward pass before "
       "the optimizer is made", between[1] - between[0], expected=0)
 
@@ -3703,11 +3709,11 @@ draw_ranks({"trained": [["A", ""], ["", "B"]],
                "B.")
 
 # %% [markdown] trap="09.7" role="repair"
-# Saving a sharded net needs all ranks. `torch.distributed.checkpoint`, *DCP* for short,
-# lets each rank write its own part into one folder, with a table of contents. A program
-# that loads the checkpoint reads only the parts it needs, so a different number of ranks
-# can load what two ranks have written. `get_state_dict` names parameters and optimizer
-# state in the same way, however they are sharded.
+# All ranks have to take part in saving a sharded net. `torch.distributed.checkpoint`,
+# *DCP* for short, lets each rank write its own part into one folder, with a table of
+# contents. A program that loads the checkpoint reads only the parts it needs, so a
+# different number of ranks can load what two ranks have written. `get_state_dict` names
+# parameters and optimizer state in the same way, however they are sharded.
 
 # %% trap="09.7" role="repair"
 def save(folder, net, optimizer):
@@ -3751,8 +3757,9 @@ print("files:", sorted(path.name for path in Path(folder).iterdir()))
 print(f"accuracy of one process that loaded them: {alone_reads:.2f}")
 
 # %% trap="09.7" role="repair"
-claim("values that differ between the resumed and the uninterrupted run, "
-      "two steps later", (resumed != straight).sum(), expected=0)
+claim("number of values that differ between the resumed and the "
+      "uninterrupted run, two steps later",
+      (resumed != straight).sum(), expected=0)
 
 # %% [markdown] trap="09.7" role="more" topics="both loads, as bounds · how rows are cut · one file to pass on"
 # These claims put bounds on the results of both ways of loading:
@@ -3761,12 +3768,12 @@ claim("values that differ between the resumed and the uninterrupted run, "
 claim("accuracy of the saved net", correct[0], above=0.75)
 claim("accuracy of the net loaded from rank 0's file",
       correct[1], below=0.6)
-claim("values that differ between the two loaded halves of the first "
-      "weight", (upper != lower).sum(), expected=0)
-claim("values that differ from the saved values after two ranks load the "
-      "checkpoint", (after != before).sum(), expected=0)
-claim("values that differ from the saved values after one process loads "
-      "the checkpoint",
+claim("number of values that differ between the two loaded halves of the "
+      "first weight", (upper != lower).sum(), expected=0)
+claim("number of values that differ from the saved values after two ranks "
+      "load the checkpoint", (after != before).sum(), expected=0)
+claim("number of values that differ from the saved values after one "
+      "process loads the checkpoint",
       (flat(alone.parameters()) != before).sum(), expected=0)
 
 # %% [markdown] trap="09.7" role="more"
@@ -3885,8 +3892,8 @@ devices, reduces, off = map(float, launched(
 print(f"{devices:.0f} devices, all-reduce in the program: {reduces:.0f}")
 
 # %% role="concept"
-claim("devices that JAX uses", devices, expected=8)
-claim("all-reduce operations that JAX inserted", reduces, above=0)
+claim("number of devices that JAX uses", devices, expected=8)
+claim("number of all-reduce operations that JAX inserted", reduces, above=0)
 claim("largest gap between the step on eight devices and the step on one",
       off, below=1e-5)
 

@@ -314,7 +314,7 @@ draw_grids({"LoRA": grid}, marks={"LoRA": ~grid},
                "names are marked as having no LoRA.")
 
 # %% trap="10.1" role="look"
-claim("matrices, out of 14, that get LoRA with OPT's names",
+claim("number of matrices, out of 14, that get LoRA with OPT's names",
       len(hit), expected=6)
 
 # %% [markdown] trap="10.1" role="why"
@@ -359,10 +359,10 @@ claim("drop in loss with OPT's names, divided by drop in loss with "
 
 # %% trap="10.1" role="more"
 claim("number of matrices in the two layers", len(linears), expected=14)
-claim("warnings from peft", len(told), expected=0)
-claim("trainable parameters with all-linear",
+claim("number of warnings from peft", len(told), expected=0)
+claim("number of trainable parameters with all-linear",
       trainable(whole), expected=4352)
-claim("trainable parameters with OPT's names",
+claim("number of trainable parameters with OPT's names",
       trainable(partly), expected=1536)
 
 # %% [markdown] trap="10.1" role="more"
@@ -377,7 +377,8 @@ one_right = trainable(adapter(base, ["c_attn", "k_proj", "kproj", "k"]))
 # %% trap="10.1" role="more"
 claim("does peft refuse a list of two names from GPT-2",
       nothing is None, expected=True)
-claim("trainable parameters with one matching name out of four", one_right,
+claim("number of trainable parameters with one matching name out of four",
+      one_right,
       expected=2 * (4 * 32 + 32 * 4))
 
 # %% trap="10.1" role="exercise" points=3 difficulty=2 minutes=10
@@ -787,7 +788,7 @@ hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks)
             for module in whole.modules())
 
 # %% trap="10.2" role="folklore"
-claim("hooks in the adapted model", hooks, expected=0)
+claim("number of hooks in the adapted model", hooks, expected=0)
 
 # %% trap="10.2" role="exercise" points=3 difficulty=2 minutes=10
 def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
@@ -926,7 +927,7 @@ for name, (length, stopped_by) in room.items():
 measured("10.3", room["prefix of 20"][0], right=(44, 44))
 
 # %% trap="10.3" role="look"
-claim("tokens in the longest text with a prefix of 20",
+claim("number of tokens in the longest text with a prefix of 20",
       room["prefix of 20"][0], expected=44)
 
 # %% [markdown] trap="10.3" role="why"
@@ -964,7 +965,7 @@ for name, cut in cuts.items():
     print(f"cut {name}: {cuts[name][0]} labels, loss {cuts[name][1]:.2f}")
 
 # %% trap="10.3" role="repair"
-claim("labels left after a cut at the end", cuts["at the end"][0],
+claim("number of labels left after a cut at the end", cuts["at the end"][0],
       expected=0)
 
 # %% [markdown] trap="10.3" role="repair"
@@ -978,11 +979,12 @@ claim("labels left after a cut at the end", cuts["at the end"][0],
 # The next claims give the longest text and the effect of each cut:
 
 # %% trap="10.3" role="more"
-claim("tokens in the longest text without a prefix",
+claim("number of tokens in the longest text without a prefix",
       room["no prefix"][0], expected=64)
 claim("is the loss a number after a cut at the end",
       cuts["at the end"][1] > 0, expected=False)
-claim("labels left after a cut at the start", cuts["at the start"][0],
+claim("number of labels left after a cut at the start",
+      cuts["at the start"][0],
       expected=8)
 
 # %% [markdown] trap="10.3" role="more"
@@ -996,9 +998,10 @@ print(f"prompt tuning: {soft}; a Llama with max_position_embeddings of 64: "
       f"{llama_room[0]}, stopped by {llama_room[1]}")
 
 # %% trap="10.3" role="more"
-claim("tokens in the longest text with prompt tuning", soft, expected=44)
-claim("tokens, out of 100, that a Llama with 64 positions accepts after "
-      "the prefix", llama_room[0], expected=100)
+claim("number of tokens in the longest text with prompt tuning",
+      soft, expected=44)
+claim("number of tokens, out of 100, that a Llama with 64 positions "
+      "accepts after the prefix", llama_room[0], expected=100)
 
 # %% [markdown] trap="10.3" role="more"
 # A Llama rotates its queries and keys by an angle that can be computed for any position,
@@ -1202,9 +1205,9 @@ claim("largest change in accuracy caused by loading, with the task SEQ_CLS",
 # %% trap="10.4" role="more"
 claim("highest accuracy after loading minus lowest accuracy, without a "
       "task", max(loaded) - min(loaded), above=0.05)
-claim("warnings that name the head, during training and loading",
+claim("number of warnings that name the head, during training and loading",
       sum("score" in line for line in told + told_then), expected=0)
-claim("tensors of the head in the file saved without a task",
+claim("number of tensors of the head in the file saved without a task",
       kept["no task"][1, 1].sum(), expected=0)
 claim("is the head trained and saved with the task SEQ_CLS",
       kept["SEQ_CLS"][1].all().item(), expected=True)
@@ -1254,10 +1257,10 @@ trains.append(trainable(first))
 print("first adapter trains:", trains)
 
 # %% trap="10.4" role="more"
-claim("trainable parameters of the first adapter before a second adapter "
-      "is added", trains[0], above=0)
-claim("trainable parameters of the first adapter after a second adapter "
-      "is added", trains[1], expected=0)
+claim("number of trainable parameters of the first adapter before a second "
+      "adapter is added", trains[0], above=0)
+claim("number of trainable parameters of the first adapter after a second "
+      "adapter is added", trains[1], expected=0)
 
 # %% [markdown] trap="10.4" role="folklore"
 # **Told:** `SEQ_2_SEQ_LM` on a decoder silently adapts the wrong modules, and
@@ -1545,8 +1548,9 @@ if MODEL_7B:
     print("your model:", *(f"{n:,}" for n in count(config_in(MODEL_7B))))
 
 # %% role="concept"
-claim("parameters of the 7B base", numbers, expected=6_738_415_616)
-claim("parameters of LoRA of rank 16 in attention",
+claim("number of parameters of the 7B base",
+      numbers, expected=6_738_415_616)
+claim("number of parameters of LoRA of rank 16 in attention",
       in_attention, expected=16_777_216)
 claim("parameters of LoRA of rank 16 in all linear modules, divided by "
       "parameters of the base",
@@ -1653,7 +1657,7 @@ print("file: ", next(iter(file))[-36:])
 print("model:", inside[-44:])
 
 # %% trap="10.5" role="why"
-claim("tensors in the file that match no name in the model",
+claim("number of tensors in the file that match no name in the model",
       len(told.unexpected_keys),
       expected=len(file))
 
@@ -1923,7 +1927,7 @@ print(f"training loss {loss:.2f}, "
 print("answers to 3 .. 9 words:", lengths.tolist())
 
 # %% trap="10.6" role="look"
-claim("answers that stop, out of seven, with labels masked by id",
+claim("number of answers that stop, out of seven, with labels masked by id",
       (lengths < LONGEST).sum(), expected=0)
 
 # %% [markdown] trap="10.6" role="why"
@@ -1981,7 +1985,8 @@ plot_lines(range(3, 10), {name: written[name]
                "length, the line rises with the number of words asked for.")
 
 # %% trap="10.6" role="repair"
-claim("answers that stop, out of seven, with labels masked by length",
+claim("number of answers that stop, out of seven, with labels masked by "
+      "length",
       stops["by length"], above=4)
 
 # %% [markdown] trap="10.6" role="repair"
@@ -2004,9 +2009,10 @@ claim("training loss with labels masked by length, divided by loss with "
 # %% trap="10.6" role="more"
 claim("training loss at the end, with labels masked by id",
       losses["by id"], below=0.6)
-claim("EOS labels in the last batch, with labels masked by id",
+claim("number of EOS labels in the last batch, with labels masked by id",
       (labels == EOS).sum(), expected=0)
-claim("answers that stop, out of seven, with a separate padding token",
+claim("number of answers that stop, out of seven, with a separate padding "
+      "token",
       stops["own padding"], above=4)
 
 # %% trap="10.6" role="exercise" points=3 difficulty=2 minutes=10
@@ -2260,7 +2266,7 @@ claim("trained with two BOS: mean error with one BOS, in teas",
 # templates](https://github.com/huggingface/transformers/blob/main/docs/source/en/chat_templating.md)).
 # **Measured:** A second BOS costs this model many of its right answers if the training
 # texts had only one. If the training texts also had two, the second BOS costs nothing,
-# and a text with a single BOS is counted wrong.
+# and a single BOS costs right answers.
 
 # %% trap="10.7" role="exercise" points=3 difficulty=2 minutes=12
 def encode_texts(tokenizer, texts: list[str]):
@@ -2393,7 +2399,7 @@ for row in ("matrices hit", "B not zero", "hash of the base"):
     print(f"{row}: {'same' if mine[row] == strange[row] else 'different'}")
 
 # %% role="concept"
-claim("matrices, out of 14, that have LoRA and a nonzero B",
+claim("number of matrices, out of 14, that have LoRA and a nonzero B",
       min(mine["matrices hit"], mine["B not zero"]), expected=14)
 claim("largest change of a logit caused by merging, relative to the "
       "largest logit", mine["merge error"], below=1e-4)

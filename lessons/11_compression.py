@@ -1580,7 +1580,7 @@ draw_boxes(stacks, unit="kB",
 
 # %% [markdown] trap="11.5" role="repair"
 # So measure what is stored: save the model to a file, and check the file's length.
-# `saved` measures the file in memory.
+# `saved` writes the file to memory and returns its length.
 
 # %% trap="11.5" role="repair"
 print("says:", weight.dtype, weight.element_size(), "bytes each")
@@ -2070,7 +2070,7 @@ print(f"gap on the example: {gap:.0e}")
 measured("11.7", 2)
 
 # %% trap="11.7" role="look"
-claim("batch sizes, out of four, that the exported file accepts",
+claim("number of batch sizes, out of four, that the exported file accepts",
       len(takes(one_digit)[0]), expected=1)
 
 # %% [markdown] trap="11.7" role="why"
@@ -2117,8 +2117,8 @@ draw_grids({"digits at a time": answered},
                "accept all four numbers.")
 
 # %% trap="11.7" role="repair"
-claim("batch sizes, out of four, that the file accepts, with an example "
-      "of two digits", len(takes(two_digits)[0]), expected=4)
+claim("number of batch sizes, out of four, that the file accepts, with an "
+      "example of two digits", len(takes(two_digits)[0]), expected=4)
 
 # %% [markdown] trap="11.7" role="repair"
 # The file's declared inputs say which sizes it accepts. A declared size that is a number
@@ -2154,14 +2154,16 @@ for (name, switch), no in refusals.items():
     print(f"{name:8} switch {switch!s:5} refused {no}")
 
 # %% trap="11.7" role="more"
-claim("models, out of two, that torch.export refuses without the switch",
+claim("number of models, out of two, that torch.export refuses without the "
+      "switch",
       refusals["plain", False] + refusals["by rows", False], expected=2)
 claim("does torch.export with the switch refuse only the recurrent "
       "classifier",
       refusals["by rows", True] and not refusals["plain", True],
       expected=True)
 claim("largest gap between file and model on the example", gap, below=1e-3)
-claim("batch sizes, out of four, that the plain classifier's file accepts",
+claim("number of batch sizes, out of four, that the plain classifier's "
+      "file accepts",
       len(takes(plain_file)[0]), expected=4)
 claim("largest gap between file and model, with an example of two digits",
       largest_gap(two_digits, by_rows), below=1e-3)
