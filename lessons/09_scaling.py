@@ -396,7 +396,7 @@ claim("loss with Adam and the scaler minus loss with Adam and no scaler",
 # %% [markdown] trap="09.1" role="more"
 # With 8 bits, one scale for the whole loss is not enough, because the largest number in
 # `E4M3` is 448, and a value that is a millionth of the largest value becomes zero. One
-# scale per tensor is often enough, until an outlier uses up the range. So newer formats
+# scale per tensor is often enough, unless an outlier uses up the range. So newer formats
 # divide a tensor into blocks, each with its own scale. In the [microscaling
 # formats](https://arxiv.org/abs/2310.10537), each block of 32 values shares one scale, a
 # power of two (8 bits, `float8_e8m0fnu`); the values are `E4M3` or `E5M2` in `MXFP8`, and
@@ -687,8 +687,8 @@ claim("SGD at a learning rate of 0.2: loss without a master, divided by "
 # **Told:** Gradients are noisy anyway, so rounding the weights costs nothing.
 # **Measured:** With SGD at a learning rate of 0.2, that is nearly true. With SGD at 0.02,
 # and with Adam at its default learning rate, the classifier without a master learns less
-# in the same number of steps. Under `autocast`, the weights of a `float32` model are the
-# master: they stay in `float32`.
+# in the same number of steps. Under `autocast`, the weights of a `float32` model already
+# serve as the master, because they stay in `float32`.
 
 # %% trap="09.8" role="exercise" points=3 difficulty=2 minutes=10
 def master_step(weights: list, grads: list, state: dict, lr: float,
@@ -1030,8 +1030,8 @@ claim("memory added from the first forward pass to the second, as a "
 #
 # *Activation checkpointing* keeps only each block's input and runs the block again in the
 # backward pass. You can compute how much memory a step keeps before you run it. Take
-# eight blocks of a Linear and a GELU, with `N` rows of `F` values. Autograd keeps two N x
-# F tensors for each block: the input of the Linear and the input of the GELU. With a
+# eight blocks, each a Linear and a GELU, and `N` rows of `F` values. Autograd keeps two N
+# x F tensors for each block: the input of the Linear and the input of the GELU. With a
 # checkpoint, autograd keeps one tensor per block, the block's input.
 
 # %% role="concept"
@@ -1414,8 +1414,8 @@ claim("FLOP per byte in a product of 4,096 rows, as a multiple of the "
 # ## Who waits for whom
 #
 # A GPU works through a queue. Python puts a step's operations into the queue and runs
-# ahead until it needs a value from the GPU. Then Python waits until the queue is empty.
-# After that, the GPU has nothing to do until Python has queued new work.
+# ahead until it needs a value from the GPU. Then Python waits until the queue is empty,
+# and from then on the GPU has nothing to do until Python has queued new work.
 #
 # The ordinary training step below skips rows without a label, stops on NaN, counts large
 # gradients, and sums the loss for the log.
@@ -1820,8 +1820,8 @@ draw_lanes({"backward": [(0, 2, "layer 4"), (2, 4, "layer 3"),
 # `DDP(model)` copies rank 0's weights to all ranks and promises to average the gradients
 # during `backward`. You want to call methods that the wrapper lacks. So you write `net =
 # ddp.module` at the top of the script and use `net` from then on. `net` is the model
-# inside the wrapper, so `loss.backward()` fills the `.grad` of the parameters that the
-# optimizer updates.
+# inside the wrapper, so `loss.backward()` still fills the `.grad` of the parameters that
+# the optimizer updates.
 #
 # Both ranks train a digit classifier for 100 steps, each on its own digits.
 
@@ -2088,7 +2088,7 @@ def two_heads(seed):
 
 # %% trap="09.3" role="break"
 def three_steps(search, heads, x, y, seed):
-    """Take three steps, each with its heads; the error that stops them."""
+    """Take three steps; return the error that stops them, if any."""
     rank, net = dist.get_rank(), two_heads(seed)
     ddp = DDP(net, find_unused_parameters=search)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -2513,7 +2513,7 @@ for some, count in zip(rows, counts, strict=True):
 
 # %% trap="09.2" role="break"
 def gradient_of(model, pieces, share):
-    """All gradients in a row; share(y) multiplies the loss of a piece."""
+    """All gradients in one vector; share(y) scales a piece's loss."""
     model.zero_grad()
     for x, y in pieces:
         (F.cross_entropy(model(x), y) * share(y)).backward()
@@ -3278,7 +3278,7 @@ def prepare(order, net, x):
 
 # %% trap="09.13" role="break"
 def sixty_steps(order, x, y, x_test, y_test, seed):
-    """Test losses before and after; how many tensors of net it holds."""
+    """Losses before and after; how many of net's tensors opt holds."""
     net = mlp(seed)
     optimizer = prepare(order, net, x[:4])
     before = F.cross_entropy(net(x_test), y_test).item()
@@ -3640,7 +3640,7 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
 
 # %% trap="09.7" role="break"
 def shard_and_train(x, y, seed, steps=60):
-    """Shard a net and train it with AdamW; the net and its optimizer."""
+    """Shard and train a net with AdamW; return net and optimizer."""
     net = fully_shard(mlp(seed))
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
     for k in range(steps):
@@ -3777,8 +3777,8 @@ claim("number of values that differ from the saved values after one "
       (flat(alone.parameters()) != before).sum(), expected=0)
 
 # %% [markdown] trap="09.7" role="more"
-# Each rank takes an equal number of rows, rounded up, and the last ranks get the rows
-# that are left:
+# Each rank takes the same number of rows, rounded up, until no rows are left, so the last
+# ranks can get fewer rows or none:
 
 # %% trap="09.7" role="more"
 def rows_held(features):

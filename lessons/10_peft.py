@@ -487,10 +487,10 @@ lora_rank
 # %% [markdown] role="concept"
 # ## Rank, alpha, rate and modules
 #
-# A LoRA configuration asks for four decisions. Start with one setting, change one thing
-# at a time, and compare the loss on the new language after 60 steps. **Guess first:**
-# Which change hurts most: a rank of 1, an $\alpha$ of 1, a tenth of the learning rate, or
-# LoRA only in queries and values?
+# A LoRA configuration asks for four decisions. Start with one configuration, change one
+# setting at a time, and compare the loss on the new language after 60 steps. **Guess
+# first:** Which change hurts most: a rank of 1, an $\alpha$ of 1, a tenth of the learning
+# rate, or LoRA only in queries and values?
 
 # %% role="concept"
 def tuned(lr=1e-2, **changed):
@@ -756,7 +756,8 @@ claim("loss of a merge without alpha / r minus loss of the correct merge",
 # The next claims give the counts, and the loss if the update is added twice:
 
 # %% trap="10.2" role="more"
-claim("matrix products of the base", count["base"][0], expected=15)
+claim("number of matrix products of the base", count["base"][0],
+      expected=15)
 claim("FLOPs of the unmerged model, divided by FLOPs of the base",
       more[1], below=1.3)
 claim("largest gap between logits of the merged and the unmerged model",
@@ -847,8 +848,8 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 # 11 billion parameters ([Lester et al. 2021](https://arxiv.org/abs/2104.08691)).
 #
 # All five kinds of adapter get the same 60 steps at the same learning rate on this small
-# base. Methods with few parameters may need a higher rate and more steps, so treat the
-# result as one measurement, not as a ranking.
+# base. Methods with few parameters may need a higher learning rate and more steps, so
+# treat the result as one measurement, not as a ranking.
 
 # %% role="concept" tags=["plumbing"]
 from peft import IA3Config
@@ -1266,7 +1267,7 @@ claim("number of trainable parameters of the first adapter after a second "
 # **Told:** `SEQ_2_SEQ_LM` on a decoder silently adapts the wrong modules, and
 # `print_trainable_parameters` shows the damage. **Measured:** With LoRA on this GPT-2,
 # the same parameters are trained and the two losses agree to the last digit, so there is
-# nothing to show. What does harm is a head that you do not name.
+# nothing to show. What does harm is a new head that you do not name.
 
 # %% trap="10.4" role="exercise" points=4 difficulty=3 minutes=20
 def passport(model: nn.Module) -> dict:
@@ -1593,13 +1594,13 @@ claim("GB for QLoRA", total["QLoRA"], expected=5.0, within=0.1)
 # ## From the file into service
 #
 # The trained adapter `whole` from trap 10.1 is saved in a folder, with its parameters and
-# its configuration. The adapter lowers the loss on the new language from over 3 to less
-# than 2.2. Three versions of a program serve the adapter. All three build the base, read
-# the configuration and pass both to `get_peft_model`, as the training script did. The
-# first version does nothing else. The second version also passes the tensors in the file
-# to `load_state_dict`, which complains about missing keys until you add `strict=False`.
-# The third version calls peft's own `load_adapter`, which understands the names in the
-# file and loads the adapter under the name `trained`.
+# its configuration. The adapter lowers the loss on the new language from above 3 to below
+# 2.2. Three versions of a program serve the adapter. All three build the base, read the
+# configuration and pass both to `get_peft_model`, as the training script did. The first
+# version does nothing else. The second version also passes the tensors in the file to
+# `load_state_dict`, which complains about missing keys until you add `strict=False`. The
+# third version calls peft's own `load_adapter`, which understands the names in the file
+# and loads the adapter under the name `trained`.
 #
 # A reviewer writes: "The third version loads the adapter, so it is right."
 
@@ -1931,11 +1932,11 @@ claim("number of answers that stop, out of seven, with labels masked by id",
       (lengths < LONGEST).sum(), expected=0)
 
 # %% [markdown] trap="10.6" role="why"
-# One line of code removes the padding from the labels, and it recognizes padding by the
-# token id. The EOS that ends a text has the same id. So the line also removes every EOS
-# from the labels, and the loss never asks the model to predict the end of a text. If you
-# mask by the *length* of each text instead, the EOS at the end of a text keeps its label,
-# whatever id you use for padding.
+# One line of code removes the padding from the labels, and this line recognizes padding
+# by the token id. The EOS that ends a text has the same id. So the line also removes
+# every EOS from the labels, and the loss never asks the model to predict the end of a
+# text. If you mask by the *length* of each text instead, the EOS at the end of a text
+# keeps its label, whatever id you use for padding.
 
 # %% trap="10.6" role="why"
 def by_length(ids, lengths, pad):
@@ -2071,7 +2072,7 @@ def lm_labels(ids: torch.Tensor, prompts: torch.Tensor,
 # pattern that turns messages into the text that the model gets. In training, one call
 # applies the template and encodes the text.
 #
-# The server does this in two steps, because it also writes the text into a log. It uses
+# The server makes two calls instead, because it also writes the text into a log. It uses
 # the same tokenizer and the same template.
 
 # %% trap="10.7" role="break" tags=["plumbing"]

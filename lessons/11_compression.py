@@ -39,9 +39,9 @@ begin(SEED, THREADS, DEVICE)
 # A weight is a float of 4 bytes, and your device has room for one byte per weight. A byte
 # can take 256 different values. So you lay a *grid* of 256 evenly spaced levels over the
 # weights, and for each weight you store only the number of the nearest level, its *code*.
-# This is *quantization*. Two more numbers turn a code back into a weight: the *scale*,
-# which is the distance between two levels, and the *zero*, which is the code of the level
-# at 0.
+# This is *quantization*. To turn a code back into a weight, you need two more numbers:
+# the *scale*, which is the distance between two levels, and the *zero*, which is the code
+# of the level at 0.
 #
 # Here are four weights. The lowest is -1.2, the highest is 2.1, and 256 levels have 255
 # gaps:
@@ -525,9 +525,9 @@ claim("smallest slope with the straight-through estimator", w.grad.min(),
 #
 # *Pruning* removes weights. The usual assumption is that small weights matter least, so
 # *magnitude pruning* sets the smallest weights to 0. How much memory and time this saves
-# depends on the pattern of the zeros. The zeros can be anywhere, they can be two out of
-# every four neighbours (the pattern *2:4*, which some GPUs can multiply faster), or they
-# can fill whole rows (*structured pruning*).
+# depends on the pattern of the zeros. The zeros can be anywhere. There can be two zeros
+# among every four neighbours (the pattern *2:4*, which some GPUs can multiply faster). Or
+# the zeros can fill whole rows (*structured pruning*).
 
 # %% role="concept"
 w = torch.randn(8, 8, generator=torch.Generator().manual_seed(SEED))
@@ -567,9 +567,9 @@ claim("largest gap between outputs of the masked and the smaller pair of "
       "layers", (masked_out - smaller_out).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
-# (These layers have no bias. If yours have one, also remove the unit's bias.) The section
-# *Three patterns of zeros* prunes a whole model in each of the three patterns and
-# retrains it.
+# (These layers have no bias. If your layers have biases, also remove the unit's bias.)
+# The section *Three patterns of zeros* prunes a whole model in each of the three patterns
+# and retrains it.
 
 # %% [markdown] trap="11.2" role="situation" core=true fault="prune.remove drops the mask: pruned weights come back" symptom="sparsity is gone after fine-tuning a pruned model: prune.remove, zeros come back"
 # ## Retraining a pruned net
@@ -1287,9 +1287,9 @@ claim("largest gap between the two ways to write the update",
       (move - by_paper).abs().max(), below=1e-9)
 
 # %% [markdown] role="concept"
-# This is all that *GPTQ* does: it rounds one column, moves the columns that are still
-# free by the solution of this system, and continues with the next column. *AWQ*, near the
-# end of the lesson, changes the scale of a column instead.
+# This is all that *GPTQ* does: it rounds one column, adds the solution of this system to
+# the columns that are not rounded yet, and continues with the next column. *AWQ*, near
+# the end of the lesson, changes the scale of a column instead.
 
 # %% [markdown] trap="11.4" role="situation" core=true fault="GPTQ without act-order: costly columns get no help" symptom="GPTQ: which columns first; rounding error of the weights grows while the model gets better"
 # ## Rounding one column after the other
@@ -1384,7 +1384,7 @@ draw_grids({"free to help": torch.ones(8, 8).triu(1)},
 
 # %% [markdown] trap="11.4" role="why"
 # GPTQ moves the weights *further* from the trained weights than rounding to nearest does,
-# and yet the layer's output is several times closer:
+# and yet the layer's output error is several times smaller:
 
 # %% trap="11.4" role="why"
 claim("weight error with the largest inputs first, divided by weight "
@@ -2050,7 +2050,7 @@ guess("11.7", "How many digits at a time does the exported file accept?",
 
 # %% trap="11.7" role="look" compare=false
 def takes(program, counts=(1, 2, 7, 100)):
-    """The batch sizes that the program accepts, and the error."""
+    """The accepted batch sizes, and the error that others raise."""
     taken, raised = [], "nothing"
     for n in counts:
         try:
@@ -3688,7 +3688,7 @@ answers_here
 # 2026, where an H100 serves 32 prompts at once, they take 1.5 times as long. Measure with
 # the batch size that you serve. **Source:** Torchao, [benchmarks of
 # 2024](https://github.com/pytorch/ao/blob/03d01adcbcf8f85b0e61bef84957013b89e6902f/torchao/quantization/README.md),
-# [of today](https://docs.pytorch.org/ao/main/workflows/inference.html), and
+# [benchmarks of today](https://docs.pytorch.org/ao/main/workflows/inference.html), and
 # [sparsity](https://github.com/pytorch/ao/blob/0021c2f043aada339f3cad62535941b01f196bdc/torchao/sparsity/README.md),
 # "up to 1.7x".
 
