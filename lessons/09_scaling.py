@@ -577,10 +577,10 @@ draw_line({"bfloat16": [(1 + k * gap_at_1, f"{1 + k * gap_at_1:.4f}")
 
 # %% [markdown] trap="09.8" role="repair"
 # An upward step is lost when it is smaller than half the gap to the next number. At a
-# weight of 1, half the gap is a 256th of the weight; at a weight just below 2, it is half
-# of that fraction. So keep a copy of the weight in `float32`, called the *master*. The
-# optimizer updates the master, and after each step, the weight is set to the rounded
-# master. In the master, steps that are too small on their own add up.
+# weight of 1, half the gap is a 256th of the weight; just below 2, it is half that
+# fraction. So keep a copy of the weight in `float32`, called the *master*. The optimizer
+# updates the master, and after each step, the weight is set to the rounded master. In the
+# master, steps that are too small on their own add up.
 
 # %% trap="09.8" role="repair"
 master = torch.tensor(1.0)
@@ -814,13 +814,13 @@ claim("bytes per weight in bfloat16 with masters",
 # gradients and moments stay in `float32`, so the total does not change. Only a layout
 # with everything in `bfloat16` takes half as much, but it loses small steps. Mixed
 # precision can halve the memory for activations, but with a small batch, autograd keeps
-# more bytes, not fewer (*More* counts them).
+# more bytes (*More* counts them).
 
 # %% [markdown] trap="09.9" role="repair"
-# Split what does not fit. With several GPUs, each GPU can keep only a part of the moments
-# and masters, then also only a part of the gradients, then of the weights. DeepSpeed
-# calls these steps *ZeRO* stages 1, 2 and 3. FSDP corresponds to ZeRO stage 3, and DDP
-# splits nothing. The plot shows how much memory each of eight cards needs, with masters:
+# Split what does not fit. With several GPUs, each can keep only a part of the moments and
+# masters, then also of the gradients, then of the weights. DeepSpeed calls these steps
+# *ZeRO* stages 1, 2 and 3. FSDP corresponds to ZeRO stage 3, and DDP splits nothing. The
+# plot shows how much memory each of eight cards needs, with masters:
 
 # %% trap="09.9" role="repair"
 def on_each(weights, gradients, state, gpus=8, billions=7):
@@ -850,7 +850,7 @@ claim("GB on each of eight GPUs for 7 billion weights, if everything is "
 # %% [markdown] trap="09.9" role="repair"
 # How many 80 GB cards do seventy billion weights need if everything is split, and how
 # many if each card keeps all weights? Guess, then use the explorer; the line below its
-# panels gives the answer.
+# panels answers.
 
 # %% role="explore" explorer="train_bytes"
 from dlsys_helpers.explorers.train_bytes import train_bytes

@@ -255,11 +255,11 @@ claim("smallest fraction of zeros in a matrix at 2 bits",
       min(gone), above=0.7)
 
 # %% [markdown] trap="11.1" role="repair"
-# So the levels are in the wrong places. In an affine grid for these matrices, the
-# distance between two levels is two thirds of the largest absolute value, so only weights
-# below a third of that value become zero. If each group of 16 neighbours has its own
-# grid, the range depends only on these 16 weights. The *ends*, the first and the last
-# layer, can also stay at 8 bits.
+# So the levels are misplaced. In an affine grid for these matrices, the distance between
+# levels is two thirds of the largest absolute value, so only weights below a third of
+# that value become zero. If each group of 16 neighbours has its own grid, the range
+# depends only on these 16 weights. The *ends*, the first and the last layer, can also
+# stay at 8 bits.
 
 # %% trap="11.1" role="repair"
 plans = {"symmetric": [whole(2)],
@@ -291,8 +291,8 @@ claim("2 bits, one grid per matrix: accuracy with affine minus accuracy "
 # The explorer below shows the first layer of a digit classifier. Weights between two
 # levels are *rounded*, and weights beyond the last level are *clipped*. The control
 # *Outlier* divides one pixel's brightness by a number and multiplies the pixel's weights
-# by the same number. Guess first: is the best clipping for the *weights* also best for
-# the layer's *output*?
+# by it. Guess first: is the best clipping for the *weights* also best for the layer's
+# *output*?
 
 # %% role="explore" explorer="quantization"
 from dlsys_helpers.explorers.quantization import quantization
@@ -402,8 +402,8 @@ def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
 # **Keep:** The weight error does not show how many predictions change, so measure the
 # accuracy. At 2 bits, a symmetric grid turns most weights into zeros; use affine grids
 # for small groups. Scales and zeros count towards the model's size. **In your own code:**
-# Before you decide which layers keep more bits, round one layer at a time, and note how
-# much the loss rises. **Source:** [Nagel et al. 2021, "A White Paper on Neural Network
+# Before you decide which layers keep more bits, round one layer at a time, and note the
+# rise in loss. **Source:** [Nagel et al. 2021, "A White Paper on Neural Network
 # Quantization"](https://arxiv.org/abs/2106.08295), sections 2 and 3.
 
 # %% [markdown] role="concept"
@@ -2405,9 +2405,9 @@ draw_grids(grids, rows="digit", columns="input", legend="loud",
 
 # %% [markdown] trap="11.8" role="repair"
 # With blocks along the sum, your emulation shows what the device will do. Then you can
-# help the device, because you can move a factor from a single *input* into that input's
-# weights. Before rounding, divide each input by its largest size on the training digits,
-# and multiply its weights by that size:
+# help the device by moving a factor from a single *input* into that input's weights.
+# Before rounding, divide each input by its largest size on the training digits, and
+# multiply its weights by that size:
 
 # %% trap="11.8" role="repair"
 size = (gain * units).amax(0)
@@ -2565,9 +2565,9 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
 # In *NVFP4*, each block of 16 neighbours shares a scale that is finer than a power of
 # two: a float8 number in E4M3. Normally distributed numbers are rounded with a relative
 # error of about a tenth. You train a classifier with gradients in NVFP4. In the backward
-# pass, a layer uses its output gradient in two products, which give the gradients of its
-# inputs and of its weights. For each product, you round the output gradient along the
-# summed axis. Everything else stays in float32.
+# pass, a layer uses its output gradient in two products, for the gradients of its inputs
+# and weights. For each product, you round the output gradient along the summed axis.
+# Everything else stays in float32.
 #
 # With 16 digits per step, the classifier learns. Then you use 256 digits per step, with
 # Adam as before. With float32 gradients, the same run ends at a loss of about 0.1.
@@ -2819,9 +2819,9 @@ def nvfp4_scales(parts: list) -> tuple:
 # **Keep:** NVFP4's block scale is a float8 number with a small range. So also use the
 # second scale, for the whole tensor, or small tensors become zeros and large tensors are
 # clipped. **In your own code:** Round a tensor, then round it again at a thousandth and
-# at a thousand times its size. The relative error has to be the same each time. **Seen in
-# the wild:** In [`dropbox/gemlite#39`](https://github.com/dropbox/gemlite/issues/39),
-# weights became zeros because their float8 scales did; in
+# at a thousand times its size. The relative error must not change. **Seen in the wild:**
+# In [`dropbox/gemlite#39`](https://github.com/dropbox/gemlite/issues/39), weights became
+# zeros because their float8 scales did; in
 # [`jax-ml/jax#30467`](https://github.com/jax-ml/jax/pull/30467), a global scale was not
 # applied everywhere, and tests compared zeros with zeros; in
 # [`pytorch/ao#2604`](https://github.com/pytorch/ao/pull/2604), a factor of 6 was missing
