@@ -189,7 +189,8 @@ for short_name, full_name in cards.items():
           f"{peak.fp32_tflops:g} in float32")
 
 # %% role="concept"
-claim("lowest ratio of 16-bit rate to float32 rate on four datasheets",
+claim("lowest ratio of the 16-bit rate to the float32 rate on four "
+      "datasheets",
       min(times.values()), above=7)
 
 # %% [markdown] role="concept"
@@ -1939,7 +1940,8 @@ claim("number of all_reduce calls in 100 steps through the wrapper",
 claim("number of lines, digests included, in which the two tapes differ",
       sum(a != b for a, b in zip(*ranks.tapes, strict=True)), expected=0)
 claim("number of test digits on which the ranks disagree", apart, above=10)
-claim("larger of the two ranks' last losses", max(past_losses), below=1)
+claim("larger of the last losses of the two ranks",
+      max(past_losses), below=1)
 claim("accuracy of the worse rank on the test digits", min(right),
       above=0.85)
 claim("number of all_reduce calls in 100 steps that bypass the wrapper",
@@ -2627,7 +2629,7 @@ print("norm of the last step, divided by a fair step's: "
 
 # %% trap="09.2" role="more"
 claim("gradient norm if two losses are divided by four, as a fraction of "
-      "the right norm",
+      "the correct norm",
       (short.norm() / fair.norm()).item(), expected=0.5, within=1e-4)
 
 # %% [markdown] trap="09.2" role="more"
@@ -3545,7 +3547,8 @@ claim("norm of the whole gradient after clipping with squares summed over "
 # These claims compare both clips with the run of a single process:
 
 # %% trap="09.12" role="more"
-claim("larger of the two ranks' own norms, divided by the true norm",
+claim("larger of the norms that the two ranks compute, divided by the true "
+      "norm",
       max(own[0][0], own[1][0]) / norm, below=0.95)
 claim("relative error of the weights after 30 steps, with each rank "
       "clipping by its own norm", gap(own[0][2], ended), above=0.02)

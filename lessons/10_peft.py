@@ -126,7 +126,7 @@ added = (wrapped.A.numel() + wrapped.B.numel()) / linear.weight.numel()
 print(f"change by a new adapter: {moved:.0f}, values added: {added:.2%}")
 
 # %% role="concept"
-claim("largest change of an output caused by a new adapter",
+claim("largest change that a new adapter causes in an output",
       moved, expected=0)
 claim("parameters of A and B, as a fraction of the parameters of W", added,
       expected=1 / 128)
@@ -1055,9 +1055,9 @@ def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
 
 # %% [markdown] trap="10.3" role="keep"
 # **Keep:** In peft, a learned prefix uses up positions, so a text can only be as long as
-# the context minus the prefix. Cut the start of the prompt, never the answer. **In your
-# own code:** Set the tokenizer's maximum length to the context minus the prefix, and
-# count the labels in each batch. **Source:** [Li & Liang
+# the context length minus the prefix length. Cut the start of the prompt, never the
+# answer. **In your own code:** Set the tokenizer's maximum length to the context length
+# minus the prefix length, and count the labels in each batch. **Source:** [Li & Liang
 # 2021](https://arxiv.org/abs/2101.00190), section 4, treats the prefix as positions
 # before the text. **Seen in the wild:** [XiangLi1999/PrefixTuning
 # 40](https://github.com/XiangLi1999/PrefixTuning/issues/40): in the authors' code,
@@ -1188,7 +1188,8 @@ draw_grids(kept, marks={"no task": ~kept["no task"] & torch.tensor(
                "trained and saved. The base is neither trained nor saved.")
 
 # %% trap="10.4" role="repair"
-claim("largest change in accuracy caused by loading, with the task SEQ_CLS",
+claim("largest change that loading causes in the accuracy, with the task "
+      "SEQ_CLS",
       max(abs(share - before) for share in again), expected=0)
 
 # %% [markdown] trap="10.4" role="repair"
@@ -1204,8 +1205,8 @@ claim("largest change in accuracy caused by loading, with the task SEQ_CLS",
 # loading shows that effect.
 
 # %% trap="10.4" role="more"
-claim("highest accuracy after loading minus lowest accuracy, without a "
-      "task", max(loaded) - min(loaded), above=0.05)
+claim("without a task: highest accuracy after loading minus lowest "
+      "accuracy after loading", max(loaded) - min(loaded), above=0.05)
 claim("number of warnings that name the head, during training and loading",
       sum("score" in line for line in told + told_then), expected=0)
 claim("number of tensors of the head in the file saved without a task",
@@ -2402,7 +2403,7 @@ for row in ("matrices hit", "B not zero", "hash of the base"):
 # %% role="concept"
 claim("number of matrices, out of 14, that have LoRA and a nonzero B",
       min(mine["matrices hit"], mine["B not zero"]), expected=14)
-claim("largest change of a logit caused by merging, relative to the "
+claim("largest change that merging causes in a logit, relative to the "
       "largest logit", mine["merge error"], below=1e-4)
 claim("loss on the new language: adapter on another base minus adapter on "
       "its own base",
@@ -2430,7 +2431,7 @@ print({name: f"{loss:.1f}" for name, loss in forgets.items()},
       f"adapter off: {back:.2f}")
 
 # %% role="concept"
-claim("smaller of two rises in the loss on the old language: full "
+claim("rise in the loss on the old language: the smaller of full "
       "fine-tuning and LoRA", min(forgets.values()) - level["old"], above=1)
 claim("loss on the old language with the adapter off minus loss of the "
       "base", back - level["old"], expected=0)

@@ -280,8 +280,8 @@ plot_bars(two_bits, xlabel="accuracy",
               "highest for groups of 16 with the ends in 8 bits.")
 
 # %% trap="11.1" role="repair"
-claim("2 bits, one grid per matrix: accuracy with affine minus accuracy "
-      "with symmetric grids",
+claim("one 2-bit grid per matrix: accuracy with affine grids minus "
+      "accuracy with symmetric grids",
       two_bits["affine"] - two_bits["symmetric"], above=0.35)
 
 # %% [markdown] trap="11.1" role="repair"
@@ -2905,8 +2905,8 @@ for name, model in kinds.items():
 # %% role="concept"
 claim("relative error of the logits, with only the weights in 8 bits",
       logits["weights, 8 bits"], below=0.02)
-claim("larger of two relative errors of the logits: dynamic and static "
-      "classifier",
+claim("larger of the relative errors of the dynamic and the static "
+      "classifier's logits",
       max(logits["dynamic, 8 bits"], logits["static, 40 digits"]),
       below=0.5)
 
