@@ -2148,9 +2148,9 @@ draw_lanes({"with the flag": [(0, 3, "forward"), (3, 4.2, "walk"),
                         (7, 9.2, "send")]},
            marks={"walk", "used?"}, unit="time, schematic",
            title="The flag adds a walk and a call to every step",
-           alt="Two lanes. With the flag, a step is forward, walk, "
-           "backward, send, used?; without it, forward, backward, send. "
-           "Walk and used? are marked.")
+           alt="Two lanes. With the flag, a step consists of forward, "
+               "walk, backward, send and used?; without it, of forward, "
+               "backward and send. Walk and used? are marked.")
 
 # %% [markdown] trap="09.3" role="repair"
 # Every step pays for the walk and the second call (unless you set `static_graph=True`),
@@ -3707,9 +3707,9 @@ draw_ranks({"trained": [["A", ""], ["", "B"]],
            marks={"loaded": [(1, 1)]},
            title="Rank 1 gets rank 0's rows instead of its own",
            alt="Three tables of two ranks and two halves of the rows, A "
-               "and B. Trained: rank 0 holds A, rank 1 holds B. In the "
-               "file: A only. Loaded: both ranks hold A, rank 1 instead of "
-               "B.")
+               "and B. After training, rank 0 holds A and rank 1 holds B. "
+               "The file holds only A. After loading, both ranks hold A, "
+               "and rank 1 has lost B.")
 
 # %% [markdown] trap="09.7" role="repair"
 # All ranks have to take part in saving a sharded net. `torch.distributed.checkpoint`,
@@ -3760,8 +3760,8 @@ print("files:", sorted(path.name for path in Path(folder).iterdir()))
 print(f"accuracy of one process that loaded them: {alone_reads:.2f}")
 
 # %% trap="09.7" role="repair"
-claim("number of values that differ between the resumed and the "
-      "uninterrupted run, two steps later",
+claim("number of values that differ between the resumed and uninterrupted "
+      "runs, two steps later",
       (resumed != straight).sum(), expected=0)
 
 # %% [markdown] trap="09.7" role="more" topics="both loads, as bounds · how rows are cut · one file to pass on"
