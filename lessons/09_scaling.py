@@ -1,15 +1,15 @@
 # %% [markdown] role="hook"
 # # 9. Mixed precision, distributed training and profiling
 #
-# Your model trains slowly on one GPU, and your next model will not fit on it. You switch
-# to 16 bits, cut the batch into pieces, move to two machines, and look for the time that
-# is still lost. Each of these changes takes a line or two of code, and each has a page in
-# the documentation.
+# Your model trains slowly on one GPU, and your next model will not fit on that GPU. You
+# switch to 16 bits, cut the batch into pieces, move to two machines, and look for the
+# time that is still lost. Each of these changes takes a line or two of code, and each has
+# a page in the documentation.
 #
 # Each of them also changes the computation: how values are rounded, what a mean is taken
 # over, which bytes are on which card, and which process waits for which. This stage
-# counts these bytes and these waits, in four parts: one number, one card, several ranks,
-# and a sharded model. Nearly all of the code in this stage runs on a CPU.
+# counts such bytes and such waits, in four parts: a single number, one card, several
+# ranks, and a sharded model. Nearly all of the code in this stage runs on a CPU.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -59,8 +59,8 @@ for kind in (torch.float8_e4m3fn, torch.float8_e5m2, torch.float16,
         (info.smallest_normal, info.max, size)]
 draw_line(ranges, log=True,
           title="bfloat16 reaches as far as float32, in half the bytes",
-          alt="One bar per format on a logarithmic line of sizes. bfloat16 "
-              "and float32 reach from 1e-38 to 3e38, float16 and E5M2 from "
+          alt="One bar per format on a logarithmic axis. bfloat16 and "
+              "float32 reach from 1e-38 to 3e38, float16 and E5M2 from "
               "6e-5 to about 6e4, E4M3 from 0.02 to 448, E2M1 from 1 to 6.")
 
 # %% role="concept"
@@ -68,15 +68,15 @@ claim("largest number in float16",
       torch.finfo(torch.float16).max, expected=65504)
 
 # %% [markdown] role="concept"
-# Below its smallest number with full precision (the left end of its bar), a format
+# The left end of a bar is the format's smallest number with full precision. The format
 # reaches a little further down, with fewer and fewer fraction bits. Values below this
 # extended range become zero.
 #
-# `torch.autocast` leaves the weights in 32 bits. It has two lists of operations.
-# Operations on the first list, matrix products and convolutions, get 16-bit copies of
-# their `float32` inputs, because these operations take most of the time. Operations on
-# the second list, such as most losses, run in 32 bits. All other operations use the
-# format of their inputs.
+# `torch.autocast` leaves the weights in 32 bits. It has two lists of operations. The
+# operations on the first list, such as matrix products and convolutions, take most of the
+# time. They get 16-bit copies of their `float32` inputs. Operations on the second list,
+# such as most losses, run in 32 bits. All other operations use the format of their
+# inputs.
 #
 # Shapes in this stage: `N` rows, `F` features, `C` classes.
 
@@ -109,9 +109,9 @@ claim("bytes per value of a weight's gradient",
 # everything below half of that value becomes zero. A weight whose gradient is zero learns
 # nothing.
 #
-# Take a loss that is small because it is divided by the number of micro-batches, or by a
-# temperature. Compute its gradients in `float16` and count the gradients that have become
-# zero. Then repeat the count with the loss multiplied by 65,536. By the chain rule, every
+# Take a loss that is small, for example because you divide it by the number of
+# micro-batches. Compute its gradients in `float16` and count those that have become zero.
+# Then repeat the count with the loss multiplied by 65,536. By the chain rule, every
 # gradient is then 65,536 times as large, so divide the gradients by 65,536 afterwards:
 
 # %% role="concept"
@@ -150,17 +150,18 @@ claim("fraction of gradients that become zero in float16, with a loss "
 # the backward pass. `torch.amp.GradScaler` manages the loss scale for you.
 # `scaler.scale(loss)` multiplies the loss by the scale. `scaler.step(opt)` divides the
 # gradients by the scale before the optimizer uses them, and skips the step if any
-# gradient has become infinite. `scaler.update()` then halves the scale if it was too
-# large, and doubles it now and then if it caused no overflow. `bfloat16` has as many
-# exponent bits as `float32`, so it needs no loss scaling.
+# gradient has become infinite. `scaler.update()` then halves the scale after an overflow,
+# and doubles it after many steps without one. `bfloat16` has as many exponent bits as
+# `float32`, so it needs no loss scaling.
 
 # %% [markdown] role="concept"
 # ## Which format on which card
 #
-# Why is computing in 16 bits faster? Fewer bytes move. But matrix products gain more from
-# special hardware: GPUs have *tensor cores*, units that multiply small matrices. Tensor
-# cores accept 16-bit inputs, accumulate in `float32`, and are many times as fast as the
-# ordinary units. Which formats the tensor cores accept depends on the card's generation:
+# Why is computing in 16 bits faster? One reason is that fewer bytes have to be moved. But
+# matrix products gain more from special hardware: GPUs have *tensor cores*, units that
+# multiply small matrices. Tensor cores accept 16-bit inputs, accumulate in `float32`, and
+# are many times as fast as the ordinary units. Which formats the tensor cores accept
+# depends on the card's generation:
 
 # %% role="concept"
 older = ["float16"]
@@ -188,7 +189,8 @@ for short_name, full_name in cards.items():
           f"{peak.fp32_tflops:g} in float32")
 
 # %% role="concept"
-claim("lowest ratio of 16-bit rate to float32 rate on four datasheets",
+claim("lowest ratio of the 16-bit rate to the float32 rate on four "
+      "datasheets",
       min(times.values()), above=7)
 
 # %% [markdown] role="concept"
@@ -197,9 +199,10 @@ claim("lowest ratio of 16-bit rate to float32 rate on four datasheets",
 #
 # - **If it supports `bfloat16`,** use `autocast` in `bfloat16`, without a scaler.
 # - **On a V100 or T4,** use `autocast` in `float16`, with a `GradScaler`.
-# - **For what stays in `float32`,** call `torch.set_float32_matmul_precision("high")`,
-#   which lets tensor cores multiply in *TF32*, with the range of `float32` and 10
-#   fraction bits. The default, `"highest"`, does not use TF32.
+# - **For products that stay in `float32`,** call
+#   `torch.set_float32_matmul_precision("high")`, which lets tensor cores multiply in
+#   *TF32*, a format with the range of `float32` and 10 fraction bits. The default,
+#   `"highest"`, does not use TF32.
 # - **Use `float8` and 4-bit formats** only with a library that scales each block, and
 #   only if a measurement shows a gain. The GPU section at the end times a matrix product
 #   in each format.
@@ -321,9 +324,9 @@ claim("loss after 200 steps in float16, with the calls in the right order",
 
 # %% [markdown] trap="09.1" role="repair"
 # The scaler finds a suitable scale by itself. After an overflow, it halves the scale and
-# skips the step. After two thousand steps without an overflow, it doubles the scale; in the
-# run below, 20 steps are enough. Before you look, guess how many steps are skipped at the
-# start if the scale is 256 times too large.
+# skips the step. After two thousand steps without an overflow, it doubles the scale; in
+# the run below, it does so after 20 steps. Before you look, guess how many steps are
+# skipped at the start if the scale is 256 times too large.
 
 # %% trap="09.1" role="repair"
 def scales(first, steps=100):
@@ -347,7 +350,8 @@ skipped = (large > fits).sum().item()
 print(f"{skipped} steps skipped, {(large[:20] > fits).sum()} at the start")
 
 # %% trap="09.1" role="repair"
-claim("steps skipped at the start, with a scale 256 times too large",
+claim("number of steps skipped at the start, with a scale 256 times too "
+      "large",
       (large[:20] > fits).sum(), expected=8)
 
 # %% trap="09.1" role="repair"
@@ -357,8 +361,8 @@ plot_lines(range(len(large)), {"256 times too large": large.tolist(),
            xlabel="step", ylabel="scale", logy=True,
            alt="Two lines. One starts high and is halved with each of its "
                "first eight steps, the other doubles every twenty steps. "
-               "Both then stay at the largest scale that fits, and jump "
-               "above it for one step again and again.")
+               "Both then stay at the largest scale that fits, and every "
+               "now and then jump above it for one step.")
 
 # %% [markdown] trap="09.1" role="more" topics="the other runs · Adam hardly notices · float8, MXFP and NVFP4"
 # These claims put bounds on the results of the runs above:
@@ -391,10 +395,10 @@ claim("loss with Adam and the scaler minus loss with Adam and no scaler",
       adam_habit - adam_without, below=0.3)
 
 # %% [markdown] trap="09.1" role="more"
-# With 8 bits, one scale for the whole loss is not enough, because `E4M3` ends at 448, and
-# a value that is a millionth of the largest becomes zero. One scale per tensor is often
-# enough, until an outlier uses up the range. So newer formats divide a tensor into
-# blocks, each with its own scale. In the [microscaling
+# With 8 bits, one scale for the whole loss is not enough, because the largest number in
+# `E4M3` is 448, and a value that is a millionth of the largest value becomes zero. One
+# scale per tensor is often enough, unless an outlier uses up the range. So newer formats
+# divide a tensor into blocks, each with its own scale. In the [microscaling
 # formats](https://arxiv.org/abs/2310.10537), each block of 32 values shares one scale, a
 # power of two (8 bits, `float8_e8m0fnu`); the values are `E4M3` or `E5M2` in `MXFP8`, and
 # `E2M1` in `MXFP4`. In `NVFP4`, each block of sixteen values in `E2M1` shares a scale in
@@ -574,10 +578,10 @@ draw_line({"bfloat16": [(1 + k * gap_at_1, f"{1 + k * gap_at_1:.4f}")
 
 # %% [markdown] trap="09.8" role="repair"
 # An upward step is lost when it is smaller than half the gap to the next number. At a
-# weight of 1, half the gap is a 256th of the weight; just below 2, half that fraction. So
-# keep a copy of the weight in `float32`, called the *master*. The optimizer updates the
-# master, and after each step, the weight is set to the rounded master. In the master,
-# steps that are too small on their own add up.
+# weight of 1, half the gap is a 256th of the weight; just below 2, it is half that
+# fraction. So keep a copy of the weight in `float32`, called the *master*. The optimizer
+# updates the master, and after each step, the weight is set to the rounded master. In the
+# master, steps that are too small on their own add up.
 
 # %% trap="09.8" role="repair"
 master = torch.tensor(1.0)
@@ -663,20 +667,20 @@ plot_bars({f"{recipe}{', master' * kept}": loss
           title="Small steps need a master most",
           xlabel="loss on new digits after 400 steps",
           alt="Six bars of losses, without and with a master. SGD at 0.02 "
-              "and Adam at 0.001 end higher without a master, SGD at 0.2 "
-              "hardly does.")
+              "and Adam at 0.001 end at a higher loss without a master. "
+              "With SGD at 0.2, there is hardly a difference.")
 
 # %% trap="09.8" role="more"
-claim("SGD at a rate of 0.02: loss without a master, divided by loss with "
-      "a master",
+claim("SGD at a learning rate of 0.02: loss without a master, divided by "
+      "loss with a master",
       half_losses["SGD, 0.02", False] / half_losses["SGD, 0.02", True],
       above=1.08)
-claim("Adam at a rate of 0.001: loss without a master, divided by loss "
-      "with a master",
+claim("Adam at a learning rate of 0.001: loss without a master, divided by "
+      "loss with a master",
       half_losses["Adam, 1e-3", False] / half_losses["Adam, 1e-3", True],
       above=1.05)
-claim("SGD at a rate of 0.2: loss without a master, divided by loss with "
-      "a master",
+claim("SGD at a learning rate of 0.2: loss without a master, divided by "
+      "loss with a master",
       half_losses["SGD, 0.2", False] / half_losses["SGD, 0.2", True],
       below=1.15)
 
@@ -684,8 +688,8 @@ claim("SGD at a rate of 0.2: loss without a master, divided by loss with "
 # **Told:** Gradients are noisy anyway, so rounding the weights costs nothing.
 # **Measured:** With SGD at a learning rate of 0.2, that is nearly true. With SGD at 0.02,
 # and with Adam at its default learning rate, the classifier without a master learns less
-# in the same number of steps. Under `autocast`, the weights of a `float32` model are the
-# master: they stay in `float32`.
+# in the same number of steps. Under `autocast`, the weights of a `float32` model already
+# serve as the master, because they stay in `float32`.
 
 # %% trap="09.8" role="exercise" points=3 difficulty=2 minutes=10
 def master_step(weights: list, grads: list, state: dict, lr: float,
@@ -810,18 +814,18 @@ claim("bytes per weight in bfloat16 with masters",
 # 4 + 8 = 16 bytes, as many as 4 + 4 + 8 in `float32`. Under `autocast`, weights,
 # gradients and moments stay in `float32`, so the total does not change. Only a layout
 # with everything in `bfloat16` takes half as much, but it loses small steps. Mixed
-# precision can halve the activations, but with a small batch, it keeps more bytes, not
-# fewer (*More* counts them).
+# precision can halve the memory for activations, but with a small batch, autograd keeps
+# more bytes (*More* counts them).
 
 # %% [markdown] trap="09.9" role="repair"
-# Split what does not fit: with several GPUs, each can keep only a part of the moments and
-# masters, then of the gradients, then of the weights. DeepSpeed calls these steps *ZeRO*
-# stages 1, 2 and 3. FSDP corresponds to ZeRO stage 3, and DDP splits nothing. The plot
-# shows how much memory each of eight cards needs, with masters:
+# Split what does not fit. With several GPUs, each can keep only a part of the moments and
+# masters, then also of the gradients, then of the weights. DeepSpeed calls these steps
+# *ZeRO* stages 1, 2 and 3. FSDP corresponds to ZeRO stage 3, and DDP splits nothing. The
+# plot shows how much memory each of eight cards needs, with masters:
 
 # %% trap="09.9" role="repair"
 def on_each(weights, gradients, state, gpus=8, billions=7):
-    """GB on each GPU; what is True is split over all of them."""
+    "GB on each GPU; each part that is True is split over all GPUs."
     parts = {"weights": (2, weights), "gradients": (2, gradients),
              "optimizer": (12, state)}
     return {name: billions * size / (gpus if split else 1)
@@ -847,7 +851,7 @@ claim("GB on each of eight GPUs for 7 billion weights, if everything is "
 # %% [markdown] trap="09.9" role="repair"
 # How many 80 GB cards do seventy billion weights need if everything is split, and how
 # many if each card keeps all weights? Guess, then use the explorer; the line below its
-# panels gives the answer.
+# panels answers.
 
 # %% role="explore" explorer="train_bytes"
 from dlsys_helpers.explorers.train_bytes import train_bytes
@@ -891,12 +895,12 @@ for rows, (full, mixed) in kept_mb.items():
     print(f"{rows:4} rows: {full:5.2f} MB in float32, {mixed:5.2f} mixed")
 
 # %% trap="09.9" role="more"
-claim("64 rows: bytes in mixed precision, as a multiple of bytes in "
-      "float32",
+claim("64 rows: bytes kept in mixed precision, as a multiple of bytes kept "
+      "in float32",
       kept_mb[64][1] / kept_mb[64][0],
       above=1.2)
-claim("2,048 rows: bytes in mixed precision, as a multiple of bytes in "
-      "float32",
+claim("2,048 rows: bytes kept in mixed precision, as a multiple of bytes "
+      "kept in float32",
       kept_mb[2048][1] / kept_mb[2048][0], below=0.6)
 
 # %% trap="09.9" role="exercise" points=2 difficulty=2 minutes=10
@@ -981,11 +985,11 @@ card_at = {
 draw_boxes(card_at, unit="MB",
            title="Activations come and go, and the moments stay",
            alt="Five stacks of memory to scale. At first there are only "
-               "weights. After forward there are large activations on top, "
-               "after backward weights and gradients, and after the step "
-               "also moments, twice as large as the weights. The second "
-               "forward pass is the highest: weights, moments and "
-               "activations.")
+               "weights. The forward pass adds large activations on top. "
+               "After the backward pass, there are weights and gradients, "
+               "and after the step also moments, twice as large as the "
+               "weights. The second forward pass is the highest: weights, "
+               "moments and activations.")
 
 # %% role="concept"
 claim("memory added from the first forward pass to the second, as a "
@@ -998,11 +1002,12 @@ claim("memory added from the first forward pass to the second, as a "
 # So a run that survives its first step can still run out of memory in the second. On a
 # GPU, these calls show how much memory is in use:
 #
-# - `torch.cuda.memory_allocated()` counts the tensors that exist now, and
-#   `torch.cuda.max_memory_allocated()` the peak so far.
+# - `torch.cuda.memory_allocated()` returns the bytes of all tensors that exist now, and
+#   `torch.cuda.max_memory_allocated()` returns the peak so far.
 #   `print(torch.cuda.memory_summary())` prints a table of both. Compare the peaks of
 #   *Allocated memory* and *GPU reserved memory*. If *cudaMalloc retries* is above zero,
-#   the card was full, and torch had to return its free blocks before it could get new ones.
+#   the card was full, and torch had to return its free blocks before it could get new
+#   ones.
 # - `torch.cuda.memory._record_memory_history()` before a few steps and
 #   `torch.cuda.memory._dump_snapshot("steps.pickle")` after them write a *snapshot*. Drop
 #   the file on [pytorch.org/memory_viz](https://pytorch.org/memory_viz): every tensor
@@ -1026,8 +1031,8 @@ claim("memory added from the first forward pass to the second, as a "
 #
 # *Activation checkpointing* keeps only each block's input and runs the block again in the
 # backward pass. You can compute how much memory a step keeps before you run it. Take
-# eight blocks of a Linear and a GELU, with `N` rows of `F` values. Autograd keeps two N x
-# F tensors for each block: the input of the Linear and the input of the GELU. With a
+# eight blocks, each a Linear and a GELU, and `N` rows of `F` values. Autograd keeps two N
+# x F tensors for each block: the input of the Linear and the input of the GELU. With a
 # checkpoint, autograd keeps one tensor per block, the block's input.
 
 # %% role="concept"
@@ -1152,7 +1157,7 @@ claim("accuracy after loading, with plain attributes",
 # is in none of these dictionaries: `state_dict` does not save it, `load_state_dict` does
 # not report it as missing, and `.to(...)` does not move it. The loaded classifier scales
 # with means of zero and standard deviations of one. Even so, it gets many digits right,
-# so nobody looks for the fault in the file.
+# so nobody suspects the file.
 
 # %% trap="09.14" role="why" tags=["plumbing"]
 class Holder(nn.Module):
@@ -1226,9 +1231,9 @@ claim("with buffers: accuracy before saving minus accuracy after loading",
 # %% trap="09.14" role="more"
 claim("accuracy before saving, with plain attributes",
       share["trained"], above=0.92)
-claim("does the model with plain attributes run on meta",
+claim("does the model with plain attributes run on the meta device",
       heard["Scaled"] == "meta", expected=False)
-claim("does the model with buffers run on meta",
+claim("does the model with buffers run on the meta device",
       heard["Buffered"] == "meta", expected=True)
 
 # %% [markdown] trap="09.14" role="more"
@@ -1294,7 +1299,8 @@ def stays_behind(model: nn.Module) -> list[str]:
     # END SOLUTION
 
 # %% [markdown] trap="09.14" role="hint"
-# 1. `vars(module)` has a module's own attributes. They include the dictionaries `_parameters`, `_buffers` and `_modules`; the tensors in these dictionaries move.
+# 1. `vars(module)` returns the module's own attributes. They include the dictionaries
+#    `_parameters`, `_buffers` and `_modules`; the tensors in these dictionaries move.
 # 2. Walk through lists, tuples and dicts recursively, and pass the path along.
 # 3. A parameter that is also in a list moves, so skip every tensor that is one of `model.parameters()`, by identity. A buffer in a list does not move.
 
@@ -1328,15 +1334,16 @@ def stays_behind(model: nn.Module) -> list[str]:
 #    restart takes seconds, which is a lot in a short epoch. And with `pin_memory=True`,
 #    `.to(device, non_blocking=True)` returns at once, because *pinned* memory never moves
 #    and the GPU can fetch from it without the CPU. Python queues the next work while the
-#    copy waits its turn. The copy runs during a computation only on a second stream, as
-#    in the GPU section.
+#    copy waits its turn. For the copy to run during a computation, it needs a second
+#    stream, as in the GPU section.
 # 2. **Python.** Record a *trace*, a list of the operations with their start and end
-#    times. Gaps in the GPU's row of the trace are waits. Another cause of waiting is a
-#    loop that creates new tensors on the CPU and copies them to the GPU. Write
-#    `torch.arange(n, device=x.device)` instead of `torch.arange(n).to(x.device)`, which
-#    makes the values on the CPU, copies them, and holds up Python until the copy is done.
-#    A tensor made on the GPU costs little, because torch keeps freed blocks of memory and
-#    uses them again. Reuse a tensor only if the profiler shows that making it is slow.
+#    times. A gap in the GPU's row of the trace means that the GPU waits. Another cause of
+#    waiting is a loop that creates new tensors on the CPU and copies them to the GPU.
+#    Write `torch.arange(n, device=x.device)` instead of `torch.arange(n).to(x.device)`,
+#    which makes the values on the CPU, copies them, and holds up Python until the copy is
+#    done. A tensor made on the GPU costs little, because torch keeps freed blocks of
+#    memory and uses them again. Reuse a tensor only if the profiler shows that making it
+#    is slow.
 # 3. **Memory or arithmetic.** Look at the operations that take the longest. The profiler
 #    lists these operations:
 
@@ -1408,8 +1415,8 @@ claim("FLOP per byte in a product of 4,096 rows, as a multiple of the "
 # ## Who waits for whom
 #
 # A GPU works through a queue. Python puts a step's operations into the queue and runs
-# ahead until it needs a value from the GPU. Then Python waits until the queue is empty.
-# After that, the GPU has nothing to do until Python has queued new work.
+# ahead until it needs a value from the GPU. Then Python waits until the queue is empty,
+# and from then on the GPU has nothing to do until Python has queued new work.
 #
 # The ordinary training step below skips rows without a label, stops on NaN, counts large
 # gradients, and sums the loss for the log.
@@ -1493,7 +1500,7 @@ draw_lanes({"Python": python, "GPU": gpu,
                "the GPU runs without a pause and ends earlier.")
 
 # %% [markdown] trap="09.10" role="repair"
-# Most of the requested values are not needed at once. Put the mask into the labels: a
+# Most of the requested values are not needed right away. Put the mask into the labels: a
 # label of -100 leaves its row out of the loss. Keep the sums as tensors, and let the log
 # and the checks read them once every fifty steps. The price is that you notice a NaN up
 # to fifty steps late, when the weights are already NaN, so keep a checkpoint.
@@ -1538,11 +1545,11 @@ claim("number of times that fifty ordinary steps ask for a value",
       50 * len(found), expected=250)
 
 # %% [markdown] trap="09.10" role="more"
-# `tolist()` fetches both values with one copy, and this copy is the only wait in these
-# fifty steps. Copying data to a GPU may also make Python wait, and this wait appears in
-# the trace as `cudaStreamSynchronize`. A copy from pinned memory with `non_blocking=True`
-# does not have to wait. The GPU section at the end counts such waits and times copies
-# from both kinds of memory.
+# In the quiet steps, `tolist()` fetches both values with one copy, and this copy is the
+# only wait in fifty steps. Copying data to a GPU may also make Python wait, and this wait
+# appears in the trace as `cudaStreamSynchronize`. A copy from pinned memory with
+# `non_blocking=True` does not have to wait. The GPU section at the end counts such waits
+# and times copies from both kinds of memory.
 
 # %% trap="09.10" role="exercise" points=3 difficulty=2 minutes=15
 def find_waits(events: list) -> list[str]:
@@ -1635,15 +1642,16 @@ graphs = {"one shape": compiled(smooth, rows[:1] * 5),
 print(graphs)
 
 # %% role="concept"
-claim("graphs compiled for five calls with one shape",
+claim("number of graphs compiled for five calls with one shape",
       graphs["one shape"], expected=1)
-claim("graphs compiled for five sizes, with dynamic=False",
+claim("number of graphs compiled for five sizes, with dynamic=False",
       graphs["each size"], expected=5)
-claim("graphs compiled for five sizes, by default",
+claim("number of graphs compiled for five sizes, by default",
       graphs["five sizes"], expected=2)
 
 # %% role="concept"
-claim("graphs compiled for one call, with an if on a tensor's value",
+claim("number of graphs compiled for one call, with an if on a tensor's "
+      "value",
       graphs["an if on a number"], expected=2)
 
 # %% [markdown] role="concept"
@@ -1674,8 +1682,8 @@ claim("graphs compiled for one call, with an if on a tensor's value",
 # source code to both processes and returns a list of the return values, rank 0 first. A
 # rank has already imported `torch`, `nn`, `F`, `dist`, `DDP`, `fully_shard` and
 # `contextlib`; pass your own functions with `uses=(...)`. Each rank keeps a *tape*, a
-# list of its collectives: before each collective, the rank notes the name and the size of
-# the tensor in bytes.
+# list of its collectives: before each collective, the rank notes the collective's name
+# and the tensor's size in bytes.
 
 # %% role="concept"
 import torch.distributed as dist
@@ -1697,7 +1705,8 @@ print("returned:", sums)
 print("tapes:   ", ranks.tapes)
 
 # %% role="concept"
-claim("ranks that hold the sum", sums.count([3.0, 3.0, 3.0]), expected=2)
+claim("number of ranks that hold the sum",
+      sums.count([3.0, 3.0, 3.0]), expected=2)
 claim("do both tapes hold the same lines", ranks.tapes[0] == ranks.tapes[1],
       expected=True)
 
@@ -1794,8 +1803,8 @@ draw_lanes({"backward": [(0, 2, "layer 4"), (2, 4, "layer 3"),
            unit="time, schematic",
            title="The first bucket travels while backward continues",
            alt="Two lanes of time. Backward works on layers 4, 3, 2 and 1. "
-           "After layer 3, the network sends bucket 1, during layer 2; "
-           "bucket 2 follows after layer 1.")
+               "The network sends bucket 1 after layer 3, while backward "
+               "works on layer 2, and it sends bucket 2 after layer 1.")
 
 # %% [markdown] role="concept"
 # **The effective batch** is the number of rows whose losses one update averages: rows per
@@ -1803,8 +1812,8 @@ draw_lanes({"backward": [(0, 2, "layer 4"), (2, 4, "layer 3"),
 # batch is 512. Adding ranks changes the effective batch, and with it the number of steps
 # in an epoch and the best learning rate. For SGD, the learning rate usually grows with
 # the batch, after a warm-up ([Goyal et al. 2017](https://arxiv.org/abs/1706.02677)); for
-# Adam, start by scaling the rate with the square root of the batch's growth. To compare
-# two runs, keep the effective batch the same.
+# Adam, start by scaling the learning rate with the square root of the batch size. To
+# compare two runs, keep the effective batch the same.
 
 # %% [markdown] trap="09.11" role="situation" core=true fault="the forward pass goes past the DDP wrapper" symptom="DDP: ranks hold different weights, gradients are not synchronized, no error"
 # ## A name for what is inside the wrapper
@@ -1812,8 +1821,8 @@ draw_lanes({"backward": [(0, 2, "layer 4"), (2, 4, "layer 3"),
 # `DDP(model)` copies rank 0's weights to all ranks and promises to average the gradients
 # during `backward`. You want to call methods that the wrapper lacks. So you write `net =
 # ddp.module` at the top of the script and use `net` from then on. `net` is the model
-# inside the wrapper, so `loss.backward()` fills the `.grad` of the parameters that the
-# optimizer updates.
+# inside the wrapper, so `loss.backward()` still fills the `.grad` of the parameters that
+# the optimizer updates.
 #
 # Both ranks train a digit classifier for 100 steps, each on its own digits.
 
@@ -1923,24 +1932,25 @@ from dlsys_helpers.explorers.tape import tape
 tape
 
 # %% [markdown] trap="09.11" role="more" topics="both runs, as bounds · ranks with unequal rows · one step to warm up"
-# These claims put bounds on both runs:
+# These claims put bounds on the results of both runs:
 
 # %% trap="09.11" role="more"
-claim("all_reduce calls in 100 steps through the wrapper",
+claim("number of all_reduce calls in 100 steps through the wrapper",
       calls("all_reduce"), expected=100)
-claim("lines, digests included, in which the two tapes differ",
+claim("number of lines, digests included, in which the two tapes differ",
       sum(a != b for a, b in zip(*ranks.tapes, strict=True)), expected=0)
-claim("test digits on which the ranks disagree", apart, above=10)
-claim("larger of the two ranks' last losses", max(past_losses), below=1)
+claim("number of test digits on which the ranks disagree", apart, above=10)
+claim("larger of the last losses of the two ranks",
+      max(past_losses), below=1)
 claim("accuracy of the worse rank on the test digits", min(right),
       above=0.85)
-claim("all_reduce calls in 100 steps that bypass the wrapper",
+claim("number of all_reduce calls in 100 steps that bypass the wrapper",
       past_calls, expected=0)
 
 # %% [markdown] trap="09.11" role="more"
-# DDP divides the sum over the ranks by the number of ranks. The result is the mean over
-# all rows only if each rank has the same number of rows. Here, rank 0 has three rows and
-# rank 1 has one row:
+# DDP divides the sum of the ranks' gradients by the number of ranks. The result is the
+# mean over all rows only if each rank has the same number of rows. Here, rank 0 has three
+# rows and rank 1 has one row:
 
 # %% trap="09.11" role="more"
 def uneven(x, y, seed):
@@ -2003,8 +2013,8 @@ print(f"first step wrapped: gap {gap(*warm):.2f}, all_reduce calls:",
 # %% trap="09.11" role="folklore"
 claim("relative gap between the ranks' weights, with only the first step "
       "through the wrapper", gap(*warm), above=0.2)
-claim("all_reduce calls in 100 steps, with only the first step through "
-      "the wrapper", calls("all_reduce"), expected=1)
+claim("number of all_reduce calls in 100 steps, with only the first step "
+      "through the wrapper", calls("all_reduce"), expected=1)
 
 # %% trap="09.11" role="exercise" points=4 difficulty=3 minutes=20
 def average_grads(losses_of, params: list, batch, all_sum) -> float:
@@ -2080,7 +2090,7 @@ def two_heads(seed):
 
 # %% trap="09.3" role="break"
 def three_steps(search, heads, x, y, seed):
-    """Take three steps, each with its heads; the error that stops them."""
+    """Take three steps; return the error that stops them, if any."""
     rank, net = dist.get_rank(), two_heads(seed)
     ddp = DDP(net, find_unused_parameters=search)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -2138,9 +2148,9 @@ draw_lanes({"with the flag": [(0, 3, "forward"), (3, 4.2, "walk"),
                         (7, 9.2, "send")]},
            marks={"walk", "used?"}, unit="time, schematic",
            title="The flag adds a walk and a call to every step",
-           alt="Two lanes. With the flag, a step is forward, walk, "
-           "backward, send, used?; without it, forward, backward, send. "
-           "Walk and used? are marked.")
+           alt="Two lanes. With the flag, a step consists of forward, "
+               "walk, backward, send and used?; without it, of forward, "
+               "backward and send. Walk and used? are marked.")
 
 # %% [markdown] trap="09.3" role="repair"
 # Every step pays for the walk and the second call (unless you set `static_graph=True`),
@@ -2172,17 +2182,18 @@ print("unused:", [name for (name, _), grad in
                   if grad is None])
 
 # %% trap="09.3" role="repair"
-claim("parameter tensors that a step with head a alone leaves unused",
+claim("number of parameter tensors that a step with head a alone leaves "
+      "unused",
       sum(grad is None for grad in grads), expected=2)
 
 # %% [markdown] trap="09.3" role="more" topics="what the second call sends · all ranks leave out the same parameter · the ranks leave out different parameters: a hang"
-# These claims put bounds on the second call and on the error without the flag:
+# These claims describe the second call, and the error that a run without the flag raises:
 
 # %% trap="09.3" role="more"
 claim("bytes of the second call, per parameter tensor",
       flagged[1] / len(parameters), expected=4)
-claim("ranks whose error names the flag, with one head and without the "
-      "flag",
+claim("number of ranks whose error names the flag, with one head and "
+      "without the flag",
       sum("find_unused_parameters=True" in text for text in stopped),
       expected=2)
 
@@ -2200,9 +2211,9 @@ second = [text.startswith("step 2") for texts, _ in ways for text in texts]
 print("stopped in step 2:", second)
 
 # %% trap="09.3" role="folklore"
-claim("ranks that stop in step 2, in three runs of two ranks",
+claim("number of ranks that stop in step 2, in three runs of two ranks",
       sum(second), expected=6)
-claim("all_reduce calls before the errors, in all three runs",
+claim("number of all_reduce calls before the errors, in all three runs",
       sum(len(calls) for _, calls in ways), expected=0)
 
 # %% [markdown] trap="09.3" role="folklore"
@@ -2245,7 +2256,7 @@ draw_lanes({"rank 0": [(0, 2, "forward"), (2, 4, "backward"),
 # %% trap="09.3" role="folklore"
 claim("does one rank wait in an all_reduce and the other in a barrier",
       "all_reduce" in waiting and "barrier" in waiting, expected=True)
-claim("processes still running after the timeout",
+claim("number of processes still running after the timeout",
       len(ranks.processes), expected=0)
 
 # %% trap="09.3" role="exercise" points=4 difficulty=3 minutes=20
@@ -2490,8 +2501,8 @@ def ddp_accum(ddp, optimizer, loss_fn, batches: list, every: int) -> int:
 # divide the loss of each piece by ten.
 #
 # Some labels are padding. They are -100, and `F.cross_entropy` leaves them out of its
-# mean. In each piece, between 1 and 16 labels count. You compare the sum of the ten
-# gradients with the gradient of all 160 rows at once, at the same weights.
+# mean. In each piece, between 1 and 16 labels count. At the same weights, you compare the
+# sum of the ten gradients with the gradient of all 160 rows at once.
 
 # %% trap="09.2" role="break"
 counts = [1, 2, 16, 3, 12, 1, 8, 2, 14, 5]        # labels that count
@@ -2504,7 +2515,7 @@ for some, count in zip(rows, counts, strict=True):
 
 # %% trap="09.2" role="break"
 def gradient_of(model, pieces, share):
-    """All gradients in a row; share(y) multiplies the loss of a piece."""
+    """All gradients in one vector; share(y) scales a piece's loss."""
     model.zero_grad()
     for x, y in pieces:
         (F.cross_entropy(model(x), y) * share(y)).backward()
@@ -2618,7 +2629,7 @@ print("norm of the last step, divided by a fair step's: "
 
 # %% trap="09.2" role="more"
 claim("gradient norm if two losses are divided by four, as a fraction of "
-      "the right norm",
+      "the correct norm",
       (short.norm() / fair.norm()).item(), expected=0.5, within=1e-4)
 
 # %% [markdown] trap="09.2" role="more"
@@ -2710,8 +2721,8 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
 # %% [markdown] trap="09.2" role="keep"
 # **Keep:** Divide by the number of labels that count in the whole step, not by the number
 # of pieces. Count the labels again for every step, because the last step of an epoch is
-# often smaller. **In your own code:** Once, on rows with padding, compare the pieces'
-# summed gradient with the gradient of one big batch. **Seen in the wild:**
+# often smaller. **In your own code:** Take some rows with padding, and compare the
+# pieces' summed gradient with the gradient of one big batch. **Seen in the wild:**
 # [`huggingface/transformers#24725`](https://github.com/huggingface/transformers/issues/24725)
 # and [`#34191`](https://github.com/huggingface/transformers/pull/34191), the fix a year
 # later;
@@ -2752,7 +2763,7 @@ print("different orders in 10 epochs:", len(set(orders)))
 measured("09.5", len(set(orders)), right=(1, 1))
 
 # %% trap="09.5" role="look"
-claim("different orders in 10 epochs without set_epoch",
+claim("number of different orders in 10 epochs without set_epoch",
       len(set(orders)), expected=1)
 
 # %% [markdown] trap="09.5" role="why"
@@ -2769,7 +2780,8 @@ for epoch in range(10):
 print("different orders in 10 epochs:", len(set(told)))
 
 # %% trap="09.5" role="repair"
-claim("different orders in 10 epochs with set_epoch", len(set(told)),
+claim("number of different orders in 10 epochs with set_epoch",
+      len(set(told)),
       expected=10)
 
 # %% trap="09.5" role="repair"
@@ -2783,7 +2795,7 @@ draw_grids(first, rows="epoch", columns="first eight digits",
                "are equal; with set_epoch, they differ.")
 
 # %% [markdown] trap="09.5" role="more" topics="the order is shuffled · digits that an evaluation counts twice"
-# The single order is at least shuffled:
+# The one order that all epochs share is at least shuffled:
 
 # %% trap="09.5" role="more"
 claim("is the order just 0, 2, 4, ...",
@@ -2818,9 +2830,10 @@ print("digits on each rank:", *map(len, dealt), "  together:", len(read))
 print("evaluated twice:", *twice)
 
 # %% trap="09.5" role="more"
-claim("digits that four ranks evaluate in all, for a test set of 497",
+claim("number of digits that four ranks evaluate in all, for a test set of "
+      "497",
       len(read), expected=500)
-claim("digits evaluated twice", len(twice), expected=3)
+claim("number of digits evaluated twice", len(twice), expected=3)
 
 # %% [markdown] trap="09.5" role="more"
 # `drop_last=True` makes the parts equal in the opposite way: it uses 496 digits and
@@ -2830,7 +2843,7 @@ claim("digits evaluated twice", len(twice), expected=3)
 # %% trap="09.5" role="more"
 dropped = {digit for rank in range(4) for digit in
            sampler_of(rank, 4, 497, shuffle=False, drop_last=True)}
-claim("different digits evaluated with drop_last",
+claim("number of different digits evaluated with drop_last",
       len(dropped), expected=496)
 
 # %% trap="09.5" role="exercise" points=3 difficulty=2 minutes=15
@@ -2924,7 +2937,7 @@ printed = launched("-m", "torch.distributed.run", "--standalone",
 print(*sorted(printed), sep="\n")
 
 # %% role="concept"
-claim("ranks started by torchrun that hold the sum",
+claim("number of ranks started by torchrun that hold the sum",
       sum("[3.0, 3.0, 3.0]" in line for line in printed), expected=2)
 
 # %% [markdown] role="concept"
@@ -2951,11 +2964,11 @@ claim("ranks started by torchrun that hold the sum",
 # The first two switches are environment variables, so put them in front of the command:
 # `NCCL_DEBUG=INFO torchrun ...`. Every rank then prints NCCL's version, the chosen
 # network interface, and how it reaches the other cards. If a run hangs at its start,
-# compare these lines: two ranks on different interfaces never meet (`NCCL_SOCKET_IFNAME`
-# names the right one), and `NET/Socket` where you expect InfiniBand means that NCCL uses
-# the slow network. If you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`, a rank that makes a
-# different call from the others, or the same call with a different shape, raises an error
-# that names both calls. Without this setting, the run hangs.
+# compare these lines: two ranks on different interfaces never meet (set
+# `NCCL_SOCKET_IFNAME` to the right one), and `NET/Socket` where you expect InfiniBand
+# means that NCCL uses the slow network. If you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`, a
+# rank that makes a different call from the others, or the same call with a different
+# shape, raises an error that names both calls. Without this setting, the run hangs.
 
 # %% [markdown] role="concept"
 # ## Shards: a model in pieces
@@ -2992,8 +3005,8 @@ draw_ranks({"between": own, "while it works": [["A", "B"], ["A", "B"]],
 # Your net has six linear layers. You shard each layer separately with
 # `fully_shard(layer)`, and then you shard the net. You know what DDP sends: one
 # `all_reduce` of the gradients per step. A sharded net also has to fetch the weights,
-# because each rank holds only a part of them. To compare the two, you count each call in
-# one step with the size of its whole tensor, and add up these sizes.
+# because each rank holds only a part of them. To compare the sharded net with DDP, you
+# note the size of each call's whole tensor in one step, and add up these sizes.
 
 # %% trap="09.4" role="break"
 def one_step(plan, layers=6):
@@ -3068,9 +3081,9 @@ draw_ranks(steps, arrows=arrows,
 # %% [markdown] trap="09.4" role="repair"
 # A model that fits need not pay this price. You can keep layers whole until the backward
 # pass (`reshard_after_forward=False`), shard the net as one piece, or shard nothing at
-# all. In the plot, an `all_reduce` counts once, although it sends as much as two other
-# calls. So DDP and the plan that keeps layers whole send the same number of bytes, and
-# releasing the layers adds half as much again.
+# all. In the plot, an `all_reduce` counts once, although it sends as much as the two
+# other kinds of call together. So DDP and the plan that keeps layers whole send the same
+# number of bytes, and releasing the layers adds half as much again.
 
 # %% trap="09.4" role="repair"
 plans = ("each", "kept", "as one", "DDP")
@@ -3100,7 +3113,7 @@ claim("bytes of all calls with each layer sharded, divided by the bytes "
       expected=3)
 
 # %% [markdown] trap="09.4" role="more" topics="the calls, as bounds · what NCCL counts"
-# These claims put bounds on the calls of the plans:
+# These claims count the calls of three plans:
 
 # %% trap="09.4" role="more"
 claim("reduce_scatter calls per step, with each of six layers sharded",
@@ -3267,7 +3280,7 @@ def prepare(order, net, x):
 
 # %% trap="09.13" role="break"
 def sixty_steps(order, x, y, x_test, y_test, seed):
-    """Test losses before and after; how many tensors of net it holds."""
+    """Losses before and after; how many of net's tensors opt holds."""
     net = mlp(seed)
     optimizer = prepare(order, net, x[:4])
     before = F.cross_entropy(net(x_test), y_test).item()
@@ -3322,12 +3335,12 @@ draw_tree({"net": "after fully_shard", "optimizer": "made before it",
               "None; no arrow leads from it to the shards.")
 
 # %% [markdown] trap="09.13" role="repair"
-# The order that works is model, shard, optimizer. A forward pass between sharding the model
-# and making the optimizer is a second way to lose parameters without an error. During the
-# forward pass, the model holds whole tensors. The outermost module keeps its own tensors
-# until a backward pass ends, so an optimizer made before then holds whole tensors. Here, all
-# four tensors belong to the outermost module. Layers that are sharded by themselves get their
-# shards back after their own forward pass.
+# The order that works is model, shard, optimizer. A forward pass between sharding the
+# model and making the optimizer is a second way to lose parameters without an error.
+# During the forward pass, the model holds whole tensors. The outermost module keeps its
+# own tensors until a backward pass ends, so an optimizer made before that point holds
+# whole tensors. Here, all four tensors belong to the outermost module. Layers that are
+# sharded by themselves get their shards back after their own forward pass.
 
 # %% trap="09.13" role="repair"
 early = ordered("shard, optimizer")
@@ -3347,10 +3360,11 @@ claim("test loss after 60 steps, with the optimizer made right after "
 # identity:
 
 # %% trap="09.13" role="more"
-claim("tensors of the model that an optimizer made before sharding holds",
+claim("number of tensors of the model that an optimizer made before "
+      "sharding holds",
       late[2], expected=0)
-claim("tensors of the model that an optimizer made right after sharding "
-      "holds", early[2], expected=4)
+claim("number of tensors of the model that an optimizer made right after "
+      "sharding holds", early[2], expected=4)
 claim("change of the test loss in 60 steps, with a forward pass before "
       "the optimizer is made", between[1] - between[0], expected=0)
 
@@ -3389,8 +3403,8 @@ def rebuild(optimizer, names: list, model: nn.Module):
 # %% [markdown] trap="09.13" role="keep"
 # **Keep:** Make the optimizer after everything that puts new parameters into the model,
 # as `fully_shard` does, and before any forward pass. **In your own code:** Right before
-# the loop, by identity, count the optimizer's tensors that also belong to the model.
-# **Source:**
+# the loop, count the optimizer's tensors that also belong to the model; compare the
+# tensors by identity. **Source:**
 # [torch.distributed.fsdp.fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
 # **Seen in the wild:** [pytorch
 # #149205](https://github.com/pytorch/pytorch/issues/149205): a model ran forward before
@@ -3509,7 +3523,8 @@ claim("norm of the whole gradient after each rank clips by its own norm",
 # could be eight times too long.
 
 # %% [markdown] trap="09.12" role="repair"
-# Norms do not add up, but their squares do. One `all_reduce` of a single value is enough:
+# Norms do not add up, but their squares do. So an `all_reduce` of a single value, the sum
+# of a rank's squares, is enough:
 
 # %% trap="09.12" role="repair"
 def norm_of(grads):
@@ -3532,7 +3547,8 @@ claim("norm of the whole gradient after clipping with squares summed over "
 # These claims compare both clips with the run of a single process:
 
 # %% trap="09.12" role="more"
-claim("larger of the two ranks' own norms, divided by the true norm",
+claim("larger of the norms that the two ranks compute, divided by the true "
+      "norm",
       max(own[0][0], own[1][0]) / norm, below=0.95)
 claim("relative error of the weights after 30 steps, with each rank "
       "clipping by its own norm", gap(own[0][2], ended), above=0.02)
@@ -3611,7 +3627,8 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
 # a method of its own. **Seen in the wild:** [AReaL
 # #312](https://github.com/areal-project/AReaL/issues/312): the norm was taken over local
 # shards, so clipping changed with the number of GPUs; [miles_diffusion
-# #35](https://github.com/radixark/miles_diffusion/pull/35): the clipping was right, but the logged norm was that of a single shard.
+# #35](https://github.com/radixark/miles_diffusion/pull/35): the clipping was right, but
+# the log showed the norm of a single shard.
 
 # %% [markdown] trap="09.7" role="situation" fault="rank 0 alone saves a sharded model" symptom="FSDP2 checkpoint saved by rank 0, All keys matched successfully, the resumed model is bad"
 # ## A checkpoint, saved as always
@@ -3626,7 +3643,7 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
 
 # %% trap="09.7" role="break"
 def shard_and_train(x, y, seed, steps=60):
-    """Shard a net and train it with AdamW; the net and its optimizer."""
+    """Shard and train a net with AdamW; return net and optimizer."""
     net = fully_shard(mlp(seed))
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
     for k in range(steps):
@@ -3690,16 +3707,16 @@ draw_ranks({"trained": [["A", ""], ["", "B"]],
            marks={"loaded": [(1, 1)]},
            title="Rank 1 gets rank 0's rows instead of its own",
            alt="Three tables of two ranks and two halves of the rows, A "
-               "and B. Trained: rank 0 holds A, rank 1 holds B. In the "
-               "file: A only. Loaded: both ranks hold A, rank 1 instead of "
-               "B.")
+               "and B. After training, rank 0 holds A and rank 1 holds B. "
+               "The file holds only A. After loading, both ranks hold A, "
+               "and rank 1 has lost B.")
 
 # %% [markdown] trap="09.7" role="repair"
-# Saving a sharded net needs all ranks. `torch.distributed.checkpoint`, *DCP* for short,
-# lets each rank write its own part into one folder, with a table of contents. A program
-# that loads the checkpoint reads only the parts it needs, so a different number of ranks
-# can load what two ranks have written. `get_state_dict` names parameters and optimizer
-# state in the same way, however they are sharded.
+# All ranks have to take part in saving a sharded net. `torch.distributed.checkpoint`,
+# *DCP* for short, lets each rank write its own part into one folder, with a table of
+# contents. A program that loads the checkpoint reads only the parts it needs, so a
+# different number of ranks can load what two ranks have written. `get_state_dict` names
+# parameters and optimizer state in the same way, however they are sharded.
 
 # %% trap="09.7" role="repair"
 def save(folder, net, optimizer):
@@ -3743,27 +3760,28 @@ print("files:", sorted(path.name for path in Path(folder).iterdir()))
 print(f"accuracy of one process that loaded them: {alone_reads:.2f}")
 
 # %% trap="09.7" role="repair"
-claim("values that differ between the resumed and the uninterrupted run, "
-      "two steps later", (resumed != straight).sum(), expected=0)
+claim("number of values that differ between the resumed and uninterrupted "
+      "runs, two steps later",
+      (resumed != straight).sum(), expected=0)
 
 # %% [markdown] trap="09.7" role="more" topics="both loads, as bounds · how rows are cut · one file to pass on"
-# These claims put bounds on both ways of loading:
+# These claims put bounds on the results of both ways of loading:
 
 # %% trap="09.7" role="more"
 claim("accuracy of the saved net", correct[0], above=0.75)
 claim("accuracy of the net loaded from rank 0's file",
       correct[1], below=0.6)
-claim("values that differ between the two loaded halves of the first "
-      "weight", (upper != lower).sum(), expected=0)
-claim("values that differ from the saved values after two ranks load the "
-      "checkpoint", (after != before).sum(), expected=0)
-claim("values that differ from the saved values after one process loads "
-      "the checkpoint",
+claim("number of values that differ between the two loaded halves of the "
+      "first weight", (upper != lower).sum(), expected=0)
+claim("number of values that differ from the saved values after two ranks "
+      "load the checkpoint", (after != before).sum(), expected=0)
+claim("number of values that differ from the saved values after one "
+      "process loads the checkpoint",
       (flat(alone.parameters()) != before).sum(), expected=0)
 
 # %% [markdown] trap="09.7" role="more"
-# Each rank takes an equal number of rows, rounded up, and the last ranks get the rows
-# that are left:
+# Each rank takes the same number of rows, rounded up, until no rows are left, so the last
+# ranks can get fewer rows or none:
 
 # %% trap="09.7" role="more"
 def rows_held(features):
@@ -3777,8 +3795,8 @@ for features in (10, 3, 1):
 print("ten rows on four ranks:", *map(len, torch.arange(10).chunk(4)))
 
 # %% trap="09.7" role="more"
-claim("rows that rank 1 holds of a weight with one "
-      "row", second[0], expected=0)
+claim("number of rows that rank 1 holds of a weight with one row",
+      second[0], expected=0)
 
 # %% [markdown] trap="09.7" role="more"
 # To pass a model on, one file with whole tensors is often better. For that file, all
@@ -3877,8 +3895,8 @@ devices, reduces, off = map(float, launched(
 print(f"{devices:.0f} devices, all-reduce in the program: {reduces:.0f}")
 
 # %% role="concept"
-claim("devices that JAX uses", devices, expected=8)
-claim("all-reduce operations that JAX inserted", reduces, above=0)
+claim("number of devices that JAX uses", devices, expected=8)
+claim("number of all-reduce operations that JAX inserted", reduces, above=0)
 claim("largest gap between the step on eight devices and the step on one",
       off, below=1e-5)
 
@@ -3894,8 +3912,8 @@ disk.cleanup()
 # **1. You train with `autocast` in `bfloat16`. The optimizer's moments are in**
 #
 # - [x] `float32`, like weights and gradients :: `autocast` casts the inputs of some operations. Stored tensors keep their type.
-# - [ ] `bfloat16`, like everything else :: That is `model.bfloat16()`, where small steps are
-#   lost.
+# - [ ] `bfloat16`, like everything else :: That would be the result of
+#   `model.bfloat16()`, which loses small steps.
 # - [ ] `bfloat16`, with a master :: There is no second copy: the weights never left `float32`.
 
 # %% [markdown] role="quiz"
@@ -3905,12 +3923,14 @@ disk.cleanup()
 # - [x] the steps become far too short :: Clipping cuts a scaled gradient to 1, and then the scale is divided out.
 # - [ ] nothing changes, because the scaler divides again :: The scaler divides the
 #   clipped gradient, so the norm is 1 / 65,536.
-# - [ ] gradients overflow :: Overflows are found and skipped either way.
+# - [ ] gradients overflow :: The scaler detects an overflow and skips the step in either
+#   case.
 
 # %% [markdown] role="quiz"
-# **3. A `bfloat16` weight of 2 gets steps of 0.003. It**
+# **3. A `bfloat16` weight of 2 gets steps of 0.003. The weight**
 #
-# - [ ] moves by about 0.003 each time :: The next number after 2 is 0.0156 away, and half of that gap is more than 0.003.
+# - [ ] moves by about 0.003 each time :: The next number after 2 is 0.0156 away, and half
+#   of this gap is more than 0.003.
 # - [ ] moves in every fifth step :: Without a master, nothing is kept from one step to the next.
 # - [x] stays where it is :: Each sum rounds back to 2.
 
@@ -3918,17 +3938,21 @@ disk.cleanup()
 # **4. Four pieces have 10, 10, 10 and 2 labels that count. The mean loss of each piece is
 # divided by four. A label of the last piece counts**
 #
-# - [ ] as much as any other :: That needs one divisor, 32, for the sums of all pieces.
-# - [ ] a fifth as much :: The opposite is true: few labels share a whole quarter.
-# - [x] five times as much :: A quarter is divided by two labels instead of ten.
+# - [ ] as much as any other :: For this, you would have to divide the sums of all pieces
+#   by one number, 32.
+# - [ ] a fifth as much :: The opposite is true, because only two labels share a quarter
+#   of the total weight.
+# - [x] five times as much :: In the last piece, two labels share a quarter of the total
+#   weight; in the others, ten labels do.
 
 # %% [markdown] role="quiz"
 # **5. Each of eight GPUs holds all weights and gradients in 16 bits, and an eighth of the
 # masters and moments. For 7 billion weights, that is**
 #
 # - [ ] 14 GB each :: This would be right if weights and gradients were also split.
-# - [x] 38.5 GB each :: 28 GB are whole, 84 GB are split by eight.
-# - [ ] 112 GB each :: Then nothing would be split.
+# - [x] 38.5 GB each :: Each GPU holds 28 GB of weights and gradients, and an eighth of
+#   the 84 GB of masters and moments.
+# - [ ] 112 GB each :: This would be right if nothing were split.
 
 # %% [markdown] role="quiz"
 # **6. A module has `self.mean = torch.zeros(64)`. After `load_state_dict`, which says that all keys matched, this tensor**
@@ -3951,10 +3975,13 @@ disk.cleanup()
 # %% [markdown] role="quiz"
 # **8. Rank 0 evaluates alone, and the evaluation ends in an `all_reduce`. What happens?**
 #
-# - [ ] rank 0 gets the sum over itself :: A collective has to be made by all ranks of its group.
-# - [ ] an error on rank 1, which was not asked :: Rank 1 does not know of the call; it
-#   goes on to its own next call.
-# - [x] rank 0 waits for a call of rank 1, which makes another call later :: If that is a barrier, both wait until a timeout ends them. If it is an `all_reduce` of the same size, the two calls pair up, and both results are wrong.
+# - [ ] rank 0 gets its own values as the sum :: A collective has to be made by all ranks
+#   of its group.
+# - [ ] rank 1 raises an error, because it makes no call :: Rank 1 does not know of the
+#   call and goes on to its own next call.
+# - [x] rank 0 waits for rank 1, whose next call is a different one :: If rank 1's next
+#   call is a barrier, both ranks wait until a timeout ends them. If it is an `all_reduce`
+#   of the same size, the two calls pair up, and both results are wrong.
 
 # %% [markdown] role="quiz"
 # **9. Each of four ranks clips its own shard to a norm of 1, and before clipping, every

@@ -126,7 +126,7 @@ added = (wrapped.A.numel() + wrapped.B.numel()) / linear.weight.numel()
 print(f"change by a new adapter: {moved:.0f}, values added: {added:.2%}")
 
 # %% role="concept"
-claim("largest change of an output caused by a new adapter",
+claim("largest change that a new adapter causes in an output",
       moved, expected=0)
 claim("parameters of A and B, as a fraction of the parameters of W", added,
       expected=1 / 128)
@@ -314,15 +314,15 @@ draw_grids({"LoRA": grid}, marks={"LoRA": ~grid},
                "names are marked as having no LoRA.")
 
 # %% trap="10.1" role="look"
-claim("matrices, out of 14, that get LoRA with OPT's names",
+claim("number of matrices, out of 14, that get LoRA with OPT's names",
       len(hit), expected=6)
 
 # %% [markdown] trap="10.1" role="why"
 # You meant the list as a request, but peft uses it as a filter. The library walks through
 # the modules of the *model* and adapts every module whose path equals a name or ends in a
-# dot and the name. It never checks that every name was used, so a name that matches
-# nothing is silently skipped. Let peft collect the names instead: `"all-linear"` selects
-# every linear module except the output head of a language model.
+# dot followed by the name. It never checks that every name was used, so a name that
+# matches nothing is silently skipped. Let peft collect the names instead: `"all-linear"`
+# selects every linear module except the output head of a language model.
 
 # %% trap="10.1" role="repair" tags=["varies-by-cpu"]
 whole = adapter(base, "all-linear")
@@ -351,18 +351,18 @@ claim("drop in loss with OPT's names, divided by drop in loss with "
       / (at_first - losses["all-linear"]), above=0.64, below=0.99)
 
 # %% [markdown] trap="10.1" role="repair"
-# In the exercise, you write the check that peft lacks. It lists the modules that each
-# name matches and raises an error if a name matches nothing.
+# In the exercise, you write the check that peft lacks. Your check lists the modules that
+# each name matches, and raises an error if a name matches nothing.
 
 # %% [markdown] trap="10.1" role="more" topics="the counts · no name fits at all"
-# The next cell checks the counts behind the grid and behind the two losses:
+# These claims give the counts behind the grid and the two losses:
 
 # %% trap="10.1" role="more"
-claim("matrices in the two layers", len(linears), expected=14)
-claim("warnings from peft", len(told), expected=0)
-claim("trainable parameters with all-linear",
+claim("number of matrices in the two layers", len(linears), expected=14)
+claim("number of warnings from peft", len(told), expected=0)
+claim("number of trainable parameters with all-linear",
       trainable(whole), expected=4352)
-claim("trainable parameters with OPT's names",
+claim("number of trainable parameters with OPT's names",
       trainable(partly), expected=1536)
 
 # %% [markdown] trap="10.1" role="more"
@@ -377,7 +377,8 @@ one_right = trainable(adapter(base, ["c_attn", "k_proj", "kproj", "k"]))
 # %% trap="10.1" role="more"
 claim("does peft refuse a list of two names from GPT-2",
       nothing is None, expected=True)
-claim("trainable parameters with one matching name out of four", one_right,
+claim("number of trainable parameters with one matching name out of four",
+      one_right,
       expected=2 * (4 * 32 + 32 * 4))
 
 # %% trap="10.1" role="exercise" points=3 difficulty=2 minutes=10
@@ -486,10 +487,10 @@ lora_rank
 # %% [markdown] role="concept"
 # ## Rank, alpha, rate and modules
 #
-# A LoRA configuration asks for four decisions. Start with one setting, change one thing
-# at a time, and compare the loss on the new language after 60 steps. **Guess first:**
-# Which change hurts most: a rank of 1, an $\alpha$ of 1, a tenth of the learning rate, or
-# LoRA only in queries and values?
+# A LoRA configuration asks for four decisions. Start with one configuration, change one
+# setting at a time, and compare the loss on the new language after 60 steps. **Guess
+# first:** Which change hurts most: a rank of 1, an $\alpha$ of 1, a tenth of the learning
+# rate, or LoRA only in queries and values?
 
 # %% role="concept"
 def tuned(lr=1e-2, **changed):
@@ -528,8 +529,8 @@ claim("loss with rank 1 minus loss with rank 16",
       tried["rank 1"] - tried["rank 16"], below=0.6)
 claim("loss with LoRA in the MLP only minus loss with LoRA in attention "
       "only", tried["MLP only"] - tried["attention only"], below=-0.1)
-claim("loss with LoRA minus loss with all weights trained, both at a rate "
-      "of 0.001", tried["rate 0.001"] - slow_full, above=0.2)
+claim("loss with LoRA minus loss with all weights trained, both at a "
+      "learning rate of 0.001", tried["rate 0.001"] - slow_full, above=0.2)
 
 # %% [markdown] role="concept"
 # On this task, the learning rate and the modules matter most, and even a rank of 1 does
@@ -615,10 +616,10 @@ claim("relative norm of f(v) + f(-v) for an adapter layer f; 0 if f is a "
 
 # %% [markdown] role="concept"
 # Adapter layers, too, learn the new language. But when you serve the model, the two small
-# products come *after* $W$, so every token waits for them. The two small matrices cannot
-# be merged into $W$, because no single matrix can replace two matrices with a ReLU in
-# between. LoRA has no activation between its matrices. So $B$ and $A$ form a single
-# matrix, $BA$, which you can add to $W$ once.
+# products are computed *after* the product with $W$, so every token waits for them. The
+# two small matrices cannot be merged into $W$, because no single matrix can replace two
+# matrices with a ReLU in between. LoRA has no activation between its matrices. So $B$ and
+# $A$ form a single matrix, $BA$, which you can add to $W$ once.
 #
 # [Hu et al. 2021](https://arxiv.org/abs/2106.09685) measured the delay of adapter layers
 # in GPT-2 medium with one user and 128 tokens. One forward pass takes 19.8 ms without
@@ -629,10 +630,10 @@ claim("relative norm of f(v) + f(-v) for an adapter layer f; 0 if f is a "
 # %% [markdown] trap="10.2" role="situation" fault="an unmerged LoRA adapter triples the matrix products" symptom="LoRA inference slower than base model, unmerged adapter, merge_and_unload gives other results"
 # ## The adapter goes into service
 #
-# You serve the trained adapter next to the base. A review comment says: "The
-# adapter has about a fifth as many parameters as the base, so it adds about a fifth to
-# the arithmetic. Merged, the adapter needs no extra arithmetic." $BA$ has the shape of
-# $W$, so you can add it to $W$ once, before you serve the model.
+# You serve the trained adapter alongside the base. A review comment says: "The adapter
+# has about a fifth as many parameters as the base, so it adds about a fifth to the
+# arithmetic. Merged, the adapter needs no extra arithmetic." $BA$ has the shape of $W$,
+# so you can add it to $W$ once, before you serve the model.
 #
 # You count the matrix products of one call, because a GPU that serves one user at a time
 # often spends more time launching small operations than computing them. Weights are often
@@ -689,7 +690,7 @@ claim("matrix products of the unmerged model, divided by matrix products "
 # The review comment is right about the arithmetic. But each adapted matrix needs three
 # matrix products instead of one, plus a scaling and an addition. The adapter adds few
 # FLOPs but many operations, and how much time these operations take depends on the
-# machine and the batch. Precision limits the merge. `bfloat16` keeps only 8
+# machine and the batch. The merge fails because of precision. `bfloat16` keeps only 8
 # significant bits of a number. For most weights, this update is smaller than half the gap
 # to the next `bfloat16` number, so it is rounded away.
 
@@ -752,10 +753,11 @@ claim("loss of a merge without alpha / r minus loss of the correct merge",
       found["without alpha / r"] - found["merged"], above=0.3)
 
 # %% [markdown] trap="10.2" role="more" topics="the counts · rounding in bfloat16"
-# The next claims check the counts and the loss that results from adding the update twice:
+# The next claims give the counts, and the loss if the update is added twice:
 
 # %% trap="10.2" role="more"
-claim("matrix products of the base", count["base"][0], expected=15)
+claim("number of matrix products of the base", count["base"][0],
+      expected=15)
 claim("FLOPs of the unmerged model, divided by FLOPs of the base",
       more[1], below=1.3)
 claim("largest gap between logits of the merged and the unmerged model",
@@ -787,7 +789,7 @@ hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks)
             for module in whole.modules())
 
 # %% trap="10.2" role="folklore"
-claim("hooks in the adapted model", hooks, expected=0)
+claim("number of hooks in the adapted model", hooks, expected=0)
 
 # %% trap="10.2" role="exercise" points=3 difficulty=2 minutes=10
 def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
@@ -846,8 +848,8 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 # 11 billion parameters ([Lester et al. 2021](https://arxiv.org/abs/2104.08691)).
 #
 # All five kinds of adapter get the same 60 steps at the same learning rate on this small
-# base. Methods with few parameters may need a higher rate and more steps, so treat the
-# result as one measurement, not as a ranking.
+# base. Methods with few parameters may need a higher learning rate and more steps, so
+# treat the result as one measurement, not as a ranking.
 
 # %% role="concept" tags=["plumbing"]
 from peft import IA3Config
@@ -926,7 +928,7 @@ for name, (length, stopped_by) in room.items():
 measured("10.3", room["prefix of 20"][0], right=(44, 44))
 
 # %% trap="10.3" role="look"
-claim("tokens in the longest text with a prefix of 20",
+claim("number of tokens in the longest text with a prefix of 20",
       room["prefix of 20"][0], expected=44)
 
 # %% [markdown] trap="10.3" role="why"
@@ -964,7 +966,7 @@ for name, cut in cuts.items():
     print(f"cut {name}: {cuts[name][0]} labels, loss {cuts[name][1]:.2f}")
 
 # %% trap="10.3" role="repair"
-claim("labels left after a cut at the end", cuts["at the end"][0],
+claim("number of labels left after a cut at the end", cuts["at the end"][0],
       expected=0)
 
 # %% [markdown] trap="10.3" role="repair"
@@ -975,14 +977,15 @@ claim("labels left after a cut at the end", cuts["at the end"][0],
 # the answer alone are too long, reject the text.
 
 # %% [markdown] trap="10.3" role="more" topics="the cuts in numbers · prompt tuning · a Llama has no table"
-# The next claims give the cuts in numbers:
+# The next claims give the longest text and the effect of each cut:
 
 # %% trap="10.3" role="more"
-claim("tokens in the longest text without a prefix",
+claim("number of tokens in the longest text without a prefix",
       room["no prefix"][0], expected=64)
 claim("is the loss a number after a cut at the end",
       cuts["at the end"][1] > 0, expected=False)
-claim("labels left after a cut at the start", cuts["at the start"][0],
+claim("number of labels left after a cut at the start",
+      cuts["at the start"][0],
       expected=8)
 
 # %% [markdown] trap="10.3" role="more"
@@ -996,15 +999,16 @@ print(f"prompt tuning: {soft}; a Llama with max_position_embeddings of 64: "
       f"{llama_room[0]}, stopped by {llama_room[1]}")
 
 # %% trap="10.3" role="more"
-claim("tokens in the longest text with prompt tuning", soft, expected=44)
-claim("tokens, out of 100, that a Llama with 64 positions accepts after "
-      "the prefix", llama_room[0], expected=100)
+claim("number of tokens in the longest text with prompt tuning",
+      soft, expected=44)
+claim("number of tokens, out of 100, that a Llama with 64 positions "
+      "accepts after the prefix", llama_room[0], expected=100)
 
 # %% [markdown] trap="10.3" role="more"
 # A Llama rotates its queries and keys by an angle that can be computed for any position,
-# so there is no table that ends. The text then continues, without an error, at positions
-# that never occurred in training. So add the prefix length to the text length yourself,
-# both for GPT-2 and for a Llama.
+# so it has no table of positions that could end. Without an error, the text continues at
+# positions that never occurred in training. So add the prefix length to the text length
+# yourself, both for GPT-2 and for a Llama.
 
 # %% [markdown] trap="10.3" role="folklore"
 # **Told:** A text that no longer fits after a prefix does harm without an error.
@@ -1051,9 +1055,9 @@ def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
 
 # %% [markdown] trap="10.3" role="keep"
 # **Keep:** In peft, a learned prefix uses up positions, so a text can only be as long as
-# the context minus the prefix. Cut the start of the prompt, never the answer. **In your
-# own code:** Set the tokenizer's maximum length to the context minus the prefix, and
-# count the labels in each batch. **Source:** [Li & Liang
+# the context length minus the prefix length. Cut the start of the prompt, never the
+# answer. **In your own code:** Set the tokenizer's maximum length to the context length
+# minus the prefix length, and count the labels in each batch. **Source:** [Li & Liang
 # 2021](https://arxiv.org/abs/2101.00190), section 4, treats the prefix as positions
 # before the text. **Seen in the wild:** [XiangLi1999/PrefixTuning
 # 40](https://github.com/XiangLi1999/PrefixTuning/issues/40): in the authors' code,
@@ -1151,9 +1155,9 @@ claim("mean accuracy after loading minus the accuracy before saving",
 # The classifier adds a new head, `score`, to the base. Without a `task_type`, peft does
 # not know that `score` is a head. So peft froze the random `score` together with the
 # base, LoRA learned to work with exactly that head, and only the LoRA matrices were
-# saved. The loaded classifier starts with another random head, which can be worse than
-# guessing. `SEQ_CLS` tells peft that `score` is a head, which is then trained and saved.
-# If your head has another name, use `modules_to_save`.
+# saved. The loaded classifier starts with another random head, so its predictions can be
+# worse than guesses. `SEQ_CLS` tells peft that `score` is a head, which is then trained
+# and saved. If your head has another name, use `modules_to_save`.
 
 # %% trap="10.4" role="repair" compare=false
 def holds(model, folder):
@@ -1181,10 +1185,11 @@ draw_grids(kept, marks={"no task": ~kept["no task"] & torch.tensor(
            alt="Two grids with rows for LoRA, head and base, and columns "
                "for trained and saved. Without a task, only LoRA is "
                "trained and saved. With SEQ_CLS, LoRA and the head are "
-               "trained and saved. The base never is.")
+               "trained and saved. The base is neither trained nor saved.")
 
 # %% trap="10.4" role="repair"
-claim("largest change in accuracy caused by loading, with the task SEQ_CLS",
+claim("largest change that loading causes in the accuracy, with the task "
+      "SEQ_CLS",
       max(abs(share - before) for share in again), expected=0)
 
 # %% [markdown] trap="10.4" role="repair"
@@ -1194,17 +1199,17 @@ claim("largest change in accuracy caused by loading, with the task SEQ_CLS",
 
 # %% [markdown] trap="10.4" role="more" topics="no warning · two wrong tasks · a second adapter freezes the first"
 # No warning during training or loading named the head. Without a task, the accuracy is
-# different each time the file is loaded; only the file saved with a task contains the
-# head. Both classifiers trained for 100 steps from different random weights, so the
+# different each time you load the file, because only the file saved with a task contains
+# the head. Both classifiers trained for 100 steps from different random weights, so the
 # accuracy before saving says nothing about the task's effect. Only the accuracy after
 # loading shows that effect.
 
 # %% trap="10.4" role="more"
-claim("highest accuracy after loading minus lowest accuracy, without a "
-      "task", max(loaded) - min(loaded), above=0.05)
-claim("warnings that name the head, during training and loading",
+claim("without a task: highest accuracy after loading minus lowest "
+      "accuracy after loading", max(loaded) - min(loaded), above=0.05)
+claim("number of warnings that name the head, during training and loading",
       sum("score" in line for line in told + told_then), expected=0)
-claim("tensors of the head in the file saved without a task",
+claim("number of tensors of the head in the file saved without a task",
       kept["no task"][1, 1].sum(), expected=0)
 claim("is the head trained and saved with the task SEQ_CLS",
       kept["SEQ_CLS"][1].all().item(), expected=True)
@@ -1254,16 +1259,16 @@ trains.append(trainable(first))
 print("first adapter trains:", trains)
 
 # %% trap="10.4" role="more"
-claim("trainable parameters of the first adapter before a second adapter "
-      "is added", trains[0], above=0)
-claim("trainable parameters of the first adapter after a second adapter "
-      "is added", trains[1], expected=0)
+claim("number of trainable parameters of the first adapter before a second "
+      "adapter is added", trains[0], above=0)
+claim("number of trainable parameters of the first adapter after a second "
+      "adapter is added", trains[1], expected=0)
 
 # %% [markdown] trap="10.4" role="folklore"
 # **Told:** `SEQ_2_SEQ_LM` on a decoder silently adapts the wrong modules, and
 # `print_trainable_parameters` shows the damage. **Measured:** With LoRA on this GPT-2,
-# the same parameters are trained and the loss agrees to the last digit, so there is
-# nothing to show. What does harm is a head that you do not name.
+# the same parameters are trained and the two losses agree to the last digit, so there is
+# nothing to show. What does harm is a new head that you do not name.
 
 # %% trap="10.4" role="exercise" points=4 difficulty=3 minutes=20
 def passport(model: nn.Module) -> dict:
@@ -1453,9 +1458,9 @@ claim("bits per weight with double quantization", bits["double"],
 # In practice, you only specify a storage format such as NF4, in a `BitsAndBytesConfig`,
 # and `from_pretrained` quantizes the weights. `prepare_model_for_kbit_training` freezes
 # all parameters, converts the remaining 16-bit parts (norm layers and embedding) to
-# `float32`, and turns on activation checkpointing unless you switch it off, as here. Then
-# you add LoRA, as before. The next cells train a base of width 64, save it, and load it
-# in four bits:
+# `float32`, and turns on activation checkpointing unless you switch it off, as the code
+# here does. Then you add LoRA, as before. The next cells train a base of width 64, save
+# it, and load it in four bits:
 
 # %% role="concept"
 from peft import prepare_model_for_kbit_training
@@ -1492,8 +1497,7 @@ print({k: f"{v:.2f}" for k, v in found.items()})
 # %% role="concept"
 claim("bytes of a 128 x 64 matrix in NF4, without its scales",
       weight.nbytes, expected=4096)
-claim("loss on the old language of the base in NF4 minus loss of the "
-      "unquantized base",
+claim("loss on the old language: base in NF4 minus unquantized base",
       found["old language, NF4"] - found["old language, base"],
       above=-0.1, below=0.3)
 claim("loss on the new language with QLoRA minus loss on the new language "
@@ -1512,8 +1516,8 @@ claim("loss on the new language with QLoRA minus loss on the new language "
 #
 # On the *meta* device, a model has shapes but no values, so you can count the parameters
 # of a Llama-2-7B without downloading it. If you have your own model on this machine,
-# enter its folder below, and the last line also counts its parameters. No other cell
-# needs your model.
+# enter its folder below, and the last line of the output also gives its number of
+# parameters. No other cell needs your model.
 
 # %% role="concept"
 MODEL_7B = ""          # a folder with config.json; empty for none
@@ -1546,8 +1550,9 @@ if MODEL_7B:
     print("your model:", *(f"{n:,}" for n in count(config_in(MODEL_7B))))
 
 # %% role="concept"
-claim("parameters of the 7B base", numbers, expected=6_738_415_616)
-claim("parameters of LoRA of rank 16 in attention",
+claim("number of parameters of the 7B base",
+      numbers, expected=6_738_415_616)
+claim("number of parameters of LoRA of rank 16 in attention",
       in_attention, expected=16_777_216)
 claim("parameters of LoRA of rank 16 in all linear modules, divided by "
       "parameters of the base",
@@ -1590,13 +1595,13 @@ claim("GB for QLoRA", total["QLoRA"], expected=5.0, within=0.1)
 # ## From the file into service
 #
 # The trained adapter `whole` from trap 10.1 is saved in a folder, with its parameters and
-# its configuration. The adapter lowers the loss on the new language from over 3 to less
-# than 2.2. Three versions of a program serve the adapter. All three build the base, read
-# the configuration and pass both to `get_peft_model`, as the training script did. The
-# first version does nothing else. The second version also passes the tensors in the file
-# to `load_state_dict`, which complains about missing keys until you add `strict=False`.
-# The third version calls peft's own `load_adapter`, which understands the names in the
-# file and loads the adapter under the name `trained`.
+# its configuration. The adapter lowers the loss on the new language from above 3 to below
+# 2.2. Three versions of a program serve the adapter. All three build the base, read the
+# configuration and pass both to `get_peft_model`, as the training script did. The first
+# version does nothing else. The second version also passes the tensors in the file to
+# `load_state_dict`, which complains about missing keys until you add `strict=False`. The
+# third version calls peft's own `load_adapter`, which understands the names in the file
+# and loads the adapter under the name `trained`.
 #
 # A reviewer writes: "The third version loads the adapter, so it is right."
 
@@ -1654,7 +1659,7 @@ print("file: ", next(iter(file))[-36:])
 print("model:", inside[-44:])
 
 # %% trap="10.5" role="why"
-claim("tensors in the file that match no name in the model",
+claim("number of tensors in the file that match no name in the model",
       len(told.unexpected_keys),
       expected=len(file))
 
@@ -1703,10 +1708,11 @@ alike = sum(map(same_as_base, (first_version, second_version,
 lora_missing = sum("lora_" in key for key in told.missing_keys)
 
 # %% trap="10.5" role="more"
-claim("versions that return exactly the base's logits", alike,
+claim("number of versions that return exactly the base's logits", alike,
       expected=3)
 claim("loss of the trained adapter", losses["as trained"], below=2.2)
-claim("LoRA tensors in the model that were not loaded", lora_missing,
+claim("number of LoRA tensors in the model that were not loaded",
+      lora_missing,
       expected=len(file))
 
 # %% [markdown] trap="10.5" role="more"
@@ -1746,7 +1752,7 @@ print(*[message[:64] for message in told], sep="\n")
 # %% trap="10.5" role="more"
 claim("do the logits equal the base's logits if the model is wrapped twice",
       same_as_base(wrapped_twice.eval()), expected=True)
-claim("warnings from peft if the model is wrapped twice",
+claim("number of warnings from peft if the model is wrapped twice",
       len(told), above=0)
 
 # %% trap="10.5" role="exercise" points=4 difficulty=3 minutes=20
@@ -1923,15 +1929,15 @@ print(f"training loss {loss:.2f}, "
 print("answers to 3 .. 9 words:", lengths.tolist())
 
 # %% trap="10.6" role="look"
-claim("answers that stop, out of seven, with labels masked by id",
+claim("number of answers that stop, out of seven, with labels masked by id",
       (lengths < LONGEST).sum(), expected=0)
 
 # %% [markdown] trap="10.6" role="why"
-# One line of code removes the padding from the labels, and it recognizes padding by the
-# token id. The EOS that ends a text has the same id. So the line also removes every EOS
-# from the labels, and the loss never asks the model to predict the end of a text. If you
-# mask by the *length* of each text instead, the EOS at the end of a text keeps its label,
-# whatever id you use for padding.
+# One line of code removes the padding from the labels, and this line recognizes padding
+# by the token id. The EOS that ends a text has the same id. So the line also removes
+# every EOS from the labels, and the loss never asks the model to predict the end of a
+# text. If you mask by the *length* of each text instead, the EOS at the end of a text
+# keeps its label, whatever id you use for padding.
 
 # %% trap="10.6" role="why"
 def by_length(ids, lengths, pad):
@@ -1981,7 +1987,8 @@ plot_lines(range(3, 10), {name: written[name]
                "length, the line rises with the number of words asked for.")
 
 # %% trap="10.6" role="repair"
-claim("answers that stop, out of seven, with labels masked by length",
+claim("number of answers that stop, out of seven, with labels masked by "
+      "length",
       stops["by length"], above=4)
 
 # %% [markdown] trap="10.6" role="repair"
@@ -2004,9 +2011,10 @@ claim("training loss with labels masked by length, divided by loss with "
 # %% trap="10.6" role="more"
 claim("training loss at the end, with labels masked by id",
       losses["by id"], below=0.6)
-claim("EOS labels in the last batch, with labels masked by id",
+claim("number of EOS labels in the last batch, with labels masked by id",
       (labels == EOS).sum(), expected=0)
-claim("answers that stop, out of seven, with a separate padding token",
+claim("number of answers that stop, out of seven, with a separate padding "
+      "token",
       stops["own padding"], above=4)
 
 # %% trap="10.6" role="exercise" points=3 difficulty=2 minutes=10
@@ -2065,7 +2073,7 @@ def lm_labels(ids: torch.Tensor, prompts: torch.Tensor,
 # pattern that turns messages into the text that the model gets. In training, one call
 # applies the template and encodes the text.
 #
-# The server does this in two steps, because it also writes the text into a log. It uses
+# The server makes two calls instead, because it also writes the text into a log. It uses
 # the same tokenizer and the same template.
 
 # %% trap="10.7" role="break" tags=["plumbing"]
@@ -2197,8 +2205,9 @@ plot_lines(k, {"one BOS": k / (k + 1), "two BOS": k / (k + 2)},
                "two.")
 
 # %% [markdown] trap="10.7" role="why"
-# If this is the reason, it must be enough to hide one of the two from attention. All other
-# positions stay shifted by one, but a Llama's attention uses only their differences:
+# If this is the reason, the logits must be right again as soon as one of the two BOS
+# tokens is hidden from attention. All other positions stay shifted by one, but a Llama's
+# attention uses only differences between positions:
 
 # %% trap="10.7" role="why"
 doubled = on_the_server(tests[0][0])
@@ -2214,7 +2223,7 @@ claim("largest gap between logits with one BOS and logits with two, of "
       "which one is hidden", gap, below=1e-3)
 
 # %% [markdown] trap="10.7" role="repair"
-# Text that a template made is complete. Encode it without special tokens:
+# A text that a template has produced is complete. Encode it without special tokens:
 
 # %% trap="10.7" role="repair" tags=["for-repair"]
 def repaired(chats):
@@ -2231,10 +2240,10 @@ claim("number of answers that differ between the test and the repaired "
       "server", (replies(waiter, repaired) != tested).sum(), expected=0)
 
 # %% [markdown] trap="10.7" role="more" topics="trained with two"
-# Is the second BOS itself harmful? Train the same model for 200 more steps with two, as
-# some fine-tuning programs do by mistake. Now it is usually right with two, and counts
-# too many teas with one. The difference between training and serving is what costs
-# accuracy:
+# Is the second BOS itself harmful? Train the same model for 200 more steps on texts with
+# two, as some fine-tuning programs do by mistake. Now the model is usually right with two
+# BOS, and counts too many teas with one. The difference between training and serving is
+# what costs accuracy:
 
 # %% trap="10.7" role="more"
 used_to_two = taught(copy.deepcopy(waiter), on_the_server, steps=200)
@@ -2257,9 +2266,9 @@ claim("trained with two BOS: mean error with one BOS, in teas",
 # %% [markdown] trap="10.7" role="folklore"
 # **Told:** Duplicated special tokens hurt the model's performance ([transformers, chat
 # templates](https://github.com/huggingface/transformers/blob/main/docs/source/en/chat_templating.md)).
-# **Measured:** A second BOS costs this model many of its right answers if training had
-# only one. If training also had two, it costs nothing, and then a single BOS is the
-# fault.
+# **Measured:** A second BOS costs this model many of its right answers if the training
+# texts had only one. If the training texts also had two, the second BOS costs nothing,
+# and a single BOS costs right answers.
 
 # %% trap="10.7" role="exercise" points=3 difficulty=2 minutes=12
 def encode_texts(tokenizer, texts: list[str]):
@@ -2319,7 +2328,7 @@ def encode_texts(tokenizer, texts: list[str]):
 # %% [markdown] role="concept"
 # ## Further
 #
-# The traps do not need this section. It checks our LoRA against peft's LoRA, lists what to
+# The traps do not need this section. It compares our LoRA with peft's LoRA, lists what to
 # store with each adapter, and measures what a model forgets when you train an adapter.
 #
 # ### The same result as peft
@@ -2342,8 +2351,8 @@ claim("largest gap between outputs of our LoRA and of peft's LoRA",
 # ### A passport for an adapter
 #
 # To detect most traps of this stage, write down a few values when you save an adapter,
-# and compare them when you load the adapter. One value is still missing. An adapter fits
-# any base with the same shapes, but it was trained for only one base. A hash of the
+# and compare them when you load the adapter. One more value is needed, because an adapter
+# fits any base with the same shapes, but it was trained for only one base. A hash of the
 # base's weights distinguishes bases with different weights. Settings such as `rope_theta`
 # change no weight. These settings are in the base's configuration, so also store the
 # configuration.
@@ -2392,9 +2401,9 @@ for row in ("matrices hit", "B not zero", "hash of the base"):
     print(f"{row}: {'same' if mine[row] == strange[row] else 'different'}")
 
 # %% role="concept"
-claim("matrices, out of 14, that have LoRA and a nonzero B",
+claim("number of matrices, out of 14, that have LoRA and a nonzero B",
       min(mine["matrices hit"], mine["B not zero"]), expected=14)
-claim("largest change of a logit caused by merging, relative to the "
+claim("largest change that merging causes in a logit, relative to the "
       "largest logit", mine["merge error"], below=1e-4)
 claim("loss on the new language: adapter on another base minus adapter on "
       "its own base",
@@ -2422,14 +2431,14 @@ print({name: f"{loss:.1f}" for name, loss in forgets.items()},
       f"adapter off: {back:.2f}")
 
 # %% role="concept"
-claim("smaller of two rises in the loss on the old language: full "
+claim("rise in the loss on the old language: the smaller of full "
       "fine-tuning and LoRA", min(forgets.values()) - level["old"], above=1)
 claim("loss on the old language with the adapter off minus loss of the "
       "base", back - level["old"], expected=0)
 
 # %% [markdown] role="concept"
-# Both models forget the old language, because they no longer train on it. But if you
-# switch the adapter off, you have the base again.
+# Both models forget the old language, because they are no longer trained on it. But if
+# you switch the adapter off, you have the base again.
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -2448,7 +2457,8 @@ claim("loss on the old language with the adapter off minus loss of the "
 # %% [markdown] role="quiz"
 # **2. A program adds `B @ A` to `W` and leaves the adapter switched on. The model now answers**
 #
-# - [ ] as before, because the sum is the same :: The update is in `W` and also next to it, so it counts twice.
+# - [ ] as before, because the sum is the same :: The update is in `W` and also in the
+#   active adapter, so it counts twice.
 # - [x] with twice the update :: Merge once and switch the adapter off, or let `merge_and_unload` do both.
 # - [ ] like the base, because the two updates cancel out :: Nothing subtracts the update.
 #   The adapter adds it a second time.
@@ -2456,7 +2466,8 @@ claim("loss on the old language with the adapter off minus loss of the "
 # %% [markdown] role="quiz"
 # **3. A merged model in `bfloat16` is worse than the base with an unmerged adapter. The first suspect is**
 #
-# - [x] rounding, because small updates to a large weight are lost :: With 8 significant bits, an update far below a hundredth of the weight often changes nothing.
+# - [x] rounding, because small updates to a large weight are lost :: With 8 significant
+#   bits, an update far smaller than a hundredth of the weight often changes nothing.
 # - [ ] the order of `B` and `A` in the product :: The product in the other order nearly
 #   always has a different shape, and it would also be wrong in `float32`.
 # - [ ] the rank, which merging reduces :: Merging only adds the update to `W`; it cuts nothing off.
@@ -2466,7 +2477,8 @@ claim("loss on the old language with the adapter off minus loss of the "
 #
 # - [ ] training changed nothing :: A trained `B` is hardly ever exactly zero in all layers.
 # - [x] a new adapter is active, or none :: With `B` at zero, an adapter adds exactly zero. Check which keys matched nothing, and which adapter is active.
-# - [ ] the adapter was trained for another base :: Then it would change the logits, and most likely for the worse.
+# - [ ] the adapter was trained for another base :: Then the adapter would change the
+#   logits, most likely for the worse.
 
 # %% [markdown] role="quiz"
 # **5. A classifier with LoRA is accurate after training and no better than guessing after
@@ -2483,7 +2495,9 @@ claim("loss on the old language with the adapter off minus loss of the "
 # - [ ] by comparing ids with the padding id :: This also removes every EOS from the
 #   labels, and the model never learns to stop.
 # - [x] by the length of each text :: Then the EOS that ends the text keeps its label, and everything after it is masked.
-# - [ ] not at all, because EOS after EOS does no harm :: The model does learn to stop. But the mean loss then includes positions that no answer has, and a batch with much padding looks better than it is.
+# - [ ] not at all, because EOS after EOS does no harm :: The model does learn to stop.
+#   But the mean loss then includes positions that belong to no answer, and a batch with
+#   much padding looks better than it is.
 
 # %% [markdown] role="quiz"
 # **7. A model with 2048 learned positions gets a prefix of 48 tokens. Your longest training text has 2048 tokens. You**
@@ -2622,18 +2636,18 @@ answers_here
 
 # %% [markdown] role="gpu"
 # The authors of torchtune measured a whole Llama-2-7B. There, a training run reserves
-# 15.57 GB with LoRA and 9.29 GB with QLoRA. Four bits save less there than here, because
-# the frozen base of the torchtune LoRA run has 16 bits per weight, and because the
+# 15.57 GB with LoRA and 9.29 GB with QLoRA. Four bits save less there than here, for two
+# reasons: the frozen base of the torchtune LoRA run has 16 bits per weight, and the
 # authors' table counts reserved memory, of which QLoRA already holds 9.13 GB before the
 # first step.
 #
 # **On the recorded H100**, the FLOP count is right to within 6 %: LoRA processes 1.57
 # times as many rows per second as full training, and the count predicts 1.49 times as
-# many. The bytes that a step keeps in memory are counted, not measured, both for the
-# small stack and for the full-size stack. The additional memory at the peak was measured
-# and is the same for LoRA and QLoRA: 400 MB, four times what QLoRA keeps. Four-bit
-# weights do not make activations smaller. If all weights are trained, the step needs 537
-# MB more at its peak, as much as the weights themselves, because `foreach` makes copies.
+# many. For both stacks, the small one and the full-size one, the bytes that a step keeps
+# in memory are counted, not measured. The additional memory at the peak was measured. It
+# is the same for LoRA and QLoRA: 400 MB, four times what QLoRA keeps. Four-bit weights do
+# not make activations smaller. If all weights are trained, the step needs 537 MB more at
+# its peak, as much as the weights themselves, because `foreach` makes copies.
 #
 # QLoRA takes only 3 % longer than LoRA, because unpacking costs little compared with
 # products of 2,048 rows in `float32`. In 16 bits, these products take about a fifteenth

@@ -39,9 +39,9 @@ begin(SEED, THREADS, DEVICE)
 # A weight is a float of 4 bytes, and your device has room for one byte per weight. A byte
 # can take 256 different values. So you lay a *grid* of 256 evenly spaced levels over the
 # weights, and for each weight you store only the number of the nearest level, its *code*.
-# This is *quantization*. Two more numbers turn a code back into a weight: the *scale*,
-# which is the distance between two levels, and the *zero*, which is the code of the level
-# at 0.
+# This is *quantization*. To turn a code back into a weight, you need two more numbers:
+# the *scale*, which is the distance between two levels, and the *zero*, which is the code
+# of the level at 0.
 #
 # Here are four weights. The lowest is -1.2, the highest is 2.1, and 256 levels have 255
 # gaps:
@@ -104,9 +104,9 @@ draw_line({"weights": [(v, f"{v:g}") for v in w.tolist()],
 # | *affine* | $(high - low) \,/\, (2^{bits} - 1)$ | $\mathrm{round}(w / s) + zero$ | $s \cdot (code - zero)$ |
 #
 # An affine grid of this kind always includes 0. If all weights are positive, the grid
-# starts at 0; if all are negative, the grid ends at 0. One grid, with one scale, serves
-# the whole matrix, one row (the weights of one output, also called a *channel*), or a
-# *group* of neighbours within a row.
+# starts at 0; if all are negative, the grid ends at 0. One grid, with one scale, can
+# cover the whole matrix, a single row (the weights of one output, also called a
+# *channel*), or a *group* of neighbours within a row.
 
 # %% role="concept"
 def symmetric(w, bits):
@@ -255,10 +255,11 @@ claim("smallest fraction of zeros in a matrix at 2 bits",
       min(gone), above=0.7)
 
 # %% [markdown] trap="11.1" role="repair"
-# So the levels are misplaced. In an affine grid for these matrices, the levels are two
-# thirds of the largest absolute value apart, so only weights below a third of that value
-# become zero. If each group of 16 neighbours has its own grid, the range depends only on
-# these 16 weights. The *ends*, the first and the last layer, can also stay at 8 bits.
+# So the levels are misplaced. In an affine grid for these matrices, the distance between
+# levels is two thirds of the largest absolute value, so only weights below a third of
+# that value become zero. If each group of 16 neighbours has its own grid, the range
+# depends only on these 16 weights. The *ends*, the first and the last layer, can also
+# stay at 8 bits.
 
 # %% trap="11.1" role="repair"
 plans = {"symmetric": [whole(2)],
@@ -279,8 +280,8 @@ plot_bars(two_bits, xlabel="accuracy",
               "highest for groups of 16 with the ends in 8 bits.")
 
 # %% trap="11.1" role="repair"
-claim("2 bits, one grid per matrix: accuracy with affine minus accuracy "
-      "with symmetric grids",
+claim("one 2-bit grid per matrix: accuracy with affine grids minus "
+      "accuracy with symmetric grids",
       two_bits["affine"] - two_bits["symmetric"], above=0.35)
 
 # %% [markdown] trap="11.1" role="repair"
@@ -288,9 +289,10 @@ claim("2 bits, one grid per matrix: accuracy with affine minus accuracy "
 
 # %% [markdown] trap="11.1" role="repair"
 # The explorer below shows the first layer of a digit classifier. Weights between two
-# levels are *rounded*, and weights beyond the last level are *clipped*. *Outlier* divides
-# one pixel's brightness by a number and multiplies its weights by the same number. Guess
-# first: is the best clipping for the *weights* also best for the layer's *output*?
+# levels are *rounded*, and weights beyond the last level are *clipped*. The control
+# *Outlier* divides one pixel's brightness by a number and multiplies the pixel's weights
+# by it. Guess first: is the best clipping for the *weights* also best for the layer's
+# *output*?
 
 # %% role="explore" explorer="quantization"
 from dlsys_helpers.explorers.quantization import quantization
@@ -298,7 +300,7 @@ from dlsys_helpers.explorers.quantization import quantization
 quantization
 
 # %% [markdown] trap="11.1" role="more" topics="the other widths · what groups cost"
-# The other bit widths and plans cost this much accuracy:
+# These claims give the weight error, and the accuracy for the other bit widths and plans:
 
 # %% trap="11.1" role="more"
 w = classifier[0].weight.data
@@ -351,8 +353,8 @@ alone = [only(k, whole(2)) for k in range(4)]
 print("2 bits in one matrix:", [f"{share:.2f}" for share in alone])
 
 # %% trap="11.1" role="folklore"
-claim("symmetric grids: mean accuracy with the ends in 8 bits minus with "
-      "2 bits everywhere",
+claim("symmetric grids: accuracy with the ends in 8 bits minus accuracy "
+      "with 2 bits everywhere",
       two_bits["symmetric, ends in 8 bits"] - two_bits["symmetric"],
       above=0.05)
 
@@ -400,8 +402,8 @@ def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
 # **Keep:** The weight error does not show how many predictions change, so measure the
 # accuracy. At 2 bits, a symmetric grid turns most weights into zeros; use affine grids
 # for small groups. Scales and zeros count towards the model's size. **In your own code:**
-# Before you decide which layers keep more bits, round one layer at a time, and note how
-# the loss changes. **Source:** [Nagel et al. 2021, "A White Paper on Neural Network
+# Before you decide which layers keep more bits, round one layer at a time, and note the
+# rise in loss. **Source:** [Nagel et al. 2021, "A White Paper on Neural Network
 # Quantization"](https://arxiv.org/abs/2106.08295), sections 2 and 3.
 
 # %% [markdown] role="concept"
@@ -523,9 +525,9 @@ claim("smallest slope with the straight-through estimator", w.grad.min(),
 #
 # *Pruning* removes weights. The usual assumption is that small weights matter least, so
 # *magnitude pruning* sets the smallest weights to 0. How much memory and time this saves
-# depends on the pattern of the zeros. The zeros can be anywhere, they can be two out of
-# every four neighbours (the pattern *2:4*, which some GPUs can multiply faster), or they
-# can fill whole rows (*structured pruning*).
+# depends on the pattern of the zeros. The zeros can be anywhere. There can be two zeros
+# among every four neighbours (the pattern *2:4*, which some GPUs can multiply faster). Or
+# the zeros can fill whole rows (*structured pruning*).
 
 # %% role="concept"
 w = torch.randn(8, 8, generator=torch.Generator().manual_seed(SEED))
@@ -565,9 +567,9 @@ claim("largest gap between outputs of the masked and the smaller pair of "
       "layers", (masked_out - smaller_out).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
-# (These layers have no bias. If yours have one, also remove the unit's bias.) The section
-# *Three patterns of zeros* prunes a whole model in each of the three patterns and
-# retrains it.
+# (These layers have no bias. If your layers have biases, also remove the unit's bias.)
+# The section *Three patterns of zeros* prunes a whole model in each of the three patterns
+# and retrains it.
 
 # %% [markdown] trap="11.2" role="situation" core=true fault="prune.remove drops the mask: pruned weights come back" symptom="sparsity is gone after fine-tuning a pruned model: prune.remove, zeros come back"
 # ## Retraining a pruned net
@@ -959,9 +961,9 @@ claim("probability that the teacher leaves for the other digits at "
 # %% [markdown] trap="11.3" role="repair"
 # At a temperature of 100, the probabilities are nearly equal, but their *differences*
 # still reflect the teacher's logits, and the gradient depends on these differences.
-# Together, the divisions of both networks' logits by $T$ shrink the gradient, at high
-# temperatures by a factor of $T^2$, so multiply the loss by $T^2$. If the loss also has a
-# term for labels, forgetting the factor $T^2$ silences the teacher:
+# Dividing the logits of both networks by $T$ shrinks the gradient, at high temperatures
+# by a factor of $T^2$. So multiply the loss by $T^2$. If the loss also has a term for
+# labels, forgetting the factor $T^2$ silences the teacher:
 
 # %% trap="11.3" role="repair"
 beside = {
@@ -996,9 +998,9 @@ temperature
 # %% [markdown] trap="11.3" role="more" topics="the square without labels · the differences in numbers"
 # Adam follows the direction of a gradient more than its size, so a forgotten $T^2$ hardly
 # matters if the loss has no other part and no weight decay is added to the gradient. With
-# the square and a high $T$, the loss is close to a squared error between the logits, with
-# each row's mean subtracted. The advantage of temperature 100 over temperature 1 is the
-# least certain: two out of fifty seeds showed none.
+# the factor $T^2$ and a high $T$, the loss is close to a squared error between the
+# logits, with each row's mean subtracted. The least certain result is the advantage of
+# temperature 100 over temperature 1: with two out of fifty seeds, there was none.
 
 # %% trap="11.3" role="more"
 claim("largest probability that the teacher gives a digit at temperature "
@@ -1188,8 +1190,8 @@ print(f"flattened {flat:.3f}   not flattened {by_row:.3f}")
 # %% role="concept"
 claim("loss without flattening, divided by the loss per token",
       by_row / flat, expected=24, within=0.01)
-claim("loss before training: random weights minus every second layer of "
-      "the teacher",
+claim("loss before training: start from random weights minus start from "
+      "the teacher's layers",
       untrained["fresh"] - untrained["every second layer"], above=0.3)
 
 # %% [markdown] role="concept"
@@ -1285,9 +1287,9 @@ claim("largest gap between the two ways to write the update",
       (move - by_paper).abs().max(), below=1e-9)
 
 # %% [markdown] role="concept"
-# This is all that *GPTQ* does: it rounds one column, moves the columns that are still
-# free by the solution of this system, and continues with the next column. *AWQ*, near the
-# end of the lesson, changes the scale of a column instead.
+# This is all that *GPTQ* does: it rounds one column, adds the solution of this system to
+# the columns that are not rounded yet, and continues with the next column. *AWQ*, near
+# the end of the lesson, changes the scale of a column instead.
 
 # %% [markdown] trap="11.4" role="situation" core=true fault="GPTQ without act-order: costly columns get no help" symptom="GPTQ: which columns first; rounding error of the weights grows while the model gets better"
 # ## Rounding one column after the other
@@ -1382,7 +1384,7 @@ draw_grids({"free to help": torch.ones(8, 8).triu(1)},
 
 # %% [markdown] trap="11.4" role="why"
 # GPTQ moves the weights *further* from the trained weights than rounding to nearest does,
-# and yet the layer's output is several times closer:
+# and yet the layer's output error is several times smaller:
 
 # %% trap="11.4" role="why"
 claim("weight error with the largest inputs first, divided by weight "
@@ -1415,7 +1417,7 @@ claim("output error with the largest inputs first, divided by error with "
 
 # %% [markdown] trap="11.4" role="repair"
 # Pruning can use the same idea. If you remove one input of a layer, the other columns can
-# compensate for part of the damage. You write this change in the exercise, where the
+# compensate for part of the damage. In the exercise, you compute this change. There, the
 # order does not matter, because all remaining columns change at once.
 
 # %% [markdown] trap="11.4" role="more" topics="independent inputs"
@@ -1578,7 +1580,7 @@ draw_boxes(stacks, unit="kB",
 
 # %% [markdown] trap="11.5" role="repair"
 # So measure what is stored: save the model to a file, and check the file's length.
-# `saved` measures the file in memory.
+# `saved` writes the file to memory and returns its length.
 
 # %% trap="11.5" role="repair"
 print("says:", weight.dtype, weight.element_size(), "bytes each")
@@ -1874,7 +1876,7 @@ claim("largest gap between exported program and model, on both branches",
 # caller's job.
 
 # %% [markdown] trap="11.6" role="more" topics="gaps in numbers · today's exporters refuse the if"
-# The next claims show the gaps behind the bars above:
+# The next claims give the gaps and accuracies behind the bars above:
 
 # %% trap="11.6" role="more"
 claim("largest gap between trace and model on ordinary digits",
@@ -2048,7 +2050,7 @@ guess("11.7", "How many digits at a time does the exported file accept?",
 
 # %% trap="11.7" role="look" compare=false
 def takes(program, counts=(1, 2, 7, 100)):
-    """The batch sizes that the program accepts, and the error."""
+    """The accepted batch sizes, and the error that others raise."""
     taken, raised = [], "nothing"
     for n in counts:
         try:
@@ -2068,15 +2070,15 @@ print(f"gap on the example: {gap:.0e}")
 measured("11.7", 2)
 
 # %% trap="11.7" role="look"
-claim("batch sizes, out of four, that the exported file accepts",
+claim("number of batch sizes, out of four, that the exported file accepts",
       len(takes(one_digit)[0]), expected=1)
 
 # %% [markdown] trap="11.7" role="why"
 # Torch treats sizes of 0 and 1 as special, because a dimension of size 1 broadcasts to
 # any other size. The ONNX exporter lets the 1 in your example stand for any size, unless
-# something in the model checks whether the size is 1. The recurrent layer does check it.
-# `torch.export` then raises an error and suggests a fixed size. The ONNX exporter follows
-# the suggestion without telling you:
+# something in the model checks whether the size is 1. The recurrent layer does make this
+# check. `torch.export` then raises an error and suggests a fixed size. The ONNX exporter
+# follows the suggestion without telling you:
 
 # %% trap="11.7" role="why"
 with quiet() as said:
@@ -2115,16 +2117,16 @@ draw_grids({"digits at a time": answered},
                "accept all four numbers.")
 
 # %% trap="11.7" role="repair"
-claim("batch sizes, out of four, that the file accepts, with an example "
-      "of two digits", len(takes(two_digits)[0]), expected=4)
+claim("number of batch sizes, out of four, that the file accepts, with an "
+      "example of two digits", len(takes(two_digits)[0]), expected=4)
 
 # %% [markdown] trap="11.7" role="repair"
-# The file's declared inputs say which sizes it accepts. If a declared size is a number,
-# the size is fixed. If it is a name, any size should work.
+# The file's declared inputs say which sizes it accepts. A declared size that is a number
+# is fixed. If the declared size is a name, any size should work.
 #
-# An example fixes more than sizes. Everything that is not a tensor becomes a constant: a
-# number, a string, the length of a list. In the exercise, you check all of these
-# constants by comparing examples.
+# An example fixes more than sizes. Everything that is not a tensor, such as a number, a
+# string or the length of a list, becomes a constant. In the exercise, you check all of
+# these constants by comparing examples.
 
 # %% [markdown] trap="11.7" role="more" topics="the switch of the exporter · a dict of settings"
 # On its own, `torch.export` treats every size of 1 in the example as fixed and refuses to
@@ -2152,14 +2154,16 @@ for (name, switch), no in refusals.items():
     print(f"{name:8} switch {switch!s:5} refused {no}")
 
 # %% trap="11.7" role="more"
-claim("models, out of two, that torch.export refuses without the switch",
+claim("number of models, out of two, that torch.export refuses without the "
+      "switch",
       refusals["plain", False] + refusals["by rows", False], expected=2)
 claim("does torch.export with the switch refuse only the recurrent "
       "classifier",
       refusals["by rows", True] and not refusals["plain", True],
       expected=True)
 claim("largest gap between file and model on the example", gap, below=1e-3)
-claim("batch sizes, out of four, that the plain classifier's file accepts",
+claim("number of batch sizes, out of four, that the plain classifier's "
+      "file accepts",
       len(takes(plain_file)[0]), expected=4)
 claim("largest gap between file and model, with an example of two digits",
       largest_gap(two_digits, by_rows), below=1e-3)
@@ -2401,7 +2405,7 @@ draw_grids(grids, rows="digit", columns="input", legend="loud",
 
 # %% [markdown] trap="11.8" role="repair"
 # With blocks along the sum, your emulation shows what the device will do. Then you can
-# help the device: a factor on a single *input* can be moved into that input's weights.
+# help the device by moving a factor from a single *input* into that input's weights.
 # Before rounding, divide each input by its largest size on the training digits, and
 # multiply its weights by that size:
 
@@ -2467,7 +2471,7 @@ claim("fraction of the quiet inputs that become zero, with blocks along "
 # Which power of two becomes the scale is also a choice. The cell below uses blocks of
 # MXFP8, whose largest level is 448. The specification uses only the largest number's
 # exponent, so its scale is rounded down. Some kernels round the scale to the nearest
-# power, and some round it up.
+# power of two, and some round it up.
 
 # %% trap="11.8" role="more"
 drawn_blocks = torch.randn(4096, 32)
@@ -2561,8 +2565,8 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
 # In *NVFP4*, each block of 16 neighbours shares a scale that is finer than a power of
 # two: a float8 number in E4M3. Normally distributed numbers are rounded with a relative
 # error of about a tenth. You train a classifier with gradients in NVFP4. In the backward
-# pass, a layer uses its output gradient in two products, for its inputs' and its weights'
-# gradients. For each product, you round the output gradient along the summed axis.
+# pass, a layer uses its output gradient in two products, for the gradients of its inputs
+# and weights. For each product, you round the output gradient along the summed axis.
 # Everything else stays in float32.
 #
 # With 16 digits per step, the classifier learns. Then you use 256 digits per step, with
@@ -2724,7 +2728,7 @@ claim("fraction of the weights with a nonzero gradient in a first step of "
 # %% [markdown] trap="11.9" role="more"
 # torchao returns the same numbers, with one scale and with two. In torchao, block scales
 # never become zero, because they stay at 1 / 64 or above. Small numbers are lost anyway:
-# in `nvfp4`, their scales become zero, and in torchao, their codes do.
+# in `nvfp4`, their scales become zero, and in torchao, their codes become zero.
 
 # %% trap="11.9" role="more" tags=["plumbing"]
 with contextlib.redirect_stderr(io.StringIO()):
@@ -2815,9 +2819,9 @@ def nvfp4_scales(parts: list) -> tuple:
 # **Keep:** NVFP4's block scale is a float8 number with a small range. So also use the
 # second scale, for the whole tensor, or small tensors become zeros and large tensors are
 # clipped. **In your own code:** Round a tensor, then round it again at a thousandth and
-# at a thousand times its size. The relative error has to be the same each time. **Seen in
-# the wild:** In [`dropbox/gemlite#39`](https://github.com/dropbox/gemlite/issues/39),
-# weights became zeros because their float8 scales did; in
+# at a thousand times its size. The relative error must not change. **Seen in the wild:**
+# In [`dropbox/gemlite#39`](https://github.com/dropbox/gemlite/issues/39), weights became
+# zeros because their float8 scales did; in
 # [`jax-ml/jax#30467`](https://github.com/jax-ml/jax/pull/30467), a global scale was not
 # applied everywhere, and tests compared zeros with zeros; in
 # [`pytorch/ao#2604`](https://github.com/pytorch/ao/pull/2604), a factor of 6 was missing
@@ -2901,8 +2905,8 @@ for name, model in kinds.items():
 # %% role="concept"
 claim("relative error of the logits, with only the weights in 8 bits",
       logits["weights, 8 bits"], below=0.02)
-claim("larger of two relative errors of the logits: dynamic and static "
-      "classifier",
+claim("larger of the relative errors of the dynamic and the static "
+      "classifier's logits",
       max(logits["dynamic, 8 bits"], logits["static, 40 digits"]),
       below=0.5)
 
@@ -3101,8 +3105,8 @@ claim("accuracy recovered by the straight-through estimator at 3 bits",
 # the rounding, AWQ multiplies that input's column by a factor and divides the input by
 # the same factor, which leaves the product the same. The step of a row's grid also stays
 # the same, as long as the row's largest weight is in another column. So the weights in
-# the enlarged column have a smaller relative rounding error. AWQ finds the factors by
-# searching over powers: each factor is the input's size to a power between 0 and 1.
+# the enlarged column have a smaller relative rounding error. AWQ finds the factors by a
+# search: each factor is the input's size, raised to a power between 0 and 1.
 
 # %% role="concept"
 def by_size(w, x, bits=4):
@@ -3333,8 +3337,7 @@ claim("bytes of a column index",
 # are deprecated and name `torch.compile` and `torch.export` instead. You will still meet
 # TorchScript files in older services.
 #
-# The next cells take the first three ways in the table, for the large classifier from
-# above:
+# The next cells try the first three ways in the table on the large classifier from above:
 
 # %% role="concept"
 def program_file(example):
@@ -3418,7 +3421,8 @@ for rows in (1, 256):
 # **1. You use a symmetric grid of 2 bits, one for a whole matrix. Which weights become
 # zero, judged by their absolute values?**
 #
-# - [x] those below half of the largest :: The gap between two levels is the largest weight, and weights below half of the gap are rounded to zero.
+# - [x] those below half of the largest :: The gap between two levels is the largest
+#   absolute value, and weights below half of this gap are rounded to zero.
 # - [ ] those below a quarter of the largest :: Two bits have four codes, but a symmetric grid uses only three levels: minus the largest, zero and the largest.
 # - [ ] those below half of the mean :: The mean does not matter; only the largest weight sets the scale.
 
@@ -3454,8 +3458,8 @@ for rows in (1, 256):
 #
 # - [ ] the quantization failed :: The quantization may have worked. A wrapper can report
 #   float32 and store bytes.
-# - [ ] the model needs as much space as before :: The file may be a quarter as large;
-#   this sum does not look at the file.
+# - [ ] the model needs as much space as before :: The file may be a quarter as large; the
+#   sum says nothing about the file.
 # - [x] the sum does not measure what is stored, so you check the file :: A device has to
 #   store the bytes of the file.
 
@@ -3474,8 +3478,8 @@ for rows in (1, 256):
 # dynamic. With another model, the same call produced a file for any number of rows. This
 # time**
 #
-# - [ ] the file again accepts any number, because the call is the same :: Whether a size
-#   of 1 stays dynamic depends on whether the model checks it.
+# - [ ] the file again accepts any number, because the call is the same :: A size of 1
+#   stays dynamic only if nothing in the model checks it.
 # - [x] you check what the file declares and call it with several sizes :: In trap 11.7,
 #   the same call wrote a fixed size for one of two models.
 # - [ ] the exporter warns you if the size is fixed :: In trap 11.7, the exporter changed
@@ -3503,11 +3507,11 @@ for rows in (1, 256):
 # %% [markdown] role="gpu"
 # ## On a GPU: when fewer bits save time
 #
-# If its input has one row, a layer reads each weight once and uses it once. If its input
-# has 4,096 rows, the layer uses each weight 4,096 times. So for a large matrix, the bytes
-# read determine the time in the first case, and the multiplications in the second. A
-# weight stored in 8 or 4 bits is converted back to 16 bits before it is multiplied,
-# unless the hardware can multiply values of the narrow type directly.
+# A layer whose input has one row reads each weight once and uses it once. A layer whose
+# input has 4,096 rows uses each weight 4,096 times. So for a large matrix, the bytes read
+# determine the time in the first case, and the multiplications in the second. A weight
+# stored in 8 or 4 bits is converted back to 16 bits before it is multiplied, unless the
+# hardware can multiply values of the narrow type directly.
 #
 # **Before you run anything:** Take a weight matrix of 16,384 x 16,384. With one row, how
 # long does the product take with 8-bit and with 4-bit weights, as a fraction of the time
@@ -3684,7 +3688,7 @@ answers_here
 # 2026, where an H100 serves 32 prompts at once, they take 1.5 times as long. Measure with
 # the batch size that you serve. **Source:** Torchao, [benchmarks of
 # 2024](https://github.com/pytorch/ao/blob/03d01adcbcf8f85b0e61bef84957013b89e6902f/torchao/quantization/README.md),
-# [of today](https://docs.pytorch.org/ao/main/workflows/inference.html), and
+# [benchmarks of today](https://docs.pytorch.org/ao/main/workflows/inference.html), and
 # [sparsity](https://github.com/pytorch/ao/blob/0021c2f043aada339f3cad62535941b01f196bdc/torchao/sparsity/README.md),
 # "up to 1.7x".
 
@@ -3692,8 +3696,8 @@ answers_here
 # ## What you take with you
 #
 # - A grid has a scale, a zero and a number of bits. You choose where the grid ends.
-# - Weight error, output error and accuracy are three different numbers. Decide between
-#   methods by the accuracy.
+# - Weight error, output error and accuracy are three different measures. Choose a method
+#   by its accuracy.
 # - Scales and zeros count towards the model's size.
 # - A static scale is only as good as its calibration data. A dynamic scale needs no data.
 # - Keep a pruned net's mask. Without the mask, retraining brings pruned weights back.
