@@ -629,7 +629,7 @@ others = [digest(one_pixel, y_train), digest(x_train, one_label),
 # %% role="concept"
 claim("does the same data have the same hash",
       digest(*digits()[:2]) == header["data"], expected=True)
-claim("changes, of three, that leave the hash the same: one pixel, one "
+claim("changes out of three that leave the hash the same: one pixel, one "
       "label, the shape", others.count(header["data"]), expected=0)
 
 # %% [markdown] role="concept"
@@ -729,10 +729,10 @@ draw_grids({"seeded by hand": by_hand, "seeded by torch": by_torch},
                "Without this seed, the rows differ.")
 
 # %% [markdown] trap="12.3" role="repair"
-# Which worker draws which image's shift still depends on the number of workers. If the
-# shift has to be the same with any number of workers, and after a restart, derive it from
-# the seed, the epoch and the image index. Numpy accepts a tuple of numbers as a seed and
-# mixes them.
+# Which worker draws which image's shift still depends on the number of workers. If each
+# image's shift has to be the same with any number of workers, and after a restart, derive
+# the shift from the seed, the epoch and the image index. Numpy accepts a tuple of numbers
+# as a seed and mixes them.
 
 # %% trap="12.3" role="repair"
 class Keyed(Shifted):
@@ -763,7 +763,7 @@ none, also_none = epochs(0)[0], epochs(0)[0]
 # %% trap="12.3" role="more"
 claim("fraction of equal shifts in two runs with the same seed",
       (first == again).float().mean(), expected=1)
-claim("fraction of shifts that are the same with one worker as with two",
+claim("fraction of shifts that are the same with one worker and with two",
       (first == alone).float().mean(), below=0.9)
 claim("fraction of equal shifts in two runs without workers",
       (none == also_none).float().mean(), below=0.2)
@@ -1089,13 +1089,13 @@ claim("ripples with 12 settings: best loss divided by random search's best "
 # Each ratio comes from eight searches and can change by a factor of two or more when you
 # repeat them. The bowl with eight settings was measured twice, here and in the repair.
 # With twelve settings, the Bayesian search is still ahead of random search on the bowl
-# and on the surface where two settings matter. So the claim "no better from eight on" is
-# wrong for these two surfaces. On the rippled bowl with twelve settings, little of the
-# lead is left, because the Gaussian process expects a smooth surface. On that surface,
-# the Bayesian search may not be worth its cost, so "always the better choice" is also in
-# doubt. The number of settings is only half of the question. The other half is how many
-# of the settings matter, and how smooth the loss is. Real training adds noise; the
-# section on search after the traps has an example.
+# and on the surface where two settings matter. So the claim "no better from eight
+# settings on" is wrong for these two surfaces. On the rippled bowl with twelve settings,
+# little of the lead is left, because the Gaussian process expects a smooth surface. On
+# that surface, the Bayesian search may not be worth its cost, so "always the better
+# choice" is also in doubt. The number of settings is only half of the question. The other
+# half is how many of the settings matter, and how smooth the loss is. Real training adds
+# noise; the section on search after the traps has an example.
 
 # %% trap="12.4" role="exercise" points=4 difficulty=3 minutes=15
 def expected_improvement(mean, std, best: float) -> torch.Tensor:
@@ -1300,7 +1300,7 @@ nan_hunt
 
 # %% trap="12.5" role="more"
 claim("loss with where as the guard", loss, above=0.1, below=0.4)
-claim("guards, of six, whose gradients are all finite", whole,
+claim("guards out of six whose gradients are all finite", whole,
       expected=2)
 claim("largest gap between two guards' losses",
       max(by_guard.values()) - min(by_guard.values()), below=1e-4)
@@ -1334,9 +1334,9 @@ for name, (value, gradient) in family.items():
     print(f"{name:22} value finite: {value}   gradient: {gradient}")
 
 # %% trap="12.5" role="folklore"
-claim("functions, of five, with a value that is not finite",
+claim("functions out of five with a value that is not finite",
       sum(not value for value, _ in family.values()), expected=0)
-claim("functions, of five, with a gradient that is not finite",
+claim("functions out of five with a gradient that is not finite",
       sum(not gradient for _, gradient in family.values()), expected=4)
 
 # %% trap="12.5" role="exercise" points=3 difficulty=2 minutes=10
@@ -1466,7 +1466,7 @@ for fault, place in places.items():
 # %% role="concept"
 claim("largest finite number in float16", torch.finfo(torch.float16).max,
       expected=65504)
-claim("faults, of five, found at the right place",
+claim("faults out of five that are found at the right place",
       sum(found.startswith(place) for found, place in zip(
           places.values(), ("batch", "weight 0.weight", "module 1", "loss",
                             "gradient, 'Sqrt"))), expected=5)
@@ -1941,7 +1941,8 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
 # 1. Ask four questions, one after the other. The first "yes" names the fault.
 # 2. For "sum", concatenate the logits with themselves and pass them to `loss_fn`. A copy of the
 #    model in eval mode computes the logits without changing a buffer.
-# 3. For "labels", compute `torch.cdist` of all rows with all rows, and put infinity on the diagonal, because each row is nearest to itself.
+# 3. For "labels", compute `torch.cdist` of all rows with all rows, and set the diagonal
+#    to infinity, because each row is nearest to itself.
 
 # %% [markdown] trap="12.7" role="keep"
 # **Keep:** Overfitting one batch shows only that the loss can fall. This test also passes
@@ -2021,7 +2022,7 @@ print(f"killed {over[0]} times; {over[1]} files load")
 measured("12.8", over[1], right=(0, 0))
 
 # %% trap="12.8" role="look"
-claim("files, of 20, that load after the kill", over[1], expected=0)
+claim("files out of 20 that load after the kill", over[1], expected=0)
 
 # %% [markdown] trap="12.8" role="why"
 # Opening a file for writing empties it, and from then on, the old state is gone. A file
@@ -2052,7 +2053,7 @@ print(f"killed {beside[0]} times; {beside[1]} files load, "
       f"{beside[2]} from step 100")
 
 # %% trap="12.8" role="repair"
-claim("files, of 20, that load and hold the old state", beside[2],
+claim("files out of 20 that load and hold the old state", beside[2],
       expected=20)
 
 # %% trap="12.8" role="repair"
@@ -2264,9 +2265,10 @@ print(f"cheapest in the list: every {60 * cheapest:.0f} minutes, by the "
 plot_lines([60 * t for t in every], {"time lost": [100 * v for v in lost]},
            xlabel="minutes between two saves", ylabel="% of the time",
            title="Saving too often costs time, too seldom costs steps",
-           alt="Percentage of time lost, over the minutes between two "
-               "saves. It falls steeply from 20 % at 5 minutes to a flat "
-               "minimum of 6 % near 35 minutes, and then rises slowly.")
+           alt="Percentage of time lost, plotted against the minutes "
+               "between two saves. It falls steeply from 20 % at 5 minutes "
+               "to a flat minimum of 6 % near 35 minutes, and then rises "
+               "slowly.")
 
 # %% role="concept"
 claim("cheapest interval between two saves in the list, in minutes",
@@ -2275,8 +2277,8 @@ claim("cheapest interval between two saves by the formula, in minutes",
       60 * by_formula, expected=34.6, within=0.1)
 
 # %% [markdown] role="concept"
-# The lost time is smallest when the interval is the square root of 2 times the save time
-# times the time between kills ([Young 1974](https://doi.org/10.1145/361147.361115)).
+# The lost time is smallest when the interval is `sqrt(2 * save time * time between
+# kills)` ([Young 1974](https://doi.org/10.1145/361147.361115)).
 #
 # **When the signal arrives**, Python runs a *handler*. If the handler saved the model, it
 # might do so in the middle of a step. So the handler only sets a flag, and the loop
@@ -2502,13 +2504,13 @@ claim("different numberings over all starts that had the variable set in "
 # %% [markdown] trap="12.9" role="more" topics="a child of the script · the numbers of the training start"
 # A process started by the script, such as a worker with the start method `spawn`, reads
 # the variable at its start, so its hashes differ from its parent's hashes. With the class
-# numbers from the start that trained it, the model classifies correctly.
+# numbers from the start in which it was trained, the model classifies correctly.
 
 # %% trap="12.9" role="more"
 claim("does a child process share a numbering with its script",
       children <= {tuple(names) for names in starts}, expected=False)
-claim("accuracy with the class numbers from the start that trained the "
-      "model", read[0], above=0.9)
+claim("accuracy with the class numbers from the start in which the model "
+      "was trained", read[0], above=0.9)
 
 # %% [markdown] trap="12.9" role="folklore"
 # **Told** by many versions of `seed_everything`: a reproducible run needs this variable.
@@ -2532,7 +2534,7 @@ print("differ in two starts:", ", ".join(differ))
 print("equal:", {0, 8} == {8, 0}, "  as lists:", list({0, 8}), list({8, 0}))
 
 # %% trap="12.9" role="folklore"
-claim("things, of eight, that differ between two starts", len(differ),
+claim("things out of eight that differ between two starts", len(differ),
       expected=3)
 claim("do two equal sets of numbers iterate in the same order",
       list({0, 8}) == list({8, 0}), expected=False)
@@ -2663,7 +2665,7 @@ for name, part in first_apart.items():
     print(f"{name:17} first part that differs: {part}")
 
 # %% role="concept"
-claim("runs, of four, in which the right part is named",
+claim("runs out of four in which the right part is named",
       sum(part == wanted for part, wanted in zip(first_apart.values(), (
           "none", "first weights", "first batch", "first loss"))),
       expected=4)
@@ -2812,9 +2814,10 @@ for name, mark in (("batch", "."), ("epoch", "X")):
     ax.plot(*zip(*calls), mark, markersize=4 if mark == "." else 9,
             label="loss: kept" if mark == "." else "val_loss: dropped")
 ax.legend()
-show(ax.figure, alt="The step= of 105 calls. For the training loss, step= "
-     "rises in a line from 0 to 99. For the five validation losses, it is "
-     "far below that line, at 0 to 4.")
+show(ax.figure, alt="The values of step= in 105 calls. For the training "
+                    "loss, step= rises in a line from 0 to 99. For the "
+                    "five validation losses, it is far below that line, at "
+                    "0 to 4.")
 
 # %% [markdown] trap="12.10" role="repair"
 # To give a curve its own axis, log the axis as a value in each row, and let
@@ -3202,7 +3205,7 @@ def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
 # %% [markdown] trap="12.11" role="hint"
 # 1. Take the softmax over the allowed classes. Use `where` to set the other classes to
 #    minus infinity; this also removes any NaN there.
-# 2. After the log-softmax, put zeros at these other classes before you sum.
+# 2. After the log-softmax, set these other classes to zero before you sum.
 # 3. Rows can have different numbers of allowed classes, so divide each row's sum by the number of allowed classes in that row.
 
 # %% [markdown] trap="12.11" role="keep"
@@ -3615,8 +3618,8 @@ claim("exit status of the script under the tool", ended.returncode,
 # ### What two runs share
 #
 # With the same code and the same seed, what may still differ? The cell below trains one
-# classifier for 200 steps, then a second classifier for each line of the output, and
-# compares the second with the first.
+# classifier for 200 steps, then one more classifier for each line of the output, and
+# compares each of these with the first.
 
 # %% role="concept"
 def learned(mix=lambda rows: rows, seed=7):
@@ -3864,7 +3867,7 @@ print("rates:", " ".join("-" if r is None else f"{r:.2f}" for r in rates))
 repeated = sum(rate in rates[:6] for rate in rates[7:])
 claim("is the killed run still listed as running",
       study.trials[6].state.name == "RUNNING", expected=True)
-claim("runs, of four after the kill, that repeat earlier settings",
+claim("runs, out of four after the kill, that repeat earlier settings",
       repeated, expected=4)
 
 # %% [markdown] role="concept"

@@ -2,13 +2,13 @@
 # # 13. Serving a language model
 #
 # You have trained a model, and people want to talk to it. So you write a server. At
-# first, it answers one request at a time. Then it handles several requests from one
-# shared memory. Then the memory fills up, and the server also has to become faster.
+# first, it answers one request at a time. Then it handles several requests at once, which
+# share one memory. Then the memory fills up, and the server also has to become faster.
 # Later, a trainer learns from its answers, and in the end, your boss asks how fast it is.
 #
-# Each of these steps takes a few lines, and each can go wrong without raising an error.
-# The answers are fluent, the tests are green, and the report looks good. In this stage,
-# you build that server around a small GPT and break it once at every step.
+# Each of these steps takes a few lines of code, and each can go wrong without raising an
+# error. The answers are fluent, the tests are green, and the report looks good. In this
+# stage, you build that server around a small GPT and break it once at every step.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -53,8 +53,9 @@ begin(SEED, THREADS, DEVICE)
 # *cache*.
 #
 # A *KV cache* stores the key and the value of every letter that the model has read. With
-# the cache, a new letter costs the work of one position, not the work of the whole text.
-# The price is memory: every letter of every request adds a key and a value in each layer.
+# the cache, a new letter costs the work for one position, not the work for the whole
+# text. The price is memory: every letter of every request adds a key and a value in each
+# layer.
 #
 # The model produces an answer in two phases. *Prefill* reads the whole prompt in one call
 # and fills the cache. *Decode* then writes one letter per call, and each call reads all
@@ -451,7 +452,7 @@ claim("total variation of Ann's next letter, caused by Cem's request",
 # that have no letter in common.
 
 # %% trap="13.1" role="more"
-claim("letters in the blocks of Ann's prompt that are not hers",
+claim("letters that are not Ann's, in the blocks of her prompt",
       foreign.sum(), above=10)
 
 # %% [markdown] trap="13.1" role="more"
@@ -651,20 +652,21 @@ claim("letters found in the store for a prompt that was never served", hits,
       expected=24)
 
 # %% [markdown] trap="13.2" role="why"
-# A key or a value does not depend only on the letters in its block. Keys and values are
-# computed for a certain position, and from the second layer on, they also depend on
-# everything before that position. After a different prefix, the same eight letters have
-# different keys and values. The store returns the keys and values of the first request,
-# still rotated for their old positions. Attention does not depend on the order of keys
-# and values, so the second request gets the first request's answer:
+# In attention, a key or a value does not depend only on the letters in its block. Keys
+# and values are computed for a certain position, and from the second layer on, they also
+# depend on everything before that position. After a different prefix, the same eight
+# letters have different keys and values. The store returns the keys and values of the
+# first request, still rotated for their old positions. Attention does not depend on the
+# order of keys and values, so the second request gets the first request's answer:
 
 # %% trap="13.2" role="why"
 claim("fraction of the second answer's letters that equal the first "
       "request's answer", same(stored, before), above=0.95)
 
 # %% [markdown] trap="13.2" role="why"
-# In the tree below, blocks with the same letters are different nodes. A key made only
-# from a block's own letters gives these nodes a single entry.
+# In the tree below, blocks with the same letters but different prefixes are different
+# nodes. A key made only from a block's own letters gives these nodes a single entry in
+# the store.
 
 # %% trap="13.2" role="why"
 draw_tree({"start": "", "A": "1st, at 0", "B after A": "1st, at 8",
@@ -752,9 +754,9 @@ claim("letters found in the store for the same prompt again, with chained "
       "keys", again, expected=24)
 
 # %% [markdown] trap="13.2" role="more"
-# The second claim shows the same fault in another form: the letters agree, but their keys
-# and values were computed with other weights. An *adapter* (LoRA) is a small change to
-# the weights, which a request can ask for. Everything that changes the keys and values
+# The second claim shows the same fault in a different form: the letters agree, but their
+# keys and values were computed with other weights. An *adapter* (LoRA) is a small change
+# to the weights, which a request can ask for. Everything that changes the keys and values
 # belongs in the cache key: the adapter, an image in the prompt, the version of the
 # weights. It is enough to put all of this into the key of the first block, because the
 # chain passes it on. In this design, as in vLLM's, only *full* blocks have a key. And if
@@ -798,8 +800,8 @@ def block_keys(ids: list, size: int, extra: str) -> list:
 # %% [markdown] trap="13.2" role="keep"
 # **Keep:** A cache key has to cover everything that the cached values were computed from:
 # every earlier letter and the weights. **In your own code:** Serve a prompt, then a
-# second prompt that shares its middle but not its beginning. Serve the second prompt with
-# the prefix cache on and off, and compare the logits. **Source:** [vLLM, "Automatic
+# second prompt with the same middle but a different beginning. Serve the second prompt
+# with the prefix cache on and off, and compare the logits. **Source:** [vLLM, "Automatic
 # Prefix Caching"](https://docs.vllm.ai/en/latest/design/prefix_caching/). **Seen in the
 # wild:** In [vllm-project/vllm 30931](https://github.com/vllm-project/vllm/issues/30931),
 # two adapters with the same name shared blocks, a fault that took eight hours to find. In
@@ -945,7 +947,7 @@ claim("different letters among 200, with seed and step mixed",
 # %% [markdown] trap="13.3" role="more"
 # One generator for each *row* of the batch works until a request ends and the next
 # request takes over its row. Whatever belongs to a request (random numbers, stop words,
-# grammar masks) has to move with it. Otherwise, it acts on another user's answer.
+# grammar masks) has to move with it. Otherwise, it affects a different user's answer.
 
 # %% trap="13.3" role="exercise" points=3 difficulty=2 minutes=12
 def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
@@ -983,7 +985,8 @@ def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
 # 2. `seed + step` is not enough: request 42 at step 8 and request 43 at step 7 would draw
 #    the same number. `np.random.default_rng([seed, step]).random()` mixes the two;
 #    `np.random.Philox(key=seed, counter=step)` is made for exactly this.
-# 3. Compare the random number with the cumulative probabilities, `row.cumsum(0)`. The token is the count of entries that the random number has passed.
+# 3. Compare the random number with the cumulative probabilities, `row.cumsum(0)`. The
+#    token's number is the count of sums that the random number has passed.
 
 # %% [markdown] trap="13.3" role="keep"
 # **Keep:** The letters that a request draws may depend only on that request: on its seed,
@@ -1095,8 +1098,8 @@ draw_ranks({"six tokens": [pieces, *sent.values()]},
 
 # %% [markdown] trap="13.4" role="repair"
 # An incremental decoder keeps the bytes of an unfinished letter. You also hold back the
-# longest ending of the text that could begin a stop word, until the ending becomes a stop
-# word or no longer can:
+# longest ending of the text that could begin a stop word, until that ending is a complete
+# stop word or can no longer become one:
 
 # %% trap="13.4" role="repair"
 def held_stream(tokens):
@@ -1216,7 +1219,7 @@ class Stream:
 # %% [markdown] trap="13.10" role="situation" fault="a grammar mask at each step changes which answer is likely" symptom="constrained decoding gives valid answers, and picks ones that the model finds unlikely"
 # ## One of twelve words
 #
-# A program will parse the answer, so it has to be one of twelve words. At each step, you
+# A program will parse the answer, which has to be one of twelve words. At each step, you
 # mask every letter that does not continue one of the twelve words, and sample from the
 # remaining letters. Now every answer is valid. The model's *own odds* of the twelve words
 # follow from the probability that the model gives to each whole word.
@@ -1282,10 +1285,11 @@ claim("total variation between masked sampling and the model's own odds",
       moved / 100, above=0.35, below=0.7)
 
 # %% [markdown] trap="13.10" role="why"
-# The mask looks only one letter ahead. If only one word begins with a letter, the letters
-# after it are forced. All of them get probability one, whatever the model thinks of them.
-# So a word with a likely first letter and an absurd ending gains probability, and a word
-# with an unlikely first letter and a likely ending loses probability.
+# The mask looks only one letter ahead. If only one of the words begins with a certain
+# letter, all its other letters are forced. They get probability one, whatever the model
+# thinks of them. So a word with a likely first letter and an absurd ending gains
+# probability, and a word with an unlikely first letter and a likely ending loses
+# probability.
 
 # %% trap="13.10" role="why" tags=["plumbing"]
 gains = (drawn[0] - meant[0]).argsort(descending=True)[:2].tolist()
@@ -1335,11 +1339,11 @@ claim("largest total variation of masked sampling in the eight sets of "
       "words", max(apart), above=0.3)
 
 # %% [markdown] trap="13.10" role="more"
-# A grammar with infinitely many answers cannot be enumerated. In that case, sample under
-# the mask and multiply the probability masses that the mask has left at each step. The
-# smaller this product, the more the mask favoured the answer, and you can use the product
-# to weight or reject answers. Most servers do neither, and for many uses, validity is
-# enough. But do not read the resulting frequencies as the model's beliefs.
+# If a grammar allows infinitely many answers, you cannot score them all. In that case,
+# sample under the mask and multiply the probability masses that the mask has left at each
+# step. The smaller this product, the more the mask favoured the answer, and you can use
+# the product to weight or reject answers. Most servers do neither, and for many uses,
+# validity is enough. But do not read the resulting frequencies as the model's beliefs.
 
 # %% trap="13.10" role="exercise" points=3 difficulty=2 minutes=10
 def given_valid(logprob: Callable, words: list) -> torch.Tensor:
@@ -1411,10 +1415,11 @@ claim("FLOPs of the prefill of 24 letters, divided by FLOPs of one letter",
 # request when the others have grown. Later, the evicted request has to be read again from
 # the beginning. Or the scheduler can reserve room for the longest possible answer.
 #
-# Which of the two policies writes more letters in the same time, and by what factor?
-# Decide before you look. In the simulation, a call takes 1 unit of time to read the
-# weights, and 0.02 units more for each letter read or written. The 200 requests share
-# 6,000 cache positions. The answers have 200 letters on average and at most 800.
+# Under which of the two policies does the server write more letters in the same time, and
+# by what factor? Decide before you look. In the simulation, a call takes 1 unit of time
+# to read the weights, and 0.02 units more for each letter read or written. The 200
+# requests share 6,000 cache positions. The answers have 200 letters on average and at
+# most 800.
 
 # %% role="concept" tags=["plumbing"]
 def queue(requests, seed):
@@ -1587,7 +1592,7 @@ from_target = comes_out(kept, p)                  # refused: draw from p
 # %% trap="13.5" role="guess"
 guess("13.5",
       "How far is the distribution of the written letters from the "
-      "target's, from 0 % (equal) to 100 % (no overlap)?",
+      "target's distribution, from 0 % (equal) to 100 % (no overlap)?",
       choices=["about 30 %",
                "about 10 %",
                "about 1 %",
@@ -1767,7 +1772,7 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
 #
 # Now the draft proposes three letters at once, and one call to the GPT reads them. At
 # each of the four positions, the GPT samples its own letter, with the random numbers of
-# the request. A drafted letter is accepted as long as it equals the letter that the GPT
+# the request. Drafted letters are accepted as long as they equal the letters that the GPT
 # sampled. At the first position where the two differ, you write the GPT's letter and drop
 # the remaining drafts.
 #
@@ -1836,9 +1841,9 @@ claim("fraction of letters that agree with plain decoding, with all "
 
 # %% [markdown] trap="13.6" role="why"
 # The call that checked the drafts also wrote the keys and values of all four letters into
-# the cache. The entries after the first disagreement belong to letters that are in no
-# answer. They stay in the cache, the next letter gets a position after them, and from
-# then on, the GPT attends to letters that nobody wrote.
+# the cache. The entries after the first disagreement belong to letters that are not in
+# the answer. These entries stay in the cache, the next letter gets a position after them,
+# and from then on, the GPT attends to letters that nobody wrote.
 
 # %% trap="13.6" role="why"
 holds = {"before": ["T", "h", "e", "", "", "", ""],
@@ -2515,7 +2520,7 @@ claim("mean time from arrival to first token at a load of 0.5, in s",
       half_mean, below=0.2)
 claim("answers per second: closed loop, divided by open loop at a load of "
       "0.8", closed_loop() / open_rate, above=1)
-claim("tokens counted with pads, divided by tokens without pads",
+claim("token count with pads, divided by token count without pads",
       padded_sizes / sum(answer_sizes), above=1.5)
 
 # %% [markdown] trap="13.9" role="more"
@@ -2720,9 +2725,9 @@ claim("largest difference of a logit after three refused tokens are "
 #
 # `generate_batch` is the library's own server. It has a cache of pages, a queue, and
 # requests that join and leave the batch as it runs. Five requests ask for 24 tokens each.
-# One pass may read at most 24 tokens, so a long prompt is cut into pieces. A page (a
-# block of trap 13.1) holds 16 tokens. All five requests together need 15 pages. You first
-# give the server 16 pages, then 12.
+# One pass may read at most 24 tokens, so a long prompt is cut into pieces. A page (called
+# a block in trap 13.1) holds 16 tokens. All five requests together need 15 pages. You
+# first give the server 16 pages, then 12.
 
 # %% role="concept" tags=["plumbing"]
 from transformers import GenerationConfig
@@ -2773,8 +2778,8 @@ show(ax.figure, "Tokens in each pass of the library's server. Both runs "
 claim("a batch that changes: fraction of tokens that agree with a request "
       "alone", min(same(with_room, one_by_one), same(pressed, one_by_one)),
       above=0.95)
-claim("passes for five answers, which would take 120 passes one after the "
-      "other", len(wide), below=40)
+claim("passes for five answers, which would take 120 passes if served one "
+      "by one", len(wide), below=40)
 claim("tokens that are read again with twelve pages", reread, above=10)
 
 # %% [markdown] role="concept"
@@ -2892,7 +2897,7 @@ claim("fraction of rows whose likeliest letter is the same alone and "
 
 # %% [markdown] role="quiz"
 # **8. The server uses top-p 0.9, the trainer has the same weights, and the ratios are all
-# near 0.91. You**
+# near 0.91. You should**
 #
 # - [ ] clip the ratios :: Clipping hides the fault, and the gradient stays scaled.
 # - [x] give the trainer the kept sets :: The ratio is the kept mass; under the same cut
@@ -2911,13 +2916,14 @@ claim("fraction of rows whose likeliest letter is the same alone and "
 #   slows down with the server; with no more clients than slots, no queue ever forms.
 
 # %% [markdown] role="quiz"
-# **10. A grammar allows `yes` and `no`, one token each. Masking that step gives the
-# odds**
+# **10. A grammar allows `yes` and `no`, one token each. Masking at that one step gives**
 #
-# - [x] of the model, given one of the two :: With a single step, the mask cannot miss
+# - [x] the model's own odds of the two words :: With a single step, the mask cannot miss
 #   anything that lies ahead.
-# - [ ] of a different distribution, as always :: For that, an answer needs several steps.
-# - [ ] one half each :: The mask removes tokens; the other tokens keep their ratios.
+# - [ ] the odds of a different distribution, as always :: The odds change only if an
+#   answer has several steps.
+# - [ ] odds of one half each :: The mask removes tokens; the other tokens keep their
+#   ratios.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: why a server wants a batch

@@ -36,7 +36,7 @@ begin(SEED, THREADS, DEVICE)
 # ## A judge, and pairs of answers
 #
 # There are `K` prompts, and `A` possible answers to each. A *policy* is a table of shape
-# (K, A) that holds the log-probability of each answer. The policy begins at `start`, the
+# (K, A) that holds the log-probability of each answer. The policy begins as `start`, the
 # model before this training, which is later called the *reference*.
 #
 # The judge has a *reward* in mind for each answer, a number that nobody else sees. Of two
@@ -126,8 +126,8 @@ draw_grids({"probability of each answer": shown.exp().clamp(max=0.5) * 2},
                "rewards are high.")
 
 # %% role="concept"
-claim("KL of the best policy to the start at a beta of 0.2, divided by "
-      "this KL at a beta of 1",
+claim("KL of the best policy to the start at a beta of 0.2, divided by the "
+      "same KL at a beta of 1",
       (kl(best_policy(start, reward, 0.2), start)
        / kl(best, start)).item(), above=2)
 
@@ -198,8 +198,8 @@ print("reward minus beta times log ratio, the first prompt:",
       sorted({round(r, 4) for r in rest[0].tolist()}))
 
 # %% role="concept"
-claim("largest spread within one prompt of the reward minus beta times "
-      "the log ratio", (rest.amax(1) - rest.amin(1)).max(), below=1e-4)
+claim("largest spread, within one prompt, of reward minus beta times log "
+      "ratio", (rest.amax(1) - rest.amin(1)).max(), below=1e-4)
 
 # %% role="concept"
 ax = new_axes("The log ratio is the reward, up to a constant per prompt",
@@ -343,9 +343,9 @@ plot_lines(margins.tolist(),
            title="A margin that never grows never lets go",
            xlabel="margin of a pair, nats",
            ylabel="pull of the pair",
-           alt="Pull of a pair against its margin. With a fixed reference, "
-               "the curve falls from one to zero. With a moving reference, "
-               "it is a flat line at one half.")
+           alt="The pull of a pair, plotted against its margin. With a "
+               "fixed reference, the curve falls from one to zero. With a "
+               "moving reference, it is a flat line at one half.")
 
 # %% [markdown] trap="14.1" role="repair"
 # Copy the policy before the first step. For a module, use `copy.deepcopy(policy)` and put
@@ -380,7 +380,7 @@ plot_lines(list(range(1, 401)),
 # %% [markdown] trap="14.1" role="more" topics="the mean over tokens · pairs the wrong way round · other ways to 0.693 · what a falling loss hides"
 # Taking *the mean over tokens* instead of the sum divides each margin by the answer's
 # length. For answers of equal length n, the mean has the same effect as replacing beta by
-# beta / n, so a nat costs only 1/n of the price. The closed form shows this for n = 12:
+# beta / n, so a nat costs only 1/n as much. The closed form shows this for n = 12:
 
 # %% trap="14.1" role="more"
 loose = best_policy(start, reward, BETA / 12)
@@ -468,21 +468,21 @@ def dpo_loss(policy: nn.Module, beta: float):
 # **Keep:** The reference that a loss compares against must not move, so store a copy. A
 # flat loss does not mean that the weights stay where they are. **In your own code:**
 # Before training, store the reference's log-probabilities for one batch. Ten steps later,
-# the reference must return the same values. Alongside the loss, log the KL to the
-# first checkpoint. **Source:** [Rafailov et al. 2023, "Direct Preference
+# the reference must return the same values. Alongside the loss, log the KL to the first
+# checkpoint. **Source:** [Rafailov et al. 2023, "Direct Preference
 # Optimization"](https://arxiv.org/abs/2305.18290). **Seen in the wild:** In
 # [YiyangZhou/POVID 11](https://github.com/YiyangZhou/POVID/issues/11), the reference was
 # the policy itself. TRL refuses to use a single object as both policy and reference;
 # since [huggingface/trl 5534](https://github.com/huggingface/trl/pull/5534), its KTO
-# trainer also refuses.
+# trainer refuses this as well.
 
 # %% [markdown] role="concept"
 # ## A judge who errs
 #
 # So far, the judge has been right. In the explorer below, one of twelve answers is a
-# trick that the start hardly ever uses. The trick is bad, but the judge may love it.
-# Guess first: how far can you lower the price $\beta$ of a nat before the *true* reward
-# falls?
+# trick that the start policy hardly ever uses. The trick is bad, but the judge may love
+# it. Guess first: how far can you lower the price $\beta$ of a nat before the *true*
+# reward falls?
 
 # %% role="explore" explorer="kl_price"
 from dlsys_helpers.explorers.kl_price import kl_price
@@ -668,7 +668,7 @@ claim("probability of the right answer, with the whole batch as one group",
 # %% trap="14.2" role="more"
 equal = torch.ones(4)
 plain = (equal - equal.mean()) / equal.std()
-claim("nan advantages, of four, with equal rewards and nothing added to "
+claim("nan advantages out of four, with equal rewards and nothing added to "
       "the standard deviation", plain.isnan().sum().item(), expected=4)
 
 # %% [markdown] trap="14.2" role="more"
@@ -936,10 +936,11 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 # what gets sampled also depends on the weights. To penalize a KL, use half the squared
 # log-ratio. **In your own code:** Reverse the sign of the penalty. If the curve of the KL
 # stays the same, the penalty has no gradient. **Source:** [Tang and Munos
-# 2025](https://arxiv.org/abs/2506.09477); on the values, [Schulman 2020, "Approximating
-# KL Divergence"](http://joschu.net/blog/kl-approx.html). **Seen in the wild:** In
-# [allenai/open-instruct 535](https://github.com/allenai/open-instruct/pull/535), the
-# estimate in the loss is said to "completely ignore" the reference.
+# 2025](https://arxiv.org/abs/2506.09477); for the values of such estimates, [Schulman
+# 2020, "Approximating KL Divergence"](http://joschu.net/blog/kl-approx.html). **Seen in
+# the wild:** In [allenai/open-instruct
+# 535](https://github.com/allenai/open-instruct/pull/535), the estimate in the loss is
+# said to "completely ignore" the reference.
 
 # %% [markdown] trap="14.4" role="situation" fault="the old log-probabilities are those of now" symptom="the PPO ratio is always 1, and nothing is ever clipped"
 # ## Sixteen steps on one draw
@@ -1201,8 +1202,8 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # if the model never hangs up.
 #
 # You train the policy on its *return*: the reward of a turn plus the rewards after it,
-# with another factor of 0.95 for each later turn. The ten probabilities of answering, one
-# per turn, begin at 73 %, so an average call has 2.6 answers.
+# with a further factor of 0.95 for each later turn. The ten probabilities of answering,
+# one per turn, begin at 73 %, so an average call has 2.6 answers.
 
 # %% trap="14.5" role="break"
 TURNS, CALLS, STEPS = 10, 32, 60          # turns; lines; turns on a line
@@ -1347,11 +1348,11 @@ claim("mean number of answers in a call before training",
 
 # %% [markdown] trap="14.5" role="more"
 # If the call has not ended, the sum begins with an estimate of what follows the last
-# column, the *value* of the next state. The same value belongs after a step at which a
-# time limit cut an episode off, because the task went on and only the recording stopped.
-# Gymnasium reports the two cases separately, as `terminated` and `truncated`. GAE needs
-# the mask twice: once for the value of the next state, and once for the sum that runs
-# backwards.
+# column, the *value* of the next state. You also need such a value after a step at which
+# a time limit cut an episode off, because the task went on and only the recording
+# stopped. Gymnasium reports the two cases separately, as `terminated` and `truncated`.
+# GAE needs the mask twice: once for the value of the next state, and once for the sum
+# that runs backwards.
 
 # %% trap="14.5" role="exercise" points=3 difficulty=2 minutes=12
 def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
@@ -1419,18 +1420,18 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 # second answers, and so on. There are as many prompts as rounds. `rewards.view(-1,
 # rounds)` returns groups of**
 #
-# - [ ] answers to one prompt, because their numbers match :: The shape is the same, but the
-#   rows are rounds.
+# - [ ] answers to one prompt, because there are as many prompts as rounds :: The shape
+#   fits, but each row of the result is one round.
 # - [ ] different sizes :: All groups have the same size, so the shape does not show the
 #   fault.
 # - [x] one answer to each prompt :: Neighbours in the list belong to different prompts.
 
 # %% [markdown] role="quiz"
 # **3. The mean of log policy minus log reference over sampled answers is added to the
-# loss, and the KL does not change. You**
+# loss, and the KL does not change. You should**
 #
-# - [ ] use a larger beta :: Ten times zero is zero: the mean gradient of this term is
-#   zero.
+# - [ ] use a larger beta :: The mean gradient of this term is zero, and ten times zero is
+#   still zero.
 # - [x] use half the square of each answer's log-ratio :: Averaged over
 #   samples, half the square has the gradient of the KL.
 # - [ ] reverse the term's sign :: Zero has no sign.
@@ -1579,4 +1580,5 @@ answers_here
 # - "Old" is the policy that sampled the answers. A ratio of 1 is right only in the first
 #   step after sampling.
 #
-# **Next:** Plot the KL to the first checkpoint of one of your own runs, next to its loss.
+# **Next:** In one of your own runs, plot the KL to the first checkpoint alongside the
+# loss.

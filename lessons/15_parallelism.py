@@ -449,8 +449,8 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 # **Keep:** Two matrices, cut by units and then by inputs, need two sums: one of outputs
 # in the forward pass, and one of the input's gradients in the backward pass. **In your
 # own code:** Every few hundred steps, compare digests of all copies (norm layers,
-# embeddings, biases) across the ranks. Compare the first gradient with a single-rank
-# run's. **Source:** [Megatron-LM,
+# embeddings, biases) across the ranks. Compare the first step's gradient with the
+# gradient from a single rank. **Source:** [Megatron-LM,
 # `mappings.py`](https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/tensor_parallel/mappings.py),
 # "forward: copy, backward allreduce". **Seen in the wild:** In [Megatron-LM
 # 1446](https://github.com/NVIDIA/Megatron-LM/issues/1446), the gradients of the last norm
@@ -504,8 +504,8 @@ piped = ranks.run(four_passes, SEED, x64, y64, uses=(stages, loss_of, flat))
 
 # %% trap="15.2" role="guess"
 guess("15.2",
-      "How much does the last pass count in the final gradient, as a "
-      "multiple of the first pass?", unit="times")
+      "In the final gradient, how many times as much as the first pass "
+      "does the last pass count?", unit="times")
 
 # %% trap="15.2" role="look"
 def own_gradients(x, y, passes=4):
@@ -550,8 +550,8 @@ plot_columns({f"pass {n + 1}": abs(s.item()) for n, s in enumerate(share)},
 # %% [markdown] trap="15.2" role="why"
 # The gradient is smaller, and it comes mostly from the last pass, although you computed
 # four passes. AdamW hardly reacts to a constant factor, but it does worse when most
-# passes hardly count. At this rate, SGD does worse with short steps, even if all passes
-# count equally (`as small`).
+# passes hardly count. At this learning rate, SGD does worse with short steps, even if all
+# passes count equally (`as small`).
 
 # %% trap="15.2" role="why" tags=["plumbing"]
 def trained(weights, make):
@@ -649,8 +649,8 @@ claim("bytes of activations and their gradients, sent by both ranks "
       expected=2 * 64 * 32 * 4)
 
 # %% [markdown] trap="15.2" role="more" topics="the other numbers"
-# The next claims cover the other figures from these runs. The cosine compares the mixed
-# gradient with the mean gradient of the four passes.
+# The next claims compare the losses of the six runs and then the two gradients: the
+# *mixed* one, which is divided after each pass, and the mean over the four passes.
 
 # %% trap="15.2" role="more"
 own = own_gradients(x64, y64)
@@ -948,9 +948,10 @@ wrong_seam = [(a, b) for a, b in zip(zigzag[0], zigzag[0][1:])
               if b != a + 1]
 
 # %% trap="15.3" role="more"
-claim("labels that remain, of 31, if each half shifts its own labels", kept,
+claim("labels out of 31 that remain if each half shifts its own labels",
+      kept,
       expected=30)
-claim("positions of rank 0, of 4, whose label is not the next token",
+claim("positions of rank 0, out of 4, whose label is not the next token",
       len(wrong_seam), expected=1)
 
 # %% [markdown] trap="15.3" role="more"
@@ -1525,10 +1526,10 @@ claim("fraction of tokens at the busiest expert, with counts times "
 # no loss: each expert's score gets a bias, which is raised for experts chosen too rarely.
 # On several ranks, the counts have to be summed over all ranks.
 #
-# A balance loss that takes a mean over the wrong axis is harder to detect. Its value is
-# 1.00, the value of an even load, from the first step to the last. Even the right formula
-# is no reliable measure: its value falls below 1 when counts and probabilities disagree.
-# Print the counts themselves.
+# It is harder to detect a balance loss that takes a mean over the wrong axis. Its value
+# is 1.00, the value of an even load, from the first step to the last. Even the right
+# formula is no reliable measure: its value falls below 1 when counts and probabilities
+# disagree. Print the counts themselves.
 
 # %% trap="15.5" role="more" tags=["plumbing"]
 p = torch.tensor([[0.51, 0.49]] * 3 + [[0.01, 0.99]])
@@ -1550,8 +1551,8 @@ claim("balance loss when counts and probabilities disagree", under,
       below=0.9)
 claim("fraction of tokens at the busiest expert, with squared mean "
       "probabilities", by_chances, below=0.48)
-claim("idle experts, of eight, with squared counts", idle, above=1.5)
-claim("idle experts, of eight, with counts times probabilities",
+claim("idle experts out of eight, with squared counts", idle, above=1.5)
+claim("idle experts out of eight, with counts times probabilities",
       idle_mended, below=1.5)
 
 # %% [markdown] trap="15.5" role="more"
@@ -1582,9 +1583,10 @@ claim("fraction of real tokens without a slot, with the 300 pads masked "
       "before slots are given", refused(300, True), below=0.1)
 
 # %% [markdown] trap="15.5" role="folklore"
-# **Told:** A balance loss of 1 shows that the router works. **Measured:** If the router's
-# single weight is always one, only the balance loss trains the router. The loads are even
-# and the balance loss is 1.00, but every kind of token goes to every expert.
+# **Told:** A balance loss of 1 shows that the router works. **Measured:** If the weight
+# of a token's single expert is always one, only the balance loss trains the router. The
+# loads are even and the balance loss is 1.00, but every kind of token goes to every
+# expert.
 
 # %% trap="15.5" role="folklore" tags=["plumbing"]
 even_only = copy.deepcopy(start)               # four experts, divided
@@ -2072,10 +2074,10 @@ draw_lanes({f"rank {rank}, {lane}": [
            "all_reduce begins early and is long, and both end together.")
 
 # %% [markdown] trap="15.7" role="repair"
-# Put the traces of all ranks on one clock, and measure from the *last* call on. Then
-# simulate each cure before you pay for it. If time is proportional to length, equal
-# batches make each rank compute for the mean of the two times in each step, and neither
-# waits.
+# Put the traces of all ranks on one clock, and measure the communication from the *last*
+# rank's call on. Then simulate each cure before you pay for it. If time is proportional
+# to length, equal batches make each rank compute for the mean of the two times in each
+# step, and neither waits.
 
 # %% trap="15.7" role="repair"
 def transfers():
@@ -2131,9 +2133,9 @@ claim("time of the replayed steps with transfers, as a fraction of the "
 
 # %% [markdown] trap="15.7" role="more"
 # **Clocks.** Both processes here read the same clock, but two machines read different
-# clocks. Set rank 1's clock 20 ms ahead, and another call seems to be the last. All ranks
-# leave an `all_reduce` at almost the same time (this need not hold for a `broadcast` or
-# `reduce`). So the ends of the calls show how far apart the clocks are.
+# clocks. Set rank 1's clock 20 ms ahead, and a different call seems to be the last. All
+# ranks leave an `all_reduce` at almost the same time (this need not hold for a
+# `broadcast` or `reduce`). So the ends of the calls show how far apart the clocks are.
 
 # %% trap="15.7" role="more"
 def ends(rank, ahead=0.0):
@@ -2144,7 +2146,7 @@ apart = sorted(b - a for a, b in zip(ends(0), ends(1, ahead=20)))
 offset = (apart[1] + apart[2]) / 2               # the middle one
 
 # %% trap="15.7" role="more"
-claim("estimated ms between clocks that are 20 ms apart, from the ends of "
+claim("ms between two clocks 20 ms apart, as estimated from the ends of "
       "the collectives", offset, expected=20, within=2)
 
 # %% [markdown] trap="15.7" role="more"
@@ -2518,10 +2520,10 @@ claim("seconds per step with checkpoints, divided by seconds with "
       within=0.01)
 
 # %% [markdown] trap="15.8" role="repair"
-# The step time is the time for products, at 0.55 of the peak, plus sending. Differences
-# below 5 % mean nothing. Guess first. On eight cards of `24` GB, with all activations
-# kept, which of the six splits in the explorer below makes the 7B model fit? (*MFU* is
-# useful work divided by the peak.)
+# The step time is the time for products, at 0.55 of the peak, plus the time for sending.
+# Differences below 5 % mean nothing. Guess first. On eight cards of `24` GB, with all
+# activations kept, which of the six splits in the explorer below makes the 7B model fit?
+# (*MFU* is useful work divided by the peak.)
 
 # %% role="explore" explorer="plan_a_run"
 from dlsys_helpers.explorers.plan_a_run import plan_a_run
@@ -2644,8 +2646,9 @@ claim("estimated GB of the published run, divided by the GB of its card",
       sum(tiny_gb.values()) / published["card, GB"], below=0.9)
 
 # %% [markdown] trap="15.8" role="more"
-# The README's MFU counts whole squares of attention. If you count only a causal kernel's
-# half, the MFU is lower. So state the convention when you compare two runs.
+# The README's MFU counts whole squares of attention. If you count only the half that a
+# causal kernel computes, the MFU is lower. So state the convention when you compare two
+# runs.
 #
 # **Where the estimates are wrong.** The time estimate ignores that communication overlaps
 # with matrix products, which is how FSDP hides most of its gathers. The memory estimate

@@ -1,18 +1,18 @@
 # %% [markdown] role="hook"
 # # Your model
 #
-# Fifty-seven of your exercise solutions fit together. In this notebook they form a
-# language model: its attention, its norms, its optimizer, its checkpoint, its adapters
-# and its compression. You train it, stop it, run it on two processes, talk to it, and
-# make it smaller.
+# Fifty-seven of your exercise solutions fit together. In this notebook they make up a
+# language model and all that belongs to it: attention, norms, optimizer, checkpoint,
+# adapters and compression. You train it, stop it, run it on two processes, talk to it,
+# and make it smaller.
 #
 # For every exercise that you have not solved, the notebook uses torch or another library
 # instead, and says which. So the notebook runs today, and each exercise that you solve
 # replaces one of these stand-ins with your own part.
 #
-# The notebook is set to only a few training steps at first, so that all cells run in
-# about a minute. Set `STEPS` to 1000 below to get a model that writes readable words. A
-# run of that length takes about three minutes on one core.
+# At first, the notebook takes only a few training steps, so all its cells run in about a
+# minute. Set `STEPS` to 1000 below to get a model that writes readable words. A run of
+# that length takes about three minutes on one core.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -60,12 +60,12 @@ parts = load()
 map_of(parts)
 
 # %% [markdown] role="concept"
-# A check tests a function alone. In a model, a function has to work with other code: with
-# a different dtype under autocast, or with a backward pass that fails if a tensor was
-# changed in place. So first comes a rehearsal, which tries each of your parts alone in a
-# tiny model and compares it with its stand-in. If a part breaks, the rehearsal names the
-# part and the shapes. To continue without that part, write
-# `parts = load().without("08.10")` above, with the number of your part in it.
+# A check tests a function on its own. In a model, the function also has to work with
+# other code, for example with autocast, which changes dtypes, or with a backward pass
+# that fails if a tensor was changed in place. So a rehearsal comes first. It tries each
+# of your parts alone in a tiny model and compares the part with its stand-in. If a part
+# breaks, the rehearsal names the part and the shapes. To continue without that part,
+# write `parts = load().without("08.10")` above, with your part's number instead of 08.10.
 
 # %% role="concept"
 rehearse(parts)
@@ -94,7 +94,8 @@ print(text.decode(text.train[:300]))
 # letter. The model has not learned anything yet.
 
 # %% role="concept"
-guess("model.1", "What is its loss now?", unit="nats per letter")
+guess("model.1", "What is the loss of the untrained model?",
+                 unit="nats per letter")
 
 # %% role="concept"
 run = Training(model, text, Plan(steps=STEPS, seed=SEED))
@@ -247,7 +248,7 @@ claim("largest difference between tiled and whole attention",
 # ## Yours and torch's, side by side
 #
 # The next cell takes twenty steps without dropout from the same seed, once with your
-# parts and once with only the stand-ins. The sums of your parts may run in a different
+# parts and once with only the stand-ins. Your parts may add up numbers in a different
 # order, so the losses agree to a thousandth, not to the last bit.
 
 # %% role="concept"
@@ -269,7 +270,7 @@ claim("largest difference between your parts' and the stand-ins' first 20 "
       "losses", apart_by, below=1e-3)
 
 # %% [markdown] role="concept"
-# Two of your answers compute the same gradient in a different way: `ce_from_logits`
+# Two of your solutions compute the same gradient in a different way: `ce_from_logits`
 # computes the gradient of the loss by hand, and `accum_step` processes the rows in
 # pieces. Two others change the step: one applies Lion's rule, and the other uses autocast
 # in bfloat16.
@@ -320,10 +321,10 @@ claim("lowest validation loss minus the validation loss before the first "
       "step", best - before, below=-0.5)
 
 # %% [markdown] role="concept"
-# What would the curve have shown if one of these parts were wrong? It would have shown
-# less than you think. *What would you see?* is a gallery that shows one such training
-# run, with one fault at a time. To open it, write `from dlsys_model.walk import walk` and
-# then `walk` in a cell of your own.
+# What would the curve have shown if one of these parts were wrong? Less than you think.
+# The gallery *What would you see?* shows such training runs with one fault at a time. To
+# open the gallery, write `from dlsys_model.walk import walk` and then `walk` in a cell of
+# your own.
 
 # %% [markdown] role="concept"
 # ## Stop it in the middle
@@ -350,7 +351,7 @@ claim("step of the checkpoint", at, expected=4)
 claim("is every weight the same as in the unbroken run, to the bit",
       torch.equal(apart.weights(resumed.model),
                   apart.weights(unbroken.model)), expected=True)
-claim("entries of the resumed run's log", len(resumed.log()), expected=3)
+claim("entries in the resumed run's log", len(resumed.log()), expected=3)
 
 # %% [markdown] role="concept"
 # ## Two processes
@@ -359,8 +360,9 @@ claim("entries of the resumed run's log", len(resumed.log()), expected=3)
 # their gradients, so that both ranks take the step that a single process would take.
 
 # %% role="concept"
-guess("model.5", "How many bytes per weight of the model does each rank "
-      "pass to the exchange in one step?", unit="bytes per weight")
+guess("model.5", "In one step, how many bytes does each rank pass to the "
+                 "exchange for each weight of the model?",
+                 unit="bytes per weight")
 
 # %% role="concept"
 ranks = Ranks(2)
@@ -384,7 +386,8 @@ claim("are the weights of both ranks the same, to the bit",
 
 # %% [markdown] role="concept"
 # With `ddp_accum`, each of two ranks processes two batches before they exchange
-# gradients. `reshard` cuts a state into shards for two ranks and puts it together again.
+# gradients. `reshard` cuts a state into shards for two ranks and puts the shards together
+# again.
 
 # %% role="concept"
 both, one = apart.accumulated(ranks, told, 2)
@@ -416,8 +419,8 @@ draw_ranks({"own rows": [["rows 1, 2"], ["rows 3, 4"]],
 # wrote.
 #
 # Write `from dlsys_model.page import show` and then `show(model, text.letters)` in a cell
-# of your own, and the model writes below that cell. There you can switch the model's
-# cache, its mask and its number of bits, and once the notebook is saved, the page works
+# of your own, and the model writes below that cell. There you can change the model's
+# cache, its mask and its number of bits. Once the notebook is saved, all of this works
 # without a kernel.
 
 # %% role="concept"
@@ -453,8 +456,8 @@ claim("largest difference between the logits with and without the cache",
       (torch.cat(stepwise, 1) - whole).abs().max(), below=1e-3)
 
 # %% [markdown] role="concept"
-# Beyond 256 letters the cache keeps only a window. RoPE needs only distances, so the
-# model can continue to write.
+# After 256 letters, the cache drops its oldest entries and keeps a window. RoPE needs
+# only the distances between positions, so the model can continue to write.
 
 # %% role="concept"
 caches = model.caches()
@@ -533,15 +536,16 @@ guess("model.12", "How much does the model take in 8 bits, with a scale "
       "and a zero point for every 32 weights?", unit="kB")
 
 # %% role="concept"
-guess("model.8", "How much does it take in 4 bits?", unit="kB")
+guess("model.8", "How much does the model take in 4 bits?", unit="kB")
 
 # %% role="concept"
-guess("model.13", "How much does it take without half of its blocks' "
-      "weights, plus one bit per weight to say which are left?", unit="kB")
+guess("model.13", "How much does the model take without half of its "
+                  "blocks' weights, plus one bit per weight to say which "
+                  "are left?", unit="kB")
 
 # %% role="concept"
-guess("model.14", "How much does it take without a quarter of each MLP's "
-      "hidden units?", unit="kB")
+guess("model.14", "How much does the model take without a quarter of each "
+                  "MLP's hidden units?", unit="kB")
 
 # %% role="concept"
 guess("model.15", "How much does a student of half the width take?",
@@ -581,7 +585,8 @@ measured("model.14", kilobytes["narrower"], right=(1450, 1700))
 measured("model.15", kilobytes["student"], right=(420, 600))
 
 # %% role="concept"
-guess("model.9", "How much loss do 8 bits cost, in thousandths of a nat?",
+guess("model.9", "By how many thousandths of a nat do 8 bits raise the "
+                 "loss?",
       choices=["less than 5", "5 to 50", "more than 50"])
 
 # %% role="concept"
@@ -613,12 +618,12 @@ plot_bars({name: size / 1e6 for name, (size, _) in sizes.items()},
 full = sizes["float32"][1]
 claim("loss in 8 bits minus loss in float32", sizes["8 bits"][1] - full,
       below=0.005)
-claim("batches, of two, on which the ONNX program differs", len(off),
+claim("batches out of two on which the ONNX program differs", len(off),
       expected=0)
 
 # %% [markdown] role="concept"
-# In this corner of a matrix, pruning has set about half of the weights to zero, namely
-# the weights that were closest to zero.
+# The figure shows one corner of a matrix. Pruning has set about half of the weights to
+# zero, namely the weights that were closest to zero.
 
 # %% role="concept"
 left = small_ones["half pruned"].model.blocks[0].up.weight[:12, :24] != 0
