@@ -43,10 +43,10 @@ begin(SEED, THREADS, DEVICE)
 # Floating-point numbers include two special values that signal that something went wrong.
 # An *infinity* appears when a result is too large or when a nonzero number is divided by
 # zero. A `nan`, *not a number*, appears when an operation has no defined result: `0/0`,
-# `inf - inf`, `0 * inf`, the square root of a negative number. A sum or product with a
-# `nan` in it is `nan`, so one bad value spoils a whole mean. And `nan` is not less than,
-# equal to or greater than any number, not even itself, so a test like `loss > 100` never
-# detects it.
+# `inf - inf`, `0 * inf`, the square root of a negative number. A sum or product that
+# contains a `nan` is `nan`, so one bad value ruins a whole mean. And `nan` is not less
+# than, equal to or greater than any number, not even itself, so a test like `loss > 100`
+# never detects it.
 #
 # Shapes in this stage: `N` rows, `F` features, `C` classes.
 
@@ -76,7 +76,7 @@ x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
 # batch is blank. All features in that page's row are zero, so their standard deviation is
 # also zero, and `0/0` is `nan`.
 #
-# You do not know this yet. All you see is a loss of `nan`. You switch on
+# You do not know yet that a page is blank. All you see is a loss of `nan`. You switch on
 # `torch.autograd.detect_anomaly()` and repeat the training step. The step now stops with
 # an error that names an operation.
 
@@ -320,8 +320,8 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 # A network with eight hidden sigmoid layers is trained to predict the value of a digit, 0
 # to 9, with mean squared error and plain SGD. The loss falls for a few dozen steps, then
 # stays at about 8. The first layer's weights have hardly moved; the last layer's weights
-# have moved by more than their own norm. A ticket says: "Even untrained layers tell
-# images apart, so the last layer can learn from their outputs."
+# have moved by more than their own norm. A ticket says: "Even untrained layers produce
+# different outputs for different images, so the last layer can learn from these outputs."
 #
 # With Adam, the weights of the first layer also move, by at least a third of their norm.
 
@@ -586,11 +586,11 @@ def provenance(code, data, **settings):
 
 # %% [markdown] role="concept"
 # Each line for a step holds the step, the loss, the norm of all gradients and the time;
-# add the learning rate if a schedule changes it. Of these values, you would miss the
-# gradient norm most. Before the optimizer takes a step, the norm shows whether the step
-# will explode, and it tells exploding from vanishing gradients. No range of norms is
-# healthy for all models, so compare each norm with the median over the run's last steps.
-# `clip_grad_norm_` returns the norm, so logging it costs nothing:
+# add the learning rate if a schedule changes it. The gradient norm is the most useful of
+# these values. Before the optimizer takes a step, the norm shows whether the gradients
+# are exploding or vanishing. No range of norms is healthy for all models, so compare each
+# norm with the median over the run's last steps. `clip_grad_norm_` returns the norm, so
+# logging it costs nothing:
 
 # %% role="concept" compare=false
 import time
@@ -818,8 +818,8 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
 # %% [markdown] role="concept"
 # ## Which settings are worth a search?
 #
-# Training has a dozen settings, and you have a budget for about twenty runs. A grid over
-# four settings with five values each needs 625 runs. But often one or two settings decide
+# Training has a dozen settings, and your budget is about twenty runs. A grid over four
+# settings with five values each needs 625 runs. But often one or two settings decide
 # almost everything. So find out *which* settings matter, using random runs that vary all
 # settings at once. Then restrict the search to these settings.
 
@@ -1152,10 +1152,10 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
 #
 # A net maps each image to 8 numbers, and the loss is the mean Euclidean distance between
 # paired outputs. Each distance is a square root, whose slope is infinite at zero. In one
-# batch of 64 pairs, one pair is the same image twice. Your code guards the root with
-# `torch.where`; the code below shows five other guards. With each of the six guards, this
-# batch has the usual loss of 0.2. A review comment says: "Keep `where`: it lets no
-# infinite value through."
+# batch of 64 pairs, one pair consists of the same image twice. Your code guards the root
+# with `torch.where`; the code below also shows five other guards. With each of the six
+# guards, this batch has the usual loss of 0.2. A review comment says: "Keep `where`: it
+# lets no infinite value through."
 
 # %% trap="12.5" role="break"
 def guarded(d2):
@@ -1772,7 +1772,7 @@ def make_meter() -> tuple:
 # Images and labels come from two files. The label file has one extra line at the start,
 # so each image gets the label of its neighbour in the list.
 #
-# To try the pipeline, the team trains a net with 64 hidden units for 300 steps on one
+# To test the pipeline, the team trains a net with 64 hidden units for 300 steps on one
 # batch of 50 digits.
 
 # %% trap="12.7" role="break"
@@ -2026,10 +2026,10 @@ claim("files out of 20 that load after the kill", over[1], expected=0)
 
 # %% [markdown] trap="12.8" role="why"
 # Opening a file for writing empties it, and from then on, the old state is gone. A file
-# system's journal does not help. It protects against crashes of the machine, but it does
-# not undo what a killed process has done. The new state cannot be read before its last
-# byte is written, because a checkpoint is a zip archive, whose table of contents comes
-# last.
+# system's journal does not help. The journal protects against crashes of the machine, but
+# does not undo what a killed process has done. The new state cannot be read before its
+# last byte is written, because a checkpoint is a zip archive, whose table of contents
+# comes last.
 #
 # Instead, write to a *second* file, and rename it when it is complete. `os.replace` swaps
 # the name in a single step: a process that opens `last.pt` finds either the old file or
@@ -2169,10 +2169,10 @@ claim("largest gap to a weight of the unbroken run, with the generator's "
 # ```
 
 # %% [markdown] trap="12.8" role="folklore"
-# **Told:** Save to two slots in turn, `A` and `B`, and you never lose both. **Measured:**
-# One of the two slots is indeed complete after a kill. But the names do not say which
-# slot is complete, and if you resume from the newer file, as people usually do, you pick
-# the broken slot.
+# **Told:** Save alternately to two slots, `A` and `B`, and you never lose both.
+# **Measured:** One of the two slots is indeed complete after a kill. But the names do not
+# say which slot is complete, and if you resume from the newer file, as people usually do,
+# you pick the broken slot.
 
 # %% trap="12.8" role="folklore"
 slots = [path + ".A", path + ".B"]
@@ -2589,7 +2589,7 @@ def class_numbers(names: list, stored: dict) -> dict:
 #
 # Two runs end with the same weights only if everything that a step depends on is the
 # same. Here is the complete list. The last column says when each setting has to be in
-# place, because half of the settings have no effect if they come too late.
+# place, because half of the settings have no effect if they are made too late.
 #
 # | what | how | when |
 # |---|---|---|
@@ -2842,7 +2842,7 @@ claim("validation losses in the file, with their own axis",
       count(mended, "val_loss"), expected=5)
 
 # %% [markdown] trap="12.10" role="repair"
-# One problem is left. A job is killed in the middle of epoch 4 and resumes from the
+# One problem remains. A job is killed in the middle of epoch 4 and resumes from the
 # checkpoint after epoch 2, in the same log. The resumed job logs epoch 3 again. Now no
 # row is dropped, so the curve contains epoch 3 twice and runs back and forth.
 
@@ -2858,8 +2858,8 @@ claim("rows for epoch 3 in the log of the resumed run",
 
 # %% [markdown] trap="12.10" role="repair"
 # The rows logged after the checkpoint belong to a run that no longer exists. If you
-# collect the rows in a list, you can drop the old rows: on each axis, the rows at the
-# repeated step and after it.
+# collect the rows in a list, you can drop the old rows: on each axis, drop the rows at
+# the repeated step and all later rows.
 
 # %% [markdown] trap="12.10" role="more" topics="what was kept and reported · the axis defined, step= still there · the batches of the resumed run"
 # The training losses were kept. For each dropped validation loss, there is at most one
@@ -2979,10 +2979,10 @@ def rows_to_log(events: list) -> tuple:
 # %% [markdown] role="concept"
 # ## Versions of data and checkpoints
 #
-# A log says which loss a run reached. It keeps neither the model file that reached this
-# loss nor the model's training data. A tracker's *artifact* keeps both: it is a named set
-# of files with a version. The version is computed from the bytes, so saving the same data
-# again never creates a second version:
+# A log says which loss a run reached. A log keeps neither the model file that reached
+# this loss nor the model's training data. A tracker's *artifact* keeps both: it is a
+# named set of files with a version. The version is computed from the bytes, so saving the
+# same data again never creates a second version:
 
 # %% role="concept" tags=["plumbing"]
 artifacts = tempfile.TemporaryDirectory()
@@ -3276,9 +3276,9 @@ plot_columns(by_size, xlabel="digits in a batch", form=".2f",
                  "answers are the labels each time.")
 
 # %% [markdown] trap="12.12" role="why"
-# A batch of 8 contains no nine with a probability of `0.9 ** 8 = 0.43`. Then there is
-# nothing to find: TP, FP and FN are 0, and the batch adds a 0 to the mean. Any other
-# number for `0 / 0` is just as arbitrary. Accuracy is a mean over rows, so you can
+# A batch of 8 contains no nine with a probability of `0.9 ** 8 = 0.43`. In such a batch,
+# there is nothing to find. TP, FP and FN are 0, and the batch adds a 0 to the mean. Any
+# other number for `0 / 0` is just as arbitrary. Accuracy is a mean over rows, so you can
 # compute it from the accuracies of the batches and their sizes. F1 is a ratio of two
 # counts, and both counts need all the rows.
 
@@ -3317,10 +3317,10 @@ claim("lowest F1 of the perfect answers from counts, over four batch sizes",
       min(by_counts), expected=1)
 
 # %% [markdown] trap="12.12" role="repair"
-# But the metric object remembers its counts. Suppose the job creates it once and uses it
-# for six nights. On the last night, the job loads the wrong file, with an untrained
-# detector. In the first line below, nobody calls `reset`. In the second, every night
-# counts from zero:
+# But a metric object keeps its counts until it is reset. Suppose the job creates it once
+# and uses it for six nights. On the last night, the job loads the wrong file, with an
+# untrained detector. In the first line below, nobody calls `reset`. In the second, every
+# night counts from zero:
 
 # %% trap="12.12" role="repair"
 trained = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
@@ -3519,8 +3519,9 @@ plot_lines(range(1, 201), {
         "clipping or skipping, it falls back at once.")
 
 # %% [markdown] role="concept"
-# Clipping and skipping both save the net, under SGD with momentum and under Adam. If you
-# skip steps, log how many: in trap 12.11, a guard skips every step.
+# Both clipping the gradient and skipping the step save the net, under SGD with momentum
+# and under Adam. If you skip steps, log how many: in trap 12.11, a guard skips every
+# step.
 #
 # ### Logits that grow, and QK-norm
 #
@@ -3871,7 +3872,7 @@ claim("runs, out of four after the kill, that repeat earlier settings",
       repeated, expected=4)
 
 # %% [markdown] role="concept"
-# Two things are left to do. The killed run stays `RUNNING` until you close the run with
+# Two problems remain. The killed run stays `RUNNING` until you close the run with
 # `study.tell` and its number. And the database file does not contain the sampler's state.
 # With the same seed, the random numbers start from the beginning, so the four new runs
 # repeat the first four runs. If you use the number of runs so far as the seed, the
@@ -3893,8 +3894,8 @@ claim("runs that repeat earlier settings, with the number of runs so far "
 # %% [markdown] role="concept"
 # ### The same search as a W&B sweep
 #
-# A sweep needs a server, so nothing in this section is run here. This is a sweep's
-# configuration ([documentation of its
+# A sweep needs a server, so nothing in this section is run here. A sweep is configured
+# like this ([documentation of its
 # keys](https://docs.wandb.ai/models/sweeps/sweep-config-keys)):
 #
 # ```yaml
@@ -3963,7 +3964,8 @@ claim("runs that repeat earlier settings, with the number of runs so far "
 # **6. A loop skips steps whose loss is not finite. In every row, the logits of some classes are minus infinity, and the labels are smoothed over all classes. The loop**
 #
 # - [x] skips every step :: The smoothed target of a masked class is multiplied by the logarithm of zero.
-# - [ ] skips only steps in which a label is masked :: That would be true without smoothing.
+# - [ ] skips only steps in which a label is masked :: Without smoothing, this would be
+#   true.
 # - [ ] skips nothing, because `-inf` at a wrong class is harmless :: Minus infinity at a wrong class is harmless only without smoothing.
 
 # %% [markdown] role="quiz"

@@ -46,11 +46,11 @@ begin(SEED, THREADS, DEVICE)
 #
 # The server needs a model. Here it gets a small GPT that reads and writes single letters.
 # It has two blocks of width 64 and has been trained for a few seconds on the prose of
-# this course. Its code is folded below. The GPT differs from the models of stage 8 in two
-# ways. First, positions enter by *rotation* (RoPE): every query and key is rotated by an
-# angle that grows with its position, so a score depends only on the distance between the
-# two positions. Second, attention reads the keys and values of earlier letters from a
-# *cache*.
+# this course. The model's code is folded below. The GPT differs from the models of stage
+# 8 in two ways. First, positions enter the model by *rotation* (RoPE): every query and
+# key is rotated by an angle that grows with its position, so a score depends only on the
+# distance between the two positions. Second, attention reads the keys and values of
+# earlier letters from a *cache*.
 #
 # A *KV cache* stores the key and the value of every letter that the model has read. With
 # the cache, a new letter costs the work for one position, not the work for the whole
@@ -59,7 +59,7 @@ begin(SEED, THREADS, DEVICE)
 #
 # The model produces an answer in two phases. *Prefill* reads the whole prompt in one call
 # and fills the cache. *Decode* then writes one letter per call, and each call reads all
-# the weights and the whole cache.
+# the weights and all of the cache.
 #
 # Shapes: `B` rows, `n` new tokens, `T` tokens in the cache, `H` heads of `D` channels.
 
@@ -360,7 +360,7 @@ claim("blocks that are in both Ann's and Cem's table",
 # cannot know that blocks are shared: `free += table` says "nobody reads these blocks",
 # but Ann's request still reads four of them. The next request that needs memory
 # overwrites the shared blocks. Ann's table has not changed, and every block number in it
-# is valid. So nothing fails, but Ann's answer is computed partly from Cem's keys.
+# is valid. So no error is raised, but Ann's answer is computed partly from Cem's keys.
 
 # %% trap="13.1" role="why"
 def owners(**tables):
@@ -385,9 +385,9 @@ draw_grids({"Ann and Bob are served": then,
                "both Ann and Cem.")
 
 # %% [markdown] trap="13.1" role="repair"
-# Count the readers of every block (a *reference count*). The count is one when a block is
-# taken and rises by one for each request that shares the block. The block is free when
-# its last reader leaves:
+# For every block, count the requests that read it (a *reference count*). The count is one
+# when a block is taken and rises by one for each request that shares the block. The block
+# is free when its last reader leaves:
 
 # %% trap="13.1" role="repair"
 class CountedPool(Pool):
@@ -446,10 +446,10 @@ claim("total variation of Ann's next letter, caused by Cem's request",
 
 # %% [markdown] trap="13.1" role="more" topics="what the model makes of it · blocks given twice · a block that is half full"
 # What does the fault do to Ann's answer? Cem's letters are now where Ann's request reads
-# the system prompt, so her next letter has a different distribution. To measure the
-# difference, add up the absolute differences of the probabilities and halve the sum. The
-# result is the *total variation*. It is 0 for equal distributions and 1 for distributions
-# that have no letter in common.
+# the system prompt, so her next letter has a different distribution. To measure how
+# different the two distributions are, add up the absolute differences of their
+# probabilities and halve the sum. The result is the *total variation*. It is 0 for equal
+# distributions and 1 for distributions that have no letter in common.
 
 # %% trap="13.1" role="more"
 claim("letters that are not Ann's, in the blocks of her prompt",
@@ -459,10 +459,10 @@ claim("letters that are not Ann's, in the blocks of her prompt",
 # Reference counting can also go wrong in other ways. If a new block starts with a count
 # of zero, it is never freed, and the server stops when its memory is used up. If a table
 # is given back twice, once at a *preemption* (when the request had to make room) and
-# again at the request's end, the second return frees blocks that another request has
+# again at the request's end, the second return frees blocks that a different request has
 # taken in the meantime. If a shared last block is only half full, the server has to copy
-# it before one of its readers writes more. Otherwise, two requests write into the same
-# slot.
+# it before one of its readers writes more. Otherwise, two requests write to the same
+# place.
 
 # %% trap="13.1" role="exercise" points=4 difficulty=3 minutes=14
 class Blocks:
@@ -992,12 +992,13 @@ def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
 # **Keep:** The letters that a request draws may depend only on that request: on its seed,
 # its step and its probabilities. **In your own code:** Send one seeded request alone,
 # then in the first and in the last row of a full batch, and compare the answers. If your
-# kernels' results depend on the batch size, look at the first letter that differs; the
-# logits of the two candidates have to be close there. **Source:** [Salmon et al. 2011,
-# "Parallel random numbers: as easy as 1, 2, 3"](https://doi.org/10.1145/2063384.2063405),
-# on generators that are functions of a key and a counter. **Seen in the wild:** In
-# [vllm-project/vllm 51226](https://github.com/vllm-project/vllm/issues/51226), the CPU
-# version ignored a seed when another request in the batch had none. [NVIDIA/TensorRT-LLM
+# kernels' results depend on the batch size, look at the first letter that differs; at
+# that letter, the logits of the two candidates have to be close. **Source:** [Salmon et
+# al. 2011, "Parallel random numbers: as easy as 1, 2,
+# 3"](https://doi.org/10.1145/2063384.2063405), on generators that are functions of a key
+# and a counter. **Seen in the wild:** In [vllm-project/vllm
+# 51226](https://github.com/vllm-project/vllm/issues/51226), the CPU version ignored a
+# seed when another request in the batch had none. [NVIDIA/TensorRT-LLM
 # 17172](https://github.com/NVIDIA/TensorRT-LLM/pull/17172) derives random numbers from
 # seeds and counters, and discusses what happens when slots are reused.
 
@@ -1074,11 +1075,11 @@ claim("broken letters in the stream", broken, above=3)
 
 # %% [markdown] trap="13.4" role="why"
 # In UTF-8, a letter outside ASCII takes two to four bytes, and a token may end in the
-# middle of these bytes. Each half then becomes a replacement character, and no later step
-# repairs the letter. Likewise, a stop word is spread over several tokens, so no single
-# piece contains it. It is not enough to search in the text *so far*, because the first
-# tokens of the stop word have been sent before the last token arrives. Hold back
-# everything that can still become part of a letter or of a stop word.
+# middle of these bytes. Each part of the letter then becomes a replacement character, and
+# no later step repairs the letter. Likewise, a stop word is spread over several tokens,
+# so no single piece contains it. It is not enough to search in the text *so far*, because
+# the first tokens of the stop word have been sent before the last token arrives. Hold
+# back everything that can still become part of a letter or of a stop word.
 
 # %% trap="13.4" role="why"
 pieces = ["Z", "\\xc3", "\\xbc", "rich", "\\nUs", "er:"]
@@ -1554,7 +1555,7 @@ scheduler
 # With room for 40,000 tokens, the longest wait falls when prompts are read in pieces,
 # because no step is longer than a piece. With pieces of 512, the p99 rises, because more
 # steps contain a piece of a prompt, and the first token comes later. With pieces of 128,
-# these steps are so short that the p99 also falls, but the first token comes later still.
+# these steps are so short that the p99 also falls, but the first token comes even later.
 # Servers report these waits as *ITL* (inter-token latency, the time between two tokens)
 # or *TPOT* (time per output token, its mean over an answer), next to *TTFT* (time to
 # first token). *Goodput* is the number of requests per second that stay within the limits
@@ -1564,8 +1565,8 @@ scheduler
 # ## A cheap writer and an expensive judge
 #
 # One call to the GPT reads all the weights to write one letter. If reading the weights
-# takes most of the time, one call can check several letters at almost the same price. So
-# a cheap *draft* model proposes a letter, and the *target* model accepts or refuses it.
+# takes most of the time, one call can check several letters at almost the same cost. So a
+# cheap *draft* model proposes a letter, and the *target* model accepts or refuses it.
 # Here the draft is the table of letter pairs, and the target is the GPT.
 #
 # Let `p` be the target's probabilities and `q` the draft's. You accept a proposed letter
@@ -1668,7 +1669,8 @@ speculation
 # - The test `p >= q` makes some letters impossible.
 # - The draft always takes its likeliest letter, but is scored with the `q` of a sampled
 #   draft.
-# - The draft is sampled at one temperature, and the ratio uses another.
+# - The draft is sampled at one temperature, but its probabilities in the ratio are
+#   computed at a different one.
 #
 # The last two rules use a `q` that the draft was not sampled from. (Even the right rule
 # can be slow, because in a full batch, arithmetic is the limit, and every refused draft
@@ -1875,8 +1877,8 @@ claim("fraction of letters that agree with plain decoding, with the cache "
 
 # %% [markdown] trap="13.6" role="more" topics="one too few, one too many · what it saves"
 # If you keep one entry too few, the last accepted letter is never read. If you keep one
-# too many, a refused letter stays. Each is an off-by-one error, and each leaves the text
-# fluent:
+# entry too many, a refused letter stays. Each is an off-by-one error, and each leaves the
+# text fluent:
 
 # %% trap="13.6" role="more"
 short = trial(lambda past, good, read: past + good)
@@ -1928,7 +1930,7 @@ def commit(past: int, draft: list, says: list) -> tuple:
 # %% [markdown] trap="13.6" role="hint"
 # 1. A guess is right if it equals what the model says after the preceding token. Compare
 #    `draft[i]` with `says[i]`, and stop at the first difference. What the model says
-#    after a wrong guess belongs to another text.
+#    after a wrong guess belongs to a different text.
 # 2. Also write the model's own token at that position; it costs no extra call. If all
 #    guesses are right, that token follows the last guess.
 # 3. The token that was fed first now has a cache entry, and so does each right guess. The
@@ -1952,8 +1954,8 @@ def commit(past: int, draft: list, says: list) -> tuple:
 # with one scale for the whole tensor and integer codes from -7 to 7. On your GPT, this
 # adds almost nothing to the loss.
 #
-# Real models often have a few channels whose keys are much larger than the rest. You
-# build such a model: in each head, you make two key channels thirty times as large and
+# Real models often have a few channels whose keys are much larger than the rest. To build
+# such a model, you change each head: you make two key channels thirty times as large and
 # the same two query channels a thirtieth as large. The products of queries and keys stay
 # the same, and so does the loss. Then you measure how much the loss rises with 4-bit
 # keys, and how much it rises if you set all keys to zero.
@@ -2110,7 +2112,7 @@ claim("largest error of a key, with one scale per channel for a single "
       "token", nothing, below=1e-5)
 
 # %% [markdown] trap="13.7" role="more"
-# The last claim above shows a trap of its own. In decode, tokens arrive one at a time. If
+# The last claim above shows a further trap. In decode, tokens arrive one at a time. If
 # the scale of a channel covers only that single token, the scale repeats the size of the
 # key. Nothing is lost, but nothing is saved either, because each scale is as large as the
 # number that it replaces. So the newest tokens wait in full precision until a *group* of,
@@ -2461,9 +2463,9 @@ for i in range(busiest - 3, busiest + 1):
 draw_lanes(lanes, unit="seconds since the first arrival", marks=["waits"],
            title="Users wait for seconds before the clock starts",
            alt="Four lanes, one for each of four users who arrive one "
-               "after another. Each waits for seconds, which is marked, "
-               "and is then served. The benchmark's clock starts when the "
-               "wait ends.")
+               "after another. Each user waits for seconds (this wait is "
+               "marked) and is then served. The benchmark's clock starts "
+               "when the wait ends.")
 
 # %% [markdown] trap="13.9" role="repair"
 # Start the clock when the request was *due*, whether or not it could be sent. And report
@@ -2524,12 +2526,13 @@ claim("token count with pads, divided by token count without pads",
       padded_sizes / sum(answer_sizes), above=1.5)
 
 # %% [markdown] trap="13.9" role="more"
-# The last claim above shows another way to look fast: counting the pads of a batch as
-# tokens. A third way is to send the same prompts twice, so that the prefix cache answers.
-# There is also a way to look slow: counting each piece of a stream as one token, although
-# speculation sends several tokens at once. Then the measured gaps between tokens are too
-# long. With more clients than slots, requests do queue in a closed loop. But the clients
-# can never send more requests than the server can serve.
+# The last claim above shows a second way to make a server look fast: counting the pads of
+# a batch as tokens. A third way is to send the same prompts twice, so that the second
+# time, the prefix cache does most of the work. You can also make a server look slow by
+# counting each piece of a stream as one token, although speculation sends several tokens
+# at once. Then the measured gaps between tokens are too long. With more clients than
+# slots, requests do queue in a closed loop. But the clients can never send more requests
+# than the server can serve.
 
 # %% trap="13.9" role="exercise" points=3 difficulty=2 minutes=12
 def first_token(arrive: list, chunks: list) -> tuple:
@@ -2784,10 +2787,10 @@ claim("tokens that are read again with twelve pages", reread, above=10)
 
 # %% [markdown] role="concept"
 # Each answer is the same as when its request is served alone. With 12 pages, one request
-# has to leave when the others grow, and its tokens are read again later. Reading them
-# twice costs extra passes but leaves no trace in the answers. This is the eviction from
-# the section *Who may come in*. On a GPU, the library chooses the size of its cache from
-# the free memory; on a CPU, you have to set it yourself.
+# has to leave when the others grow, and its tokens are read again later. Reading these
+# tokens twice costs extra passes but does not change the answers. This is the same
+# eviction as in the section *Who may come in*. On a GPU, the library chooses the size of
+# its cache from the free memory; on a CPU, you have to set it yourself.
 
 # %% [markdown] role="concept"
 # ### Greedy text and the size of the batch
@@ -2831,7 +2834,8 @@ claim("fraction of rows whose likeliest letter is the same alone and "
 #   would read the newcomer's keys.
 # - [x] nobody yet, because two readers are left :: The block is free when its reference
 #   count reaches zero.
-# - [ ] the request that took it first :: The order does not matter; only the count does.
+# - [ ] the request that took it first :: It does not matter who took the block first;
+#   only the count matters.
 
 # %% [markdown] role="quiz"
 # **2. A prefix cache finds 900 of 1,000 tokens of a prompt that nobody has sent before.
@@ -2860,8 +2864,8 @@ claim("fraction of rows whose likeliest letter is the same alone and "
 #   first `#` should never have been sent.
 # - [x] all but the last character :: This `#` is the longest ending that begins the stop
 #   word. The server sends it as soon as the next character is not a `#`.
-# - [ ] nothing until the answer is complete :: That is safe, but it is no longer a
-#   stream.
+# - [ ] nothing until the answer is complete :: Holding back the whole answer is safe, but
+#   then the server no longer streams.
 
 # %% [markdown] role="quiz"
 # **5. Speculation with a new rule keeps 85 out of 100 drafts, and the old rule kept 75.
@@ -2869,7 +2873,8 @@ claim("fraction of rows whose likeliest letter is the same alone and "
 #
 # - [ ] the new rule is better :: A wrong rule may accept more drafts; the acceptance
 #   rate says nothing about the distribution.
-# - [ ] the draft model has become better :: The draft is the same; only the rule changed.
+# - [ ] the draft model has become better :: The draft model is the same; only the rule
+#   has changed.
 # - [x] you know nothing yet, and should test with a known p and q :: For one token at a
 #   time, given p and q, no correct rule accepts more than the sum of `min(p, q)`. (Over
 #   several tokens at once, a rule can: *block verification*.)

@@ -9,7 +9,7 @@
 # Each of these losses takes three lines of code and is meant to keep the *policy*, the
 # model in training, near its starting point. Get one line wrong, and the loss still looks
 # as it should, nothing raises an error, and the policy ends up somewhere else. In this
-# stage, you know exactly where the policy should go, and you watch where it goes.
+# stage, you know exactly where the policy should end up, and you watch where it goes.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -162,7 +162,7 @@ def learn(loss_of, steps=400, lr=0.1, logits=None):
 # number that training can lower?
 #
 # The answer is maximum likelihood, as in stage 3. If you knew the rewards, Bradley-Terry
-# would give you the probability of each choice by the judge. The loss is minus the
+# would give you the probability of each of the judge's choices. The loss is the negative
 # logarithm of each choice's probability, averaged over the choices. The next cell scores
 # the same 4,096 choices under two tables of rewards: one in which all rewards are equal,
 # and the judge's own.
@@ -187,7 +187,7 @@ claim("loss with the judge's rewards, divided by the loss with equal "
 # %% [markdown] role="concept"
 # You could first learn the rewards from the pairs, and then train a policy on them. There
 # is a shorter way. The best policy is the start times $\exp(\text{reward} / \beta)$,
-# divided by the sum that normalizes it. Solve this for the reward, and you get $\beta$
+# divided by a normalizing sum. Solve this equation for the reward, and you get $\beta$
 # times the *log ratio*, log best - log start, plus a constant that is the same for all
 # answers to a prompt.
 
@@ -282,7 +282,7 @@ claim("log-probability of prompts and answers, divided by log-probability "
 #
 # You train for 400 steps. The best policy for this task has a KL of about half a nat to
 # the start. Your loss is 0.693 at the first step and at the last. A note in the log says:
-# "0.693 is log 2, a margin of zero. So the policy has not moved at all."
+# "0.693 is log 2, so the margin is zero. So the policy has not moved at all."
 
 # %% trap="14.1" role="break"
 def dpo(logp, reference):
@@ -326,13 +326,14 @@ claim("trained policy's KL to the start, divided by the best policy's KL "
 # %% [markdown] trap="14.1" role="why"
 # `reference = policy` copies a name, not a table. So policy and reference always agree,
 # the margin is 0, and the loss is log 2. But the *gradient* of the loss is not 0, because
-# only the reference's log-probabilities are detached. A pair pulls with a strength of
-# $\beta\,\sigma(-\beta\,\text{margin})$, which is half of $\beta$ at a margin of 0.
+# only the reference's log-probabilities are detached. A pair pulls on the policy with a
+# strength of $\beta\,\sigma(-\beta\,\text{margin})$, which is half of $\beta$ at a margin
+# of 0.
 #
-# Against a fixed reference, the margin grows, and the pair's pull fades. A pair judged
-# the other way round pulls back ever harder, until the two pulls balance. (Without such
-# pairs, nothing stops the policy.) With a moving reference, the margin is 0 again after
-# every step, so no pull ever fades.
+# Against a fixed reference, the margin grows, and the pair's pull fades. A pair of the
+# same answers with the opposite verdict pulls back harder and harder, until the two pulls
+# balance. (Without such pairs, nothing stops the policy.) With a moving reference, the
+# margin is 0 again after every step, so no pull ever fades.
 
 # %% trap="14.1" role="why"
 margins = torch.linspace(-6, 6, 61)
@@ -345,7 +346,7 @@ plot_lines(margins.tolist(),
            ylabel="pull of the pair",
            alt="The pull of a pair, plotted against its margin. With a "
                "fixed reference, the curve falls from one to zero. With a "
-               "moving reference, it is a flat line at one half.")
+               "moving reference, the pull is a flat line at one half.")
 
 # %% [markdown] trap="14.1" role="repair"
 # Copy the policy before the first step. For a module, use `copy.deepcopy(policy)` and put
@@ -578,9 +579,9 @@ claim("fraction of right answers pushed down, with grouping by view", down,
       above=0.1)
 
 # %% [markdown] trap="14.2" role="why"
-# The rewards are listed round by round. `view(-1, 8)` cuts the list into runs of eight
-# neighbours, and each run holds one answer to each of eight *different* prompts. In each
-# run, the answer to the easiest prompt wins, right or wrong.
+# The rewards are listed round by round. `view(-1, 8)` cuts the list into pieces of eight
+# neighbours, and each piece holds one answer to each of eight *different* prompts. In
+# each piece, the answer to the easiest prompt has the largest advantage, right or wrong.
 
 # %% trap="14.2" role="why"
 cut = torch.arange(4).repeat_interleave(4).view(4, 4) / 3.0
@@ -619,7 +620,8 @@ claim("probability of the right answer, with one group per prompt",
       grouped[-1], above=0.95)
 
 # %% [markdown] trap="14.2" role="repair"
-# Compared with answers to its own prompt, a right answer is never below the mean:
+# In a group of answers to one prompt, the reward of a right answer is never below the
+# mean:
 
 # %% trap="14.2" role="repair"
 claim("number of right answers pushed down, with one group per prompt",
@@ -678,7 +680,8 @@ claim("nan advantages out of four, with equal rewards and nothing added to "
 #
 # *The division* by the standard deviation is itself disputed. It gives prompts whose
 # answers are nearly all right or nearly all wrong more weight than they would have
-# without it. Dr. GRPO leaves it out ([Liu and others](https://arxiv.org/abs/2503.20783)).
+# without the division. Dr. GRPO leaves it out ([Liu and
+# others](https://arxiv.org/abs/2503.20783)).
 
 # %% trap="14.2" role="exercise" points=3 difficulty=2 minutes=12
 def group_advantage(rewards: torch.Tensor,
@@ -801,8 +804,8 @@ claim("KL after 50 steps with the penalty, divided by the KL without it",
 # makes the others less likely.
 #
 # The true KL changes because different answers get sampled. Sampling has no gradient, so
-# autograd misses this part of the change. The figure averages over *all* answers, for a
-# policy that has moved towards the judge:
+# autograd does not see this change. The figure averages over *all* answers, for a policy
+# that has moved towards the judge:
 
 # %% trap="14.3" role="why" tags=["plumbing"]
 def pull(penalty, policy):
@@ -868,7 +871,7 @@ claim("KL to the best policy, with half the squared log-ratio in the loss",
 # an estimate of the KL's value, k3 is also unbiased. The estimate is never negative, and
 # near the start, it has less noise than the log-ratio. As a loss, k3 has the gradient of
 # the *other* KL, from the start to the policy. So k3 does pull on the policy (the thread
-# cited below calls k3 fine), but towards another target:
+# cited below calls k3 fine), but towards a different target:
 
 # %% trap="14.3" role="more" tags=["plumbing"]
 def priced(logp):
@@ -927,8 +930,8 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="14.3" role="hint"
 # 1. An answer is sampled as a whole, so each answer has a single log-ratio: the sum over
 #    its tokens.
-# 2. Each answer has to be pushed by its own log-ratio. Which function of the log-ratio
-#    has the log-ratio as its derivative?
+# 2. The push on each answer has to be proportional to the answer's own log-ratio. Which
+#    function of the log-ratio has the log-ratio as its derivative?
 # 3. Take the mean over answers, so that more answers do not pull harder.
 
 # %% [markdown] trap="14.3" role="keep"
@@ -1184,11 +1187,11 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # **Keep:** "Old" is the policy that sampled the answers, not the latest policy. A ratio
 # of exactly 1 is right in the first step after sampling, and a fault once the policy has
 # moved. **In your own code:** For each inner step, print the largest distance of a ratio
-# from 1. It should be near 0 in the first step and larger later. **Source:** [Schulman et
-# al. 2017, "Proximal Policy Optimization Algorithms"](https://arxiv.org/abs/1707.06347).
-# **Seen in the wild:** In [tensorforce/tensorforce
-# 312](https://github.com/tensorforce/tensorforce/issues/312), the ratio was exactly 1
-# even in the later steps. [huggingface/trl
+# from 1. The distance should be near 0 in the first step and larger later. **Source:**
+# [Schulman et al. 2017, "Proximal Policy Optimization
+# Algorithms"](https://arxiv.org/abs/1707.06347). **Seen in the wild:** In
+# [tensorforce/tensorforce 312](https://github.com/tensorforce/tensorforce/issues/312),
+# the ratio was exactly 1 even in the later steps. [huggingface/trl
 # 3757](https://github.com/huggingface/trl/issues/3757) reports a ratio of exactly 1 for a
 # single inner step, where this is right.
 
@@ -1197,9 +1200,9 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 #
 # Your model answers callers. A call has up to ten turns, and in each turn, the model
 # either answers or hangs up. The first answer helps most, with a reward of 1; the second
-# earns 1/2, the third 1/3, and so on. Hanging up earns nothing and ends the call; the
-# next caller is on the line at once. Every answer earns something, so a call earns most
-# if the model never hangs up.
+# earns 1/2, the third 1/3, and so on. Hanging up earns nothing and ends the call, and the
+# next call begins immediately. Every answer earns something, so a call earns most if the
+# model never hangs up.
 #
 # You train the policy on its *return*: the reward of a turn plus the rewards after it,
 # with a further factor of 0.95 for each later turn. The ten probabilities of answering,
@@ -1392,8 +1395,8 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 # %% [markdown] trap="14.5" role="keep"
 # **Keep:** When a buffer holds several episodes, stop the sum of a return at the end of
 # its episode. If only the recording stopped, add the value of the next state. **In your
-# own code:** Print the return of a step that ended an episode. It should equal its
-# reward. **Source:** [Pardo et al. 2018, "Time Limits in Reinforcement
+# own code:** Print the return of a step that ended an episode. This return should equal
+# the step's reward. **Source:** [Pardo et al. 2018, "Time Limits in Reinforcement
 # Learning"](https://arxiv.org/abs/1712.00378). **Seen in the wild:** In [EdanToledo/Stoix
 # 142](https://github.com/EdanToledo/Stoix/issues/142), GAE sums differences that cross
 # the end of an episode.
@@ -1442,10 +1445,10 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 #
 # - [ ] right, because the policy moves slowly :: At any learning rate that changes the
 #   weights, the ratio is not exactly 1 from the second step on.
-# - [ ] right, because the clip holds it there :: The clip cuts the objective off at 0.8
-#   and 1.2; it does not hold the ratio.
+# - [ ] right, because the clip holds it there :: The clip limits the objective at 0.8 and
+#   1.2; it does not limit the ratio itself.
 # - [x] a fault from the second step on :: The old log-probabilities are computed again in
-#   every step, and nothing is clipped.
+#   every step, so nothing is ever clipped.
 
 # %% [markdown] role="quiz"
 # **5. Under the reference, two answers are equally likely, and the reward of one answer
@@ -1459,8 +1462,8 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 # %% [markdown] role="quiz"
 # **6. The judge's reward rises from step to step, and so does the KL. The answers**
 #
-# - [x] may be getting worse all the time :: Every judge errs somewhere, and an overrated
-#   answer is worth many nats.
+# - [x] may be getting worse all the time :: Every judge errs somewhere, and the policy
+#   will spend many nats on an answer that the judge overrates.
 # - [ ] get better, because that is what training maximizes :: Training maximizes the
 #   judge's opinion, minus the price of the nats.
 # - [ ] stay the same :: A rising KL means that the policy samples different answers.
@@ -1468,8 +1471,8 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 # %% [markdown] role="quiz"
 # **7. All four answers to a prompt are right and have reward 1. Their advantages are**
 #
-# - [ ] 1 each, because all should become likelier :: An advantage compares with the
-#   group, and the group's mean is 1.
+# - [ ] 1 each, because all should become likelier :: An advantage compares a reward with
+#   the group's mean, which is 1 here.
 # - [x] 0 each, so this group teaches nothing :: No answer is better than the others.
 # - [ ] nan :: The advantages would be nan if nothing were added to the standard deviation
 #   of 0.
@@ -1477,7 +1480,7 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 # %% [markdown] role="gpu"
 # ## On a GPU: the reference and the logits
 #
-# DPO trains one model and queries a second one, the reference. With AdamW in mixed
+# DPO trains one model and only evaluates a second one, the reference. With AdamW in mixed
 # precision, each weight of the trained model takes 16 bytes: two for the weight, two for
 # its gradient, and twelve for a copy in 32 bits and two moments. A weight of the
 # reference takes two bytes. Each model also writes *logits*, one value per vocabulary

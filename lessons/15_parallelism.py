@@ -7,9 +7,9 @@
 # a few. You also keep fewer activations in memory and recompute the rest for the backward
 # pass.
 #
-# Each cut is exact on paper, and each has a line of code that can be wrong without
-# raising an error. This stage breaks those lines one by one and counts the bytes sent.
-# Then it plans a run on eight GPUs: what fits, which rank waits, and which cut is best.
+# On paper, each cut is exact, but in each, one line of code can be wrong without raising
+# an error. This stage breaks those lines one by one and counts the bytes sent. Then it
+# plans a run on eight GPUs: what fits, which rank waits, and which cut is best.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -126,10 +126,10 @@ claim("bytes of 16 float32 values on the tape", sum(sent()),
       expected=2 * 8 * 4)
 
 # %% [markdown] role="concept"
-# If only the values matter, one process plays all ranks. A list has one entry per rank,
-# `sum` of the list stands for an `all_reduce`, `torch.cat` stands for an `all_gather`,
-# and autograd runs through all of it. The arithmetic is the same, up to rounding in a
-# sum.
+# If only the values matter, one process plays the part of all ranks. A list has one entry
+# per rank, `sum` of the list stands for an `all_reduce`, `torch.cat` stands for an
+# `all_gather`, and autograd works through all of these operations. The arithmetic is the
+# same, up to rounding in a sum.
 #
 # ## One matrix, cut two ways
 #
@@ -319,7 +319,7 @@ claim("error of rank 0's gradient of body, with the second sum",
       gap(grads[0], true), below=1e-4)
 
 # %% [markdown] trap="15.1" role="repair"
-# The cut costs two sums per step, each over 512 rows of 32 values of 4 bytes.
+# The cut costs two all-reduces per step, each over 512 rows of 32 values of 4 bytes.
 
 # %% trap="15.1" role="repair"
 predicted = 60 * 2 * (512 * 32 * 4)               # steps, sums, bytes
@@ -344,8 +344,8 @@ claim("difference between the two ranks' last losses, with the second sum",
 # %% [markdown] trap="15.1" role="more"
 # `torch.distributed.nn.functional` has a differentiable `all_reduce`. Its backward pass
 # is also a sum. A sum in the backward pass is right if the ranks' losses are parts of one
-# loss. Here the ranks' losses are copies of one loss, so each half gets twice its true
-# gradient.
+# loss. In this lesson, the ranks' losses are copies of one loss, so each half gets twice
+# its true gradient.
 
 # %% trap="15.1" role="more"
 def with_known_sum(seed, x, y):
@@ -465,8 +465,8 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 # The next network is cut between its layers: rank 0 has the first stage, and rank 1 has
 # the second stage and the loss. To keep both ranks busy, you cut a batch into
 # *micro-batches*: while rank 1 works on the first micro-batch, rank 0 begins the second.
-# Torch's schedules run forward and backward over all micro-batches, send activations and
-# gradients, and average the gradient over the micro-batches.
+# Torch's schedules run the forward and backward passes of all micro-batches, send
+# activations and gradients, and average the gradient over the micro-batches.
 #
 # You have memory for 16 digits, cut into four micro-batches, but you want 64 digits per
 # step. So you make four passes, let `backward` accumulate in `.grad`, and divide the loss
@@ -902,11 +902,11 @@ pairs = {"halves, rank 0": corner[:4], "halves, rank 1": corner[4:],
 draw_grids(pairs, rows="queries", columns="all keys",
            captions={name: f"{grid.sum()} pairs"
                      for name, grid in pairs.items()},
-           title="An early and a late piece make equal work",
-           alt="Four masks of four queries by eight keys. In halves, rank "
-               "0 computes 10 pairs and rank 1 computes 26. With positions "
-               "0, 1, 6, 7 on rank 0 and 2 to 5 on rank 1, each rank "
-               "computes 18.")
+           title="An early and a late piece give equal work",
+           alt="Four masks of four queries by eight keys. With halves, "
+               "rank 0 computes 10 pairs and rank 1 computes 26. With "
+               "positions 0, 1, 6, 7 on rank 0 and 2 to 5 on rank 1, each "
+               "rank computes 18.")
 
 # %% [markdown] trap="15.3" role="more" topics="a good model on ranks that count from 0 · is_causal · the lost label · rotary positions · bytes on the tape"
 # Now take a model trained with the right positions and run it with other mistakes.
@@ -1119,9 +1119,9 @@ claim("bytes on the tape of rank 1 for nine rows of eight values, there "
 # `k` to one, so that only one expert per token has to be computed.
 #
 # Your tokens are rows of 16 values. There are four kinds of token, distinguished by a
-# mark in four of the values. Each kind needs a different linear map. One layer cannot be
-# four maps, but four experts can. You compare the four experts with a mixture of *one*
-# expert, which is an ordinary layer.
+# mark in four of the values. Each kind needs a different linear map. One layer cannot
+# represent four maps, but four experts can. You compare the four experts with a mixture
+# of *one* expert, which is an ordinary layer.
 
 # %% trap="15.4" role="break"
 class Routed(nn.Module):
@@ -1200,10 +1200,11 @@ claim("four experts with divided weights: loss as a fraction of one "
       "layer's loss", percent / 100, above=0.7, below=1.1)
 
 # %% [markdown] trap="15.4" role="why"
-# Two paths lead from the router to the loss. *Which* expert is an index, and an index has
-# no gradient. *How much* the expert counts is its weight. With one expert per token, the
-# weight divided by the sum is one, whatever the router says. So the router stays at its
-# random start, and each expert gets tokens of every kind.
+# Two paths lead from the router to the loss. The first path is *which* expert is chosen,
+# but this is an index, and an index has no gradient. The second path is *how much* the
+# expert counts, its weight. With one expert per token, the weight divided by the sum is
+# one, whatever the router says. So the router stays at its random start, and each expert
+# gets tokens of every kind.
 
 # %% trap="15.4" role="why" tags=["plumbing"]
 def router_pull(k, weigh):
@@ -1377,7 +1378,7 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
 # experts with 198 million weights were worse than a dense model with 64 million. In
 # [davidmrau/mixture-of-experts
 # 27](https://github.com/davidmrau/mixture-of-experts/issues/27), the softmax ran over the
-# one chosen expert; the proposed fix divides by the sum.
+# one chosen expert; the proposed fix divides by the sum of the weights.
 
 # %% [markdown] trap="15.5" role="situation" fault="a balance loss made of counts has no gradient" symptom="the load balancing loss is printed and rises, experts stay idle, whatever its weight"
 # ## Eight experts, all at work
@@ -1772,8 +1773,8 @@ claim("cosine between the gradients with and without checkpoints", cosine,
 # The second run calls your block again, but your generator is not torch's. `checkpoint`
 # restores the state of torch's own generators, on the CPU and on one kind of device.
 # `self.dice` is not one of these generators, so it keeps advancing, and the second run
-# draws different masks. So you compute the loss with one network and its gradient with
-# another. Torch compares the two runs by shapes and dtypes, never by values.
+# draws different masks. So you compute the loss with one network and its gradient with a
+# different one. Torch compares the two runs by shapes and dtypes, never by values.
 
 # %% trap="15.6" role="why"
 one = OwnDrop(7)
@@ -1838,16 +1839,16 @@ plot_lines(range(1, 11), {name: smooth(run) for name, run in
                           runs_of.items() if name != "all kept"},
            title="The same masks twice, and training goes faster",
            xlabel="epoch", ylabel="training loss (nats)",
-           alt="Two lines of training loss over ten epochs. They are equal "
-               "at first. Then the line with the generators restored falls "
-               "faster, and the line with plain checkpoints stays above "
-               "it.")
+           alt="Two lines of training loss over ten epochs. At first, the "
+               "two lines are equal. Then the line with the generators "
+               "restored falls faster, and the line with plain checkpoints "
+               "stays above it.")
 
 # %% [markdown] trap="15.6" role="more" topics="what it costs · a flag · BatchNorm counts twice · halving the momentum"
 # A noisy gradient still reduces the loss, so this fault raises the final loss but causes
 # no crash. Torch also has a flag that makes ordinary dropout behave this way:
-# `preserve_rng_state=False`. It saves a little time and is meant for blocks that draw no
-# random numbers.
+# `preserve_rng_state=False`. This setting saves a little time and is meant for blocks
+# that draw no random numbers.
 
 # %% trap="15.6" role="more"
 def ordinary(run):
@@ -1982,8 +1983,8 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="15.6" role="keep"
 # **Keep:** A block that runs twice has to read the same values twice but change its state
 # only once. **In your own code:** Take one step with checkpoints and one without, from
-# the same state. Compare gradients and buffers, because the loss cannot differ.
-# **Source:** [Chen et al. 2016, "Training Deep Nets with Sublinear Memory
+# the same state. Compare gradients and buffers, because the loss cannot show a
+# difference. **Source:** [Chen et al. 2016, "Training Deep Nets with Sublinear Memory
 # Cost"](https://arxiv.org/abs/1604.06174), and
 # [torch.utils.checkpoint](https://docs.pytorch.org/docs/stable/checkpoint.html) on which
 # states `checkpoint` restores. **Seen in the wild:** In [allenai/OLMo-core
@@ -2878,7 +2879,7 @@ def played(p, m):
 pipeline = played(4, 4)
 draw_lanes({f"stage {n}": lane for n, lane in enumerate(pipeline)},
            unit="forward passes",
-           title="With four micro-batches, each stage waits 9 units of 21",
+           title="With four micro-batches, each stage waits 9 of 21 units",
            alt="Four lanes of a pipeline. Each later stage begins one "
                "forward pass later and ends earlier. Between its tasks, a "
                "stage waits for its neighbours.")
@@ -2942,7 +2943,8 @@ claim("largest gap between the extra time of four simulated schedules and "
 # **4. A layer uses one expert per token, and the weight of that expert is 1 for every
 # token. What does the router learn?**
 #
-# - [x] nothing from the task :: "Which" is an index and "how much" is a constant, so no path is left.
+# - [x] nothing from the task :: "Which" is an index and "how much" is a constant, so no
+#   gradient reaches the router.
 # - [ ] a little, through the choice :: A choice is an index and has no gradient.
 # - [ ] all that it needs, through the experts' gradients :: The experts learn from their
 #   tokens; no gradient flows from the experts to the scores.
@@ -2954,8 +2956,8 @@ claim("largest gap between the extra time of four simulated schedules and "
 #   nothing is still nothing.
 # - [x] call `backward` on the balance loss alone :: An error, or a zero at the router,
 #   shows that the balance loss has no gradient.
-# - [ ] put fewer tokens on each expert :: A cap hides how uneven the choice is; it does
-#   not change the choice.
+# - [ ] put fewer tokens on each expert :: A cap only hides how unevenly the router
+#   chooses; it does not change the router's choice.
 
 # %% [markdown] role="quiz"
 # **6. With and without activation checkpointing, the first loss is the same to the last
@@ -2963,7 +2965,7 @@ claim("largest gap between the extra time of four simulated schedules and "
 #
 # - [ ] the gradients are also equal :: The gradient is computed through a second run,
 #   which may draw different random numbers.
-# - [ ] the buffers are also equal :: The second run changes them a second time.
+# - [ ] the buffers are also equal :: The second run changes the buffers a second time.
 # - [x] the first runs are equal, but you know nothing about the second run :: Compare
 #   gradients and buffers, with checkpoints and without.
 
@@ -2987,7 +2989,8 @@ claim("largest gap between the extra time of four simulated schedules and "
 #   batch, but each still processes two sequences at a time.
 # - [x] They stay the same :: A micro-batch belongs to one GPU. Only the optimizer's part
 #   becomes smaller.
-# - [ ] They double, because more gradients are summed :: A sum over more ranks leaves the gradients as large as they were.
+# - [ ] They double, because more gradients are summed :: A sum over more ranks leaves the
+#   gradients as large as they were, and it does not affect the activations.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: how thin may a layer be cut?
