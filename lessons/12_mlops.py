@@ -186,11 +186,11 @@ claim("index of the first module that turns finite numbers into a NaN",
 
 # %% [markdown] trap="12.1" role="more" topics="the last entry of the list · a NaN in the backward pass · a NaN added to the loss"
 # The last entry of the report is the whole model: finite pages go in, and `nan` comes
-# out. An outer module finishes after the modules inside it, so only the first such entry
-# counts.
+# out. An outer module finishes after the modules inside it, so only the first entry with
+# finite inputs and a bad output counts.
 #
 # Anomaly mode is the right tool when a NaN first arises in the *backward* pass, because
-# there it names the operation at fault. Anomaly mode says nothing when a `nan` is merely
+# then it names the operation at fault. Anomaly mode says nothing when a `nan` is merely
 # added to the loss, because the gradient of a sum with respect to each term is one.
 #
 # Which operation anomaly mode names for a NaN from the forward pass depends on the loss.
@@ -221,7 +221,7 @@ claim("does anomaly mode report a NaN added to the loss",
 # %% [markdown] trap="12.1" role="folklore"
 # **Told:** With anomaly mode, training takes 5 to 10 times as long. **Measured:** Anomaly
 # mode keeps a stack trace for each operation and checks each gradient. For a net with
-# eight layers of 64 units and batches of 16 and 1,024 rows, the cell counts the
+# eight layers of 64 units and batches of 16 and 1,024 rows, the next cell counts the
 # operations that anomaly mode adds to a training step, and the FLOPs of the step itself.
 # The times depend on the machine that runs the cell.
 
@@ -635,7 +635,7 @@ claim("changes out of three that leave the hash the same: one pixel, one "
 # %% [markdown] role="concept"
 # Compare the hashes when you *load* a checkpoint, and report which hash differs. In a
 # repository, `git rev-parse HEAD` prints the code's hash, and `git status --porcelain`
-# shows whether any file differs from that commit. A run from uncommitted files cannot be
+# shows whether any file differs from that commit. A run of uncommitted code cannot be
 # repeated.
 #
 # A *tracker* writes the log lines for you and plots their values. Each tracker has one
@@ -751,9 +751,9 @@ claim("largest gap between the shifts with 0, 1 and 2 workers", spread,
       expected=0)
 
 # %% [markdown] trap="12.3" role="more" topics="two runs · one worker or two · without workers · why a tuple"
-# With worker processes, `torch.manual_seed` alone makes two runs draw the same shifts.
-# With a different number of workers, the shifts differ. Without workers, the main process
-# draws the shifts, and `torch.manual_seed` does not seed numpy there.
+# With worker processes, `torch.manual_seed` alone makes two runs draw the same shifts. If
+# the two runs have different numbers of workers, their shifts differ. Without workers,
+# the main process draws the shifts, and `torch.manual_seed` does not seed numpy there.
 
 # %% trap="12.3" role="more"
 again, _ = epochs(2)
@@ -808,7 +808,7 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
 
 # %% [markdown] trap="12.3" role="keep"
 # **Keep:** A `DataLoader` starts new workers for each epoch, so a constant seed in
-# `worker_init_fn` replays the first epoch. Leave the seeding to torch. If random numbers
+# `worker_init_fn` replays the first epoch. Let torch do the seeding. If random numbers
 # must not depend on the number of workers, derive them from the seed, the epoch and the
 # sample. **In your own code:** With `shuffle=False`, compare the random numbers of the
 # first batch in two epochs. They have to differ. **Source:** PyTorch documentation,
@@ -850,10 +850,10 @@ scores = torch.tensor([short_run(*map(float, row), rng)
                        for row in zip(*table.values())]).log()
 
 # %% [markdown] role="concept"
-# Sort the runs by one setting and cut the list into five parts. If the setting matters,
-# the means of the parts differ (here, the means of the logarithm of the loss). The
-# variance of these means, divided by the variance over all runs, is the fraction of the
-# variance that the setting *explains*:
+# Sort the runs by the value of one setting and cut the list into five parts. If the
+# setting matters, the means of the parts differ (here, the means of the logarithm of the
+# loss). The variance of these means, divided by the variance over all runs, is the
+# fraction of the variance that the setting *explains*:
 
 # %% role="concept"
 def explained(setting):
@@ -983,7 +983,7 @@ in_order = hunt(lambda x: bowl(x, middle), 8, textbook)
 
 # %% [markdown] trap="12.4" role="repair"
 # One question reveals the wrong sign without a search: of two equally uncertain
-# candidates, which has the higher score?
+# candidates, does the one with the lower mean get the higher score?
 
 # %% trap="12.4" role="repair"
 def downward(mean, std, best):
@@ -1057,8 +1057,8 @@ claim("probability of a value ten standard deviations below the mean, by "
 # **Told:** A Bayesian search is for "less than `20` dimensions" (in the tutorial named
 # below). Elsewhere you read that with eight or more settings, a Bayesian search is no
 # better than random search, or that it is always the better choice. **Measured:** The
-# cell compares a Bayesian with a random search, 25 runs each, on three surfaces: the
-# bowl, a bowl in which only two settings matter, and a bowl with ripples, which has
+# next cell compares Bayesian search with random search, 25 runs each, on three surfaces:
+# the bowl, a bowl in which only two settings matter, and a bowl with ripples, which has
 # several dips along each axis.
 
 # %% trap="12.4" role="folklore"
@@ -1138,8 +1138,8 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
 # %% [markdown] trap="12.4" role="keep"
 # **Keep:** Always run random search as a baseline, with the same budget. If your search
 # loses to random search, look for a bug before you blame the number of settings or a
-# rough loss. **In your own code:** Compute the score for a low and a high predicted mean,
-# and look at the settings of the last few runs. **Source:** [Frazier
+# rough loss surface. **In your own code:** Compute the score for a low and a high
+# predicted mean, and look at the settings of the last few runs. **Source:** [Frazier
 # 2018](https://arxiv.org/abs/1807.02811), a tutorial that maximizes. **Seen in the
 # wild:** [alonfnt/bayex#56](https://github.com/alonfnt/bayex/pull/56) reports a search
 # that was "no better than uniform random search" and lists four defects, among them a
@@ -1206,7 +1206,7 @@ for name, guard in guards.items():
 whole = sum(share == 0 for share in spoilt.values())
 
 # %% [markdown] trap="12.5" role="look"
-# With four of the six guards, one pair turns many gradients into NaN. The finite
+# With four of the six guards, this one pair turns many gradients into NaN. The finite
 # gradients belong to units that are inactive for that pair. Clip the gradients from
 # `where`, take one SGD step, and count the NaN values:
 
@@ -1387,7 +1387,7 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
 # the slope of a root at 0. Other causes are a bad value in the data, a weight that became
 # NaN earlier, a number too large for `float16`, and the logarithm of 0 in the loss. A
 # training step passes six places in a fixed order, so check these places in the same
-# order. The first failing check names the place where the NaN arises.
+# order. The first check that fails names the place where the NaN arises.
 
 # %% role="concept"
 draw_blocks({"a step": ["batch", "weights", "modules", "loss", "gradients",
@@ -1486,8 +1486,8 @@ claim("is anything found when there is no fault", bool(places["no fault"]),
 #
 # A NaN can come from six places, and most other faults can come from more than six. A
 # separate page, *Search for an unknown cause*, shows how to search for a cause that is on
-# no list. `dlsys incident` gives you six such searches to practise on, with a price for
-# each look.
+# no list. `dlsys incident` gives you six such searches to practise on, in which every
+# look has a price.
 
 # %% [markdown] trap="12.6" role="situation" core=true fault="a stored loss keeps the trained weights alive" symptom="GPU memory grows with each trial of a search, losses.append(loss) after backward, del model does not free memory"
 # ## Five losses in a list
@@ -1706,8 +1706,9 @@ claim("MB of activations that a running sum keeps in memory with "
       "retain_graph", stays, above=1.9)
 
 # %% [markdown] trap="12.6" role="folklore"
-# A loss for the log keeps only the tensors that its own nodes have saved. The rest of the
-# graph was shared with the training loss, whose `backward()` has freed the tensors there.
+# A loss computed only for the log keeps just the tensors that its own nodes have saved.
+# The rest of the graph was shared with the training loss, whose `backward()` has freed
+# the tensors there.
 
 # %% trap="12.6" role="folklore"
 claim("MB that 20 losses computed only for the log keep in memory", logged,
@@ -1945,11 +1946,11 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
 #    to infinity, because each row is nearest to itself.
 
 # %% [markdown] trap="12.7" role="keep"
-# **Keep:** Overfitting one batch shows only that the loss can fall. This test also passes
-# with wrong labels. **In your own code:** Look at ten pairs of input and label as they
-# enter the model, count the classes in one batch, and compare a batch's loss with its
-# loss when each row appears twice. **Source:** [Zhang et al. 2017, "Understanding deep
-# learning requires rethinking generalization"](https://arxiv.org/abs/1611.03530):
+# **Keep:** Overfitting one batch shows only that the loss can fall. Overfitting one batch
+# also works with wrong labels. **In your own code:** Look at ten pairs of input and label
+# as they enter the model, count the classes in one batch, and compare a batch's loss with
+# its loss when each row appears twice. **Source:** [Zhang et al. 2017, "Understanding
+# deep learning requires rethinking generalization"](https://arxiv.org/abs/1611.03530):
 # networks can memorize random labels.
 
 # %% [markdown] trap="12.8" role="situation" core=true fault="a job killed while saving leaves no checkpoint" symptom="checkpoint does not load after the job was killed: PytorchStreamReader failed, or Weights only load failed"
@@ -2092,8 +2093,10 @@ print("losses.min():       ", opens(losses.min()))
 print("float(losses.min()):", opens(float(losses.min())))
 
 # %% trap="12.8" role="more"
-claim("kills while saving over the old file", over[0], expected=20)
-claim("kills while saving to a second file", beside[0], expected=20)
+claim("number of kills while saving over the old file",
+      over[0], expected=20)
+claim("number of kills while saving to a second file",
+      beside[0], expected=20)
 claim("does a numpy number load", opens(losses.min()) is True,
       expected=False)
 claim("does a Python number load", opens(float(losses.min())),
@@ -3246,8 +3249,8 @@ nines = y_test == 9
 flawless = nightly(alarm=nines, nine=nines)
 
 # %% trap="12.12" role="guess"
-guess("12.12", "As a percentage, what F1 does the job report for the "
-               "perfect answers?", unit="%")
+guess("12.12", "What F1, in percent, does the job report for the perfect "
+               "answers?", unit="%")
 
 # %% trap="12.12" role="look"
 batches = nines.split(8)
@@ -3661,8 +3664,8 @@ claim("largest gap between the weights when the run is repeated", again,
       expected=0)
 claim("largest gap between the weights with reversed batches, with or "
       "without the flag", max(order, flagged), above=1e-9, below=1e-4)
-claim("gap from a different seed, divided by the gap from a different "
-      "order", seeds / order, above=1000)
+claim("gap caused by a different seed, divided by the gap caused by a "
+      "different order", seeds / order, above=1000)
 
 # %% [markdown] role="concept"
 # The order of the additions changes the last digits of a sum.

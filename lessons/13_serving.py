@@ -7,8 +7,8 @@
 # Later, a trainer learns from its answers, and in the end, your boss asks how fast it is.
 #
 # Each of these steps takes a few lines of code, and each can go wrong without raising an
-# error. The answers are fluent, the tests are green, and the report looks good. In this
-# stage, you build that server around a small GPT and break it once at every step.
+# error. The answers are fluent, the tests pass, and the report looks good. In this stage,
+# you build that server around a small GPT and break it once at every step.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -54,8 +54,8 @@ begin(SEED, THREADS, DEVICE)
 #
 # A *KV cache* stores the key and the value of every letter that the model has read. With
 # the cache, a new letter costs the work for one position, not the work for the whole
-# text. The price is memory: every letter of every request adds a key and a value in each
-# layer.
+# text. The price is memory, because every letter of every request adds a key and a value
+# in each layer.
 #
 # The model produces an answer in two phases. *Prefill* reads the whole prompt in one call
 # and fills the cache. *Decode* then writes one letter per call, and each call reads all
@@ -258,8 +258,8 @@ draw_grids(steps, rows="letters read, 1 to 6",
 
 # %% [markdown] role="concept"
 # The same holds for the values. Keep the keys and the values, and send only the newest
-# letter through the model. That letter has one query, which is compared with all keys,
-# old and new. The old queries are no longer needed, because the letters that they
+# letter through the model. The newest letter has one query, which is compared with all
+# keys, old and new. The old queries are no longer needed, because the letters that they
 # predicted have already been written.
 
 # %% role="concept"
@@ -277,11 +277,11 @@ claim("largest difference between the logits with and without the cache",
 # %% [markdown] trap="13.1" role="situation" core=true fault="a cache block is freed while another request reads it" symptom="an answer contains another user's words, with no error, once requests share a prefix"
 # ## One memory for all
 #
-# Nobody knows how long an answer will be, so you do not reserve one long strip of memory
-# per request. Instead, you cut the memory into *blocks*. Each block holds the keys and
-# values of four letters. Every request has a *table*, the list of its blocks in order.
-# Requests that begin with the same system prompt share the blocks of that prompt, which
-# are computed and stored once.
+# Nobody knows how long an answer will be, so you do not reserve one long piece of memory
+# for each request. Instead, you cut the memory into *blocks*. Each block holds the keys
+# and values of four letters. Every request has a *table*, the list of its blocks in
+# order. Requests that begin with the same system prompt share the blocks of that prompt,
+# which are computed and stored once.
 #
 # In the code, Ann and Bob share the system prompt. Bob's answer is finished, and his
 # blocks go back to the free list. Then Cem arrives. Cem's prompt needs four blocks and
@@ -758,7 +758,7 @@ claim("letters found in the store for the same prompt again, with chained "
 # keys and values were computed with other weights. An *adapter* (LoRA) is a small change
 # to the weights, which a request can ask for. Everything that changes the keys and values
 # belongs in the cache key: the adapter, an image in the prompt, the version of the
-# weights. It is enough to put all of this into the key of the first block, because the
+# weights. It is enough to include all of this in the key of the first block, because the
 # chain passes it on. In this design, as in vLLM's, only *full* blocks have a key. And if
 # the whole prompt is found in the store, no letter is left to compute, so there are no
 # logits. Python's `hash` is not a safe key: `hash((-1,)) == hash((-2,))`.
@@ -1374,7 +1374,7 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
 # %% [markdown] trap="13.10" role="hint"
 # 1. The model's probability of a word is the product of its tokens' probabilities, each
 #    given the tokens before it. You need no mask, and no division along the way.
-# 2. Divide once, at the end, by the sum over the words.
+# 2. Divide only once, at the end, by the sum over the words.
 # 3. Add log-probabilities instead of multiplying probabilities. `softmax` over the sums
 #    then divides by the total, without overflow or underflow.
 
@@ -1391,7 +1391,7 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
 # %% [markdown] role="concept"
 # ## Who may come in
 #
-# Decoding is expensive because of what it has to read from memory. One call reads every
+# Decoding is expensive because it has to read so much from memory. One call reads every
 # weight once, whether it processes one letter or a prompt of 24 letters. (The FLOPs below
 # count the products with weights; the products of queries with keys are left out.)
 

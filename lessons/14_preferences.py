@@ -366,7 +366,7 @@ claim("KL to the best policy, with a copy as the reference",
       kl(held, best).item(), below=0.08)
 
 # %% [markdown] trap="14.1" role="repair"
-# From pairs alone, training nearly found the best policy.
+# From the pairs alone, training has nearly found the best policy.
 
 # %% trap="14.1" role="repair"
 plot_lines(list(range(1, 401)),
@@ -1041,7 +1041,8 @@ draw_grids({"stored at sampling": torch.maximum(now, old),
                "crossed: the policy in training is also used as old.")
 
 # %% [markdown] trap="14.4" role="repair"
-# Store the log-probabilities once, when the answers are sampled, before the first step:
+# Store the log-probabilities once, when the answers are sampled and before the first
+# step:
 
 # %% trap="14.4" role="repair"
 def inner_steps_kept(policy, answers, adv, steps=16, rate=2.0):
@@ -1466,7 +1467,7 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 #   will spend many nats on an answer that the judge overrates.
 # - [ ] get better, because that is what training maximizes :: Training maximizes the
 #   judge's opinion, minus the price of the nats.
-# - [ ] stay the same :: A rising KL means that the policy samples different answers.
+# - [ ] stay the same :: A rising KL means that the policy now samples different answers.
 
 # %% [markdown] role="quiz"
 # **7. All four answers to a prompt are right and have reward 1. Their advantages are**
@@ -1576,7 +1577,8 @@ answers_here
 #
 # - The best policy is the start times $\exp(\text{reward} / \beta)$, normalized. Work out
 #   where training should take the policy.
-# - The KL penalty protects a policy from its judge's errors. Plot the KL.
+# - The KL penalty protects a policy from its judge's errors, so plot the KL as well as
+#   the reward.
 # - The reference that a loss compares against must not move.
 # - A group is the answers to one prompt. Store the prompt's id with every answer.
 # - An estimate with the right value need not have the right gradient.

@@ -150,9 +150,9 @@ claim("bytes of 16 float32 values on the tape", sum(sent()),
 # end is enough for both matrices.
 #
 # The activation between the two matrices determines which cut comes first. After a cut by
-# units, each rank has complete sums, and a ReLU may follow. After a cut by inputs, each
-# rank has only parts of a sum, for example 3 and -5. The ReLU of their sum is 0, but the
-# sum of their ReLUs is 3.
+# units, each rank has complete sums, to which a ReLU may be applied. After a cut by
+# inputs, each rank has only parts of a sum, for example 3 and -5. The ReLU of their sum
+# is 0, but the sum of their ReLUs is 3.
 
 # %% [markdown] trap="15.1" role="situation" core=true fault="tensor parallelism without the sum in the backward pass" symptom="tensor parallel: same loss as on one GPU, but weights of norms and embeddings drift apart between ranks"
 # ## A layer on two ranks
@@ -955,9 +955,10 @@ claim("positions of rank 0, out of 4, whose label is not the next token",
       len(wrong_seam), expected=1)
 
 # %% [markdown] trap="15.3" role="more"
-# Rotary positions are relative, but that helps only within a half. In the next cell, a
-# query at position 20 and a key at position 4 are 16 apart. On ranks that count from 0,
-# both are at position 4, so they get the score of two tokens at the same position:
+# Rotary positions are relative, but this helps only between two positions in the same
+# half. In the next cell, a query at position 20 and a key at position 4 are 16 apart. On
+# ranks that count from 0, both are at position 4, so they get the score of two tokens at
+# the same position:
 
 # %% trap="15.3" role="more"
 def rotated(x, place, base=100.0):
@@ -1106,7 +1107,7 @@ claim("bytes on the tape of rank 1 for nine rows of eight values, there "
 # The tape also counts rows that do not leave their rank. On paper, with `n` tokens per
 # GPU, `k` experts per token, width `d` and `b` bytes per value, each trip moves `n · k ·
 # d · b` bytes. Each layer makes four such trips per step. If the load is even, `1 -
-# 1/GPUs` of the bytes leave the GPU. No rank continues before the busiest expert is done:
+# 1/GPUs` of the bytes leave the GPU. No rank continues until the busiest expert is done:
 # in the run above, one rank computes three rows while the other has nine.
 
 # %% [markdown] trap="15.4" role="situation" core=true fault="the one chosen expert's weight is divided by itself" symptom="a mixture of experts with one expert a token is hardly better than one dense layer; the router's gradient is about 1e-8"
@@ -1558,7 +1559,7 @@ claim("idle experts out of eight, with counts times probabilities",
 
 # %% [markdown] trap="15.5" role="more"
 # With one expert per GPU, the layer is done when the busiest expert is done. To a router,
-# a *pad* is a token like any other, so pads count in the load. An expert may have a fixed
+# a *pad* is a token like any other, so pads count as load. An expert may have a fixed
 # number of slots (a *capacity*), given out first come, first served. Then pads on the
 # left take the slots, and the layer returns zeros for a real token without a slot.
 
@@ -2060,9 +2061,9 @@ claim("fraction of the time saved if the network took no time",
 
 # %% [markdown] trap="15.7" role="why"
 # An `all_reduce` cannot end before every rank has called it. Until then, the rank that
-# calls first mostly waits, and the profiler shows this wait as communication. Here each
-# rank has the long batch in half of the steps. So both ranks wait, their tables agree,
-# and neither rank looks slow over all steps.
+# calls first mostly waits, and the profiler shows this wait as communication. In this
+# trace, each rank has the long batch in half of the steps. So both ranks wait, their
+# tables agree, and neither rank looks slow over all steps.
 
 # %% trap="15.7" role="why"
 draw_lanes({f"rank {rank}, {lane}": [
@@ -2188,7 +2189,7 @@ def sticks_out(lanes):
 
 # %% trap="15.7" role="more"
 claim("ms of sending that nothing hides, if the step waits for each sum "
-      "at once", sticks_out(at_once), expected=8)
+      "immediately", sticks_out(at_once), expected=8)
 claim("ms of sending that nothing hides, if the step waits at the end",
       sticks_out(in_the_end), expected=2)
 
@@ -2746,7 +2747,7 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
 # ## Further
 #
 # The plan of the last trap relies on three formulas: for operations, for bytes on a wire
-# and for waits. This section checks each of them by counting. The code is folded.
+# and for waits. This section checks each formula by counting. The code is folded.
 #
 # ### Operations
 #

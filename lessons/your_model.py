@@ -178,8 +178,8 @@ measured("model.4", 1000 * took, right=(600 * took, 1750 * took))
 # ## Look it over
 #
 # Before the long run, check the model with the tools that you wrote. No weight may be
-# unused or hidden from the optimizer, and no row may depend on its neighbours. The list
-# below also says how often a step waits for a value from the device.
+# unused or hidden from the optimizer, and no row's output may depend on the other rows.
+# The list below also says how often a step waits for a value from the device.
 
 # %% role="concept" tags=["plumbing"]
 rows = text.valid[:shape.length * 4].view(4, -1)
@@ -356,8 +356,9 @@ claim("entries in the resumed run's log", len(resumed.log()), expected=3)
 # %% [markdown] role="concept"
 # ## Two processes
 #
-# Each of two ranks takes half of the rows. `average_grads` from exercise 09.11 averages
-# their gradients, so that both ranks take the step that a single process would take.
+# Each of two ranks processes half of the rows. `average_grads` from exercise 09.11
+# averages their gradients, so that both ranks take the step that a single process would
+# take.
 
 # %% role="concept"
 guess("model.5", "In one step, how many bytes does each rank pass to the "
@@ -414,7 +415,7 @@ draw_ranks({"own rows": [["rows 1, 2"], ["rows 3, 4"]],
 # %% [markdown] role="concept"
 # ## Speak to it
 #
-# Change the prompt and the temperature. After 40 steps the model knows which letters are
+# Try other prompts and temperatures. After 40 steps the model knows which letters are
 # common; after 1,000 it writes words. Below the model's answer you see what the full run
 # wrote.
 #
@@ -476,8 +477,8 @@ claim("positions that the cache keeps", held, expected=256)
 #
 # The second text consists of the signatures of the exercises and what their docstrings
 # promise: `def merge(...)`, for example, followed on the next line by what it returns.
-# Four LoRA matrices per layer learn this text, while the model itself stays frozen. The
-# matrices learn only the promise; the signature is given.
+# Four LoRA matrices in each layer learn this text, while the model itself stays frozen.
+# The matrices learn to write only the promise; the signature is given.
 
 # %% role="concept"
 guess("model.7", "What percentage of all parameters is in the adapter?",
