@@ -982,8 +982,8 @@ middle = torch.full((8,), 0.4)
 in_order = hunt(lambda x: bowl(x, middle), 8, textbook)
 
 # %% [markdown] trap="12.4" role="repair"
-# One question reveals the wrong sign without a search: of two equally uncertain
-# candidates, does the one with the lower mean get the higher score?
+# One question reveals the wrong sign without a search: which of two equally uncertain
+# candidates scores higher?
 
 # %% trap="12.4" role="repair"
 def downward(mean, std, best):
@@ -1152,10 +1152,10 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
 #
 # A net maps each image to 8 numbers, and the loss is the mean Euclidean distance between
 # paired outputs. Each distance is a square root, whose slope is infinite at zero. In one
-# batch of 64 pairs, one pair consists of the same image twice. Your code guards the root
-# with `torch.where`; the code below also shows five other guards. With each of the six
-# guards, this batch has the usual loss of 0.2. A review comment says: "Keep `where`: it
-# lets no infinite value through."
+# batch of 64 pairs, one pair is the same image twice. Your code guards the root with
+# `torch.where`; the code below shows five other guards. With each of the six guards, this
+# batch has the usual loss of 0.2. A review comment says: "Keep `where`: it lets no
+# infinite value through."
 
 # %% trap="12.5" role="break"
 def guarded(d2):
@@ -1206,7 +1206,7 @@ for name, guard in guards.items():
 whole = sum(share == 0 for share in spoilt.values())
 
 # %% [markdown] trap="12.5" role="look"
-# With four of the six guards, this one pair turns many gradients into NaN. The finite
+# With four of the six guards, one pair turns many gradients into NaN. The finite
 # gradients belong to units that are inactive for that pair. Clip the gradients from
 # `where`, take one SGD step, and count the NaN values:
 
@@ -2071,9 +2071,9 @@ draw_lanes({"last.pt, saved over": [(0, kb, "broken"),
                "until then, and only last.pt.part is broken.")
 
 # %% [markdown] trap="12.8" role="repair"
-# Even a complete file may fail to load, or the resumed run may take a different course.
-# Store plain Python numbers, the optimizer's state and the random generator's state.
-# *More* shows what happens if you do not.
+# Even if the file is complete, it may fail to load, or the resumed run may take a
+# different course. Store plain Python numbers, the optimizer's state and the random
+# generator's state. *More* shows what happens if you do not.
 
 # %% [markdown] trap="12.8" role="more" topics="a numpy number does not load · a resumed run takes a different course"
 # By default, `torch.load` refuses arbitrary Python objects, because unpickling them could
@@ -2367,9 +2367,9 @@ claim("largest gap between a weight of the resumed run and the same "
 # %% [markdown] role="concept"
 # **Where does the next machine find the file?** A spot machine's disk disappears with the
 # machine. Write the file locally, copy it to cloud storage under a new name such as
-# `step-000037.pt`, and then write that name to a small file called `latest`. Object
-# stores cannot rename a file over another in a single step, so `latest` takes the place
-# of the rename. Delete an old checkpoint only after you have read a newer one back. Store
+# `step-000037.pt`, and then write that name to a small file called `latest`. In an object
+# store, a rename cannot replace an existing file in a single step, so `latest` does the
+# rename's job. Delete an old checkpoint only after you have read a newer one back. Store
 # the tracker's run id in the checkpoint, so that the resumed run continues the same curve
 # (shown, not run):
 #
@@ -3279,9 +3279,9 @@ plot_columns(by_size, xlabel="digits in a batch", form=".2f",
                  "answers are the labels each time.")
 
 # %% [markdown] trap="12.12" role="why"
-# A batch of 8 contains no nine with a probability of `0.9 ** 8 = 0.43`. In such a batch,
-# there is nothing to find. TP, FP and FN are 0, and the batch adds a 0 to the mean. Any
-# other number for `0 / 0` is just as arbitrary. Accuracy is a mean over rows, so you can
+# A batch of 8 contains no nine with a probability of `0.9 ** 8 = 0.43`. Then there is
+# nothing to find. TP, FP and FN are 0, and the batch adds a 0 to the mean. Any other
+# number for `0 / 0` is just as arbitrary. Accuracy is a mean over rows, so you can
 # compute it from the accuracies of the batches and their sizes. F1 is a ratio of two
 # counts, and both counts need all the rows.
 
@@ -3320,10 +3320,10 @@ claim("lowest F1 of the perfect answers from counts, over four batch sizes",
       min(by_counts), expected=1)
 
 # %% [markdown] trap="12.12" role="repair"
-# But a metric object keeps its counts until it is reset. Suppose the job creates it once
-# and uses it for six nights. On the last night, the job loads the wrong file, with an
-# untrained detector. In the first line below, nobody calls `reset`. In the second, every
-# night counts from zero:
+# But a metric object keeps its counts. Suppose the job creates it once and uses it for
+# six nights. On the last night, the job loads the wrong file, with an untrained detector.
+# In the first line below, nobody calls `reset`. In the second, every night counts from
+# zero:
 
 # %% trap="12.12" role="repair"
 trained = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))

@@ -278,15 +278,15 @@ claim("largest difference between the logits with and without the cache",
 # ## One memory for all
 #
 # Nobody knows how long an answer will be, so you do not reserve one long piece of memory
-# for each request. Instead, you cut the memory into *blocks*. Each block holds the keys
-# and values of four letters. Every request has a *table*, the list of its blocks in
-# order. Requests that begin with the same system prompt share the blocks of that prompt,
-# which are computed and stored once.
+# per request. Instead, you cut the memory into *blocks*. Each block holds the keys and
+# values of four letters. Every request has a *table*, the list of its blocks in order.
+# Requests that begin with the same system prompt share the blocks of that prompt, which
+# are computed and stored once.
 #
 # In the code, Ann and Bob share the system prompt. Bob's answer is finished, and his
 # blocks go back to the free list. Then Cem arrives. Cem's prompt needs four blocks and
-# has nothing in common with Ann's and Bob's prompts. Your design document says: "Ann's
-# table does not change, so her answer does not change either."
+# shares nothing with Ann's and Bob's prompts. Your design document says: "Ann's table
+# does not change, so her answer does not change either."
 
 # %% trap="13.1" role="break"
 SIZE = 4                                          # letters of a block
@@ -360,7 +360,7 @@ claim("blocks that are in both Ann's and Cem's table",
 # cannot know that blocks are shared: `free += table` says "nobody reads these blocks",
 # but Ann's request still reads four of them. The next request that needs memory
 # overwrites the shared blocks. Ann's table has not changed, and every block number in it
-# is valid. So no error is raised, but Ann's answer is computed partly from Cem's keys.
+# is valid. So nothing fails, but Ann's answer is computed partly from Cem's keys.
 
 # %% trap="13.1" role="why"
 def owners(**tables):
@@ -385,9 +385,9 @@ draw_grids({"Ann and Bob are served": then,
                "both Ann and Cem.")
 
 # %% [markdown] trap="13.1" role="repair"
-# For every block, count the requests that read it (a *reference count*). The count is one
-# when a block is taken and rises by one for each request that shares the block. The block
-# is free when its last reader leaves:
+# Count the requests that read each block (a *reference count*). The count is one when a
+# block is taken and rises by one for each request that shares the block. The block is
+# free when its last reader leaves:
 
 # %% trap="13.1" role="repair"
 class CountedPool(Pool):

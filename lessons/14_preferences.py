@@ -326,14 +326,13 @@ claim("trained policy's KL to the start, divided by the best policy's KL "
 # %% [markdown] trap="14.1" role="why"
 # `reference = policy` copies a name, not a table. So policy and reference always agree,
 # the margin is 0, and the loss is log 2. But the *gradient* of the loss is not 0, because
-# only the reference's log-probabilities are detached. A pair pulls on the policy with a
-# strength of $\beta\,\sigma(-\beta\,\text{margin})$, which is half of $\beta$ at a margin
-# of 0.
+# only the reference's log-probabilities are detached. A pair pulls with a strength of
+# $\beta\,\sigma(-\beta\,\text{margin})$, which is half of $\beta$ at a margin of 0.
 #
-# Against a fixed reference, the margin grows, and the pair's pull fades. A pair of the
-# same answers with the opposite verdict pulls back harder and harder, until the two pulls
-# balance. (Without such pairs, nothing stops the policy.) With a moving reference, the
-# margin is 0 again after every step, so no pull ever fades.
+# Against a fixed reference, the margin grows, and the pair's pull fades. A pair with the
+# opposite verdict pulls back harder and harder, until the two pulls balance. (Without
+# such pairs, nothing stops the policy.) With a moving reference, the margin is 0 again
+# after every step, so no pull ever fades.
 
 # %% trap="14.1" role="why"
 margins = torch.linspace(-6, 6, 61)
@@ -620,8 +619,7 @@ claim("probability of the right answer, with one group per prompt",
       grouped[-1], above=0.95)
 
 # %% [markdown] trap="14.2" role="repair"
-# In a group of answers to one prompt, the reward of a right answer is never below the
-# mean:
+# In a group for one prompt, a right answer's reward is never below the mean:
 
 # %% trap="14.2" role="repair"
 claim("number of right answers pushed down, with one group per prompt",

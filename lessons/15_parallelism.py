@@ -449,8 +449,8 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 # **Keep:** Two matrices, cut by units and then by inputs, need two sums: one of outputs
 # in the forward pass, and one of the input's gradients in the backward pass. **In your
 # own code:** Every few hundred steps, compare digests of all copies (norm layers,
-# embeddings, biases) across the ranks. Compare the first step's gradient with the
-# gradient from a single rank. **Source:** [Megatron-LM,
+# embeddings, biases) across the ranks. Compare the first step's gradient with a single
+# rank's. **Source:** [Megatron-LM,
 # `mappings.py`](https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/tensor_parallel/mappings.py),
 # "forward: copy, backward allreduce". **Seen in the wild:** In [Megatron-LM
 # 1446](https://github.com/NVIDIA/Megatron-LM/issues/1446), the gradients of the last norm
@@ -465,8 +465,8 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 # The next network is cut between its layers: rank 0 has the first stage, and rank 1 has
 # the second stage and the loss. To keep both ranks busy, you cut a batch into
 # *micro-batches*: while rank 1 works on the first micro-batch, rank 0 begins the second.
-# Torch's schedules run the forward and backward passes of all micro-batches, send
-# activations and gradients, and average the gradient over the micro-batches.
+# Torch's schedules run forward and backward over all micro-batches, send activations and
+# gradients, and average the gradient over the micro-batches.
 #
 # You have memory for 16 digits, cut into four micro-batches, but you want 64 digits per
 # step. So you make four passes, let `backward` accumulate in `.grad`, and divide the loss
