@@ -443,8 +443,8 @@ claim("net trained with Adam: gap between its predictions for a 0 and for "
 claim("final loss with SGD, divided by the first loss", last / log[0],
       below=0.5)
 claim("relative change of the last layer, with SGD", moved[-1], above=1)
-claim("largest standard deviation, over the images, of a unit in the last "
-      "hidden layer", last_hidden, below=1e-5)
+claim("largest standard deviation of a unit in the last hidden layer, over "
+      "the images", last_hidden, below=1e-5)
 claim("relative change of the first layer, with ReLU", awake_moved[0],
       above=0.03)
 
@@ -1302,7 +1302,7 @@ nan_hunt
 claim("loss with where as the guard", loss, above=0.1, below=0.4)
 claim("guards out of six whose gradients are all finite", whole,
       expected=2)
-claim("largest gap between two guards' losses",
+claim("largest gap between the losses of any two guards",
       max(by_guard.values()) - min(by_guard.values()), below=1e-4)
 claim("fraction of gradients that are NaN before clipping", before,
       above=0.2, below=0.95)
@@ -1897,7 +1897,7 @@ claim("test accuracy with the data sorted by label",
 # %% trap="12.7" role="more"
 claim("fraction of images whose nearest neighbour has the same label, "
       "with correct labels", agreement(x_train, y_train), above=0.9)
-claim("summed loss of a batch with each row twice, divided by the batch's "
+claim("summed loss of a batch with each row twice, divided by that batch's "
       "summed loss", doubled("sum"), expected=2, within=0.001)
 
 # %% trap="12.7" role="exercise" points=4 difficulty=3 minutes=15
@@ -3172,7 +3172,7 @@ print(f"wrong class {wrong:.2f}, label's class {label}, all {none}")
 
 # %% trap="12.11" role="folklore"
 claim("loss with minus infinity at a wrong class", wrong, below=1)
-claim("is the loss infinite with minus infinity at the label's class",
+claim("is the loss infinite if the label's class has minus infinity",
       math.isinf(label), expected=True)
 claim("is the loss NaN with all classes masked", math.isnan(none),
       expected=True)

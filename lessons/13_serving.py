@@ -352,7 +352,7 @@ print("Ann reads ", repr(reads(pool, ann)))
 foreign = pool.letters[ann].flatten() != ann_ids     # (32,)
 
 # %% trap="13.1" role="look"
-claim("blocks that are in both Ann's and Cem's table",
+claim("blocks in both Ann's and Cem's tables",
       len({*ann} & {*cem}), expected=4)
 
 # %% [markdown] trap="13.1" role="why"
@@ -414,7 +414,7 @@ pool.readers.update(cem)
 print("Ann reads ", repr(reads(pool, ann)))
 
 # %% trap="13.1" role="repair"
-claim("blocks that are in both Ann's and Cem's table, with readers counted",
+claim("blocks in both Ann's and Cem's tables when readers are counted",
       len({*ann} & {*cem}), expected=0)
 
 # %% [markdown] trap="13.1" role="repair"
@@ -1496,7 +1496,7 @@ claim("evictions if half of the expected growth is kept free", calm,
       below=60)
 claim("throughput: reserving the longest answer, divided by admitting "
       "what fits now", runs["longest answer"][2] / fits, below=0.75)
-claim("throughput: keeping half the growth free, divided by admitting "
+claim("throughput: keeping half of the growth free, divided by admitting "
       "what fits now", half / fits, above=0.95)
 claim("throughput: keeping 5 % free, divided by admitting what fits now",
       runs["5 % stays free"][2] / fits, above=1.02)
@@ -2165,8 +2165,8 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="13.7" role="hint"
-# 1. Reshape the whole groups to `(B, H, n, group, D)`. A channel's scale comes from the
-#    largest absolute value along the token axis of a group, and along no other axis.
+# 1. Reshape the complete groups to `(B, H, n, group, D)`. A channel's scale comes from
+#    the largest absolute value along the token axis of a group, and along no other axis.
 # 2. Before you divide, give the scales that axis back, with length 1.
 # 3. `k[:, :, n * group:]` is a view. As long as the view lives, all of `k` stays in
 #    memory. Use `clone()`.
@@ -2698,8 +2698,8 @@ claim("fraction of greedy tokens that agree between decoding by hand and "
       "generate", same(own_way, library), above=0.99)
 
 # %% [markdown] role="concept"
-# Now put a short row into a batch with a long one, and let `generate` find drafts in the
-# text itself (`prompt_lookup_num_tokens`). Nearly all tokens stay the same.
+# Now put a short row and a long one into one batch, and let `generate` look for drafts in
+# the text itself (`prompt_lookup_num_tokens`). Nearly all tokens stay the same.
 
 # %% role="concept"
 batch = torch.cat([F.pad(small, (20, 0)), torch.randint(1, 64, (1, 32))])
@@ -2716,8 +2716,8 @@ cache.crop(-4)                                   # and one more, fed again
 after_crop = llama(small[:, 11:], past_key_values=cache).logits[:, -1]
 
 # %% role="concept"
-claim("a short row next to a long one: fraction of tokens that agree with "
-      "the row alone", same(beside, library), above=0.95)
+claim("a short row batched with a long one: fraction of tokens that agree "
+      "with the row alone", same(beside, library), above=0.95)
 claim("drafts from the prompt: fraction of tokens that agree with "
       "decoding without drafts", same(drafted, library), above=0.95)
 claim("largest difference of a logit after three refused tokens are "

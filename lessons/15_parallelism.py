@@ -592,8 +592,8 @@ plot_bars(ends, title="Lost passes hurt AdamW, and short steps hurt SGD",
               "pass divides, and also with equally small weights.")
 
 # %% trap="15.2" role="why"
-claim("AdamW: loss if each pass divides, as a multiple of the loss with a "
-      "quarter per pass",
+claim("AdamW: loss if each pass divides, as a multiple of the loss with "
+      "weights of a quarter",
       ends["AdamW, divided each pass"] / ends["AdamW, a quarter each"],
       above=1.05)
 
@@ -627,7 +627,7 @@ share = shares(torch.cat(piped))
 print("weights of the passes:", *(f"{s:.4f}" for s in share))
 
 # %% trap="15.2" role="repair"
-claim("smallest weight of a pass in the gradient, if no pass divides",
+claim("smallest weight of any pass in the gradient, if no pass divides",
       share.min().item(), expected=0.25, within=0.001)
 
 # %% [markdown] trap="15.2" role="repair"
@@ -657,16 +657,16 @@ own = own_gradients(x64, y64)
 mixed, meant = torch.tensor(kept) @ own, own.mean(0)
 
 # %% trap="15.2" role="more"
-claim("SGD: loss if each pass divides, as a multiple of the loss with a "
-      "quarter per pass",
+claim("SGD: loss if each pass divides, as a multiple of the loss with "
+      "weights of a quarter",
       ends["SGD, divided each pass"] / ends["SGD, a quarter each"],
       above=1.3)
 claim("SGD: loss if each pass divides, as a multiple of the loss with "
       "equally small weights",
       ends["SGD, divided each pass"] / ends["SGD, as small"], expected=1,
       within=0.1)
-claim("AdamW: loss with equally small weights, as a multiple of the loss "
-      "with a quarter per pass",
+claim("AdamW: loss with equally small weights, divided by the loss with "
+      "weights of a quarter",
       ends["AdamW, as small"] / ends["AdamW, a quarter each"], expected=1,
       within=0.02)
 claim("norm of the mixed gradient, divided by the norm of the mean "

@@ -380,7 +380,7 @@ measured("model.5", sent / count, right=(3, 8))
 
 # %% role="concept"
 gap = pair[0]["weights"] - apart.weights(alone.model)
-claim("largest difference of a weight between two ranks and one process",
+claim("largest difference in a weight between two ranks and one process",
       gap.abs().max(), below=1e-4)
 claim("are the weights of both ranks the same, to the bit",
       torch.equal(pair[0]["weights"], pair[1]["weights"]), expected=True)
@@ -398,7 +398,7 @@ shards = parts.reshard(state, 2)
 back = parts.reshard(shards, 1)[0]
 
 # %% role="concept"
-claim("largest difference of a weight after two updates, between DDP and "
+claim("largest difference in a weight after two updates, between DDP and "
       "one process", (both[0] - one).abs().max(), below=1e-5)
 claim("is the state the same after it is cut into shards and put together",
       all(torch.equal(back[name], state[0][name]) for name in back),
@@ -517,11 +517,11 @@ plot_bars(losses, title="The adapter learns, and merges without loss",
               "three are equal.")
 
 # %% role="concept"
-claim("loss on the second text after tuning minus its loss before tuning",
+claim("loss on the second text after tuning minus the loss before tuning",
       losses["tuned"] - losses["before"], below=0)
-claim("absolute change of the loss when the adapter is merged",
+claim("absolute change in the loss when the adapter is merged",
       abs(losses["merged"] - losses["tuned"]), below=1e-3)
-claim("absolute change of the loss when the adapter is saved and loaded",
+claim("absolute change in the loss when the adapter is saved and loaded",
       abs(losses["read back"] - losses["tuned"]), below=1e-6)
 
 # %% [markdown] role="concept"
