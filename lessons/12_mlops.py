@@ -43,10 +43,10 @@ begin(SEED, THREADS, DEVICE)
 # Floating-point numbers include two special values that signal that something went wrong.
 # An *infinity* appears when a result is too large or when a nonzero number is divided by
 # zero. A `nan`, *not a number*, appears when an operation has no defined result: `0/0`,
-# `inf - inf`, `0 * inf`, the square root of a negative number. A sum or product with a
-# `nan` in it is `nan`, so one bad value spoils a whole mean. And `nan` is not less than,
-# equal to or greater than any number, not even itself, so a test like `loss > 100` never
-# detects it.
+# `inf - inf`, `0 * inf`, the square root of a negative number. A sum or product that
+# contains a `nan` is `nan`, so one bad value ruins a whole mean. And `nan` is not less
+# than, equal to or greater than any number, not even itself, so a test like `loss > 100`
+# never detects it.
 #
 # Shapes in this stage: `N` rows, `F` features, `C` classes.
 
@@ -76,7 +76,7 @@ x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
 # batch is blank. All features in that page's row are zero, so their standard deviation is
 # also zero, and `0/0` is `nan`.
 #
-# You do not know this yet. All you see is a loss of `nan`. You switch on
+# You do not know yet that a page is blank. All you see is a loss of `nan`. You switch on
 # `torch.autograd.detect_anomaly()` and repeat the training step. The step now stops with
 # an error that names an operation.
 
@@ -186,11 +186,11 @@ claim("index of the first module that turns finite numbers into a NaN",
 
 # %% [markdown] trap="12.1" role="more" topics="the last entry of the list · a NaN in the backward pass · a NaN added to the loss"
 # The last entry of the report is the whole model: finite pages go in, and `nan` comes
-# out. An outer module finishes after the modules inside it, so only the first such entry
-# counts.
+# out. An outer module finishes after the modules inside it, so only the first entry with
+# finite inputs and a bad output counts.
 #
 # Anomaly mode is the right tool when a NaN first arises in the *backward* pass, because
-# there it names the operation at fault. Anomaly mode says nothing when a `nan` is merely
+# then it names the operation at fault. Anomaly mode says nothing when a `nan` is merely
 # added to the loss, because the gradient of a sum with respect to each term is one.
 #
 # Which operation anomaly mode names for a NaN from the forward pass depends on the loss.
@@ -221,7 +221,7 @@ claim("does anomaly mode report a NaN added to the loss",
 # %% [markdown] trap="12.1" role="folklore"
 # **Told:** With anomaly mode, training takes 5 to 10 times as long. **Measured:** Anomaly
 # mode keeps a stack trace for each operation and checks each gradient. For a net with
-# eight layers of 64 units and batches of 16 and 1,024 rows, the cell counts the
+# eight layers of 64 units and batches of 16 and 1,024 rows, the next cell counts the
 # operations that anomaly mode adds to a training step, and the FLOPs of the step itself.
 # The times depend on the machine that runs the cell.
 
@@ -320,8 +320,8 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 # A network with eight hidden sigmoid layers is trained to predict the value of a digit, 0
 # to 9, with mean squared error and plain SGD. The loss falls for a few dozen steps, then
 # stays at about 8. The first layer's weights have hardly moved; the last layer's weights
-# have moved by more than their own norm. A ticket says: "Even untrained layers tell
-# images apart, so the last layer can learn from their outputs."
+# have moved by more than their own norm. A ticket says: "Even untrained layers produce
+# different outputs for different images, so the last layer can learn from these outputs."
 #
 # With Adam, the weights of the first layer also move, by at least a third of their norm.
 
@@ -443,8 +443,8 @@ claim("net trained with Adam: gap between its predictions for a 0 and for "
 claim("final loss with SGD, divided by the first loss", last / log[0],
       below=0.5)
 claim("relative change of the last layer, with SGD", moved[-1], above=1)
-claim("largest standard deviation, over the images, of a unit in the last "
-      "hidden layer", last_hidden, below=1e-5)
+claim("largest standard deviation of a unit in the last hidden layer, over "
+      "the images", last_hidden, below=1e-5)
 claim("relative change of the first layer, with ReLU", awake_moved[0],
       above=0.03)
 
@@ -586,11 +586,11 @@ def provenance(code, data, **settings):
 
 # %% [markdown] role="concept"
 # Each line for a step holds the step, the loss, the norm of all gradients and the time;
-# add the learning rate if a schedule changes it. Of these values, you would miss the
-# gradient norm most. Before the optimizer takes a step, the norm shows whether the step
-# will explode, and it tells exploding from vanishing gradients. No range of norms is
-# healthy for all models, so compare each norm with the median over the run's last steps.
-# `clip_grad_norm_` returns the norm, so logging it costs nothing:
+# add the learning rate if a schedule changes it. The gradient norm is the most useful of
+# these values. Before the optimizer takes a step, the norm shows whether the gradients
+# are exploding or vanishing. No range of norms is healthy for all models, so compare each
+# norm with the median over the run's last steps. `clip_grad_norm_` returns the norm, so
+# logging it costs nothing:
 
 # %% role="concept" compare=false
 import time
@@ -629,13 +629,13 @@ others = [digest(one_pixel, y_train), digest(x_train, one_label),
 # %% role="concept"
 claim("does the same data have the same hash",
       digest(*digits()[:2]) == header["data"], expected=True)
-claim("changes, of three, that leave the hash the same: one pixel, one "
+claim("changes out of three that leave the hash the same: one pixel, one "
       "label, the shape", others.count(header["data"]), expected=0)
 
 # %% [markdown] role="concept"
 # Compare the hashes when you *load* a checkpoint, and report which hash differs. In a
 # repository, `git rev-parse HEAD` prints the code's hash, and `git status --porcelain`
-# shows whether any file differs from that commit. A run from uncommitted files cannot be
+# shows whether any file differs from that commit. A run of uncommitted code cannot be
 # repeated.
 #
 # A *tracker* writes the log lines for you and plots their values. Each tracker has one
@@ -729,10 +729,10 @@ draw_grids({"seeded by hand": by_hand, "seeded by torch": by_torch},
                "Without this seed, the rows differ.")
 
 # %% [markdown] trap="12.3" role="repair"
-# Which worker draws which image's shift still depends on the number of workers. If the
-# shift has to be the same with any number of workers, and after a restart, derive it from
-# the seed, the epoch and the image index. Numpy accepts a tuple of numbers as a seed and
-# mixes them.
+# Which worker draws which image's shift still depends on the number of workers. If each
+# image's shift has to be the same with any number of workers, and after a restart, derive
+# the shift from the seed, the epoch and the image index. Numpy accepts a tuple of numbers
+# as a seed and mixes them.
 
 # %% trap="12.3" role="repair"
 class Keyed(Shifted):
@@ -751,9 +751,9 @@ claim("largest gap between the shifts with 0, 1 and 2 workers", spread,
       expected=0)
 
 # %% [markdown] trap="12.3" role="more" topics="two runs · one worker or two · without workers · why a tuple"
-# With worker processes, `torch.manual_seed` alone makes two runs draw the same shifts.
-# With a different number of workers, the shifts differ. Without workers, the main process
-# draws the shifts, and `torch.manual_seed` does not seed numpy there.
+# With worker processes, `torch.manual_seed` alone makes two runs draw the same shifts. If
+# the two runs have different numbers of workers, their shifts differ. Without workers,
+# the main process draws the shifts, and `torch.manual_seed` does not seed numpy there.
 
 # %% trap="12.3" role="more"
 again, _ = epochs(2)
@@ -763,7 +763,7 @@ none, also_none = epochs(0)[0], epochs(0)[0]
 # %% trap="12.3" role="more"
 claim("fraction of equal shifts in two runs with the same seed",
       (first == again).float().mean(), expected=1)
-claim("fraction of shifts that are the same with one worker as with two",
+claim("fraction of shifts that are the same with one worker and with two",
       (first == alone).float().mean(), below=0.9)
 claim("fraction of equal shifts in two runs without workers",
       (none == also_none).float().mean(), below=0.2)
@@ -808,7 +808,7 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
 
 # %% [markdown] trap="12.3" role="keep"
 # **Keep:** A `DataLoader` starts new workers for each epoch, so a constant seed in
-# `worker_init_fn` replays the first epoch. Leave the seeding to torch. If random numbers
+# `worker_init_fn` replays the first epoch. Let torch do the seeding. If random numbers
 # must not depend on the number of workers, derive them from the seed, the epoch and the
 # sample. **In your own code:** With `shuffle=False`, compare the random numbers of the
 # first batch in two epochs. They have to differ. **Source:** PyTorch documentation,
@@ -818,8 +818,8 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
 # %% [markdown] role="concept"
 # ## Which settings are worth a search?
 #
-# Training has a dozen settings, and you have a budget for about twenty runs. A grid over
-# four settings with five values each needs 625 runs. But often one or two settings decide
+# Training has a dozen settings, and your budget is about twenty runs. A grid over four
+# settings with five values each needs 625 runs. But often one or two settings decide
 # almost everything. So find out *which* settings matter, using random runs that vary all
 # settings at once. Then restrict the search to these settings.
 
@@ -850,10 +850,10 @@ scores = torch.tensor([short_run(*map(float, row), rng)
                        for row in zip(*table.values())]).log()
 
 # %% [markdown] role="concept"
-# Sort the runs by one setting and cut the list into five parts. If the setting matters,
-# the means of the parts differ (here, the means of the logarithm of the loss). The
-# variance of these means, divided by the variance over all runs, is the fraction of the
-# variance that the setting *explains*:
+# Sort the runs by the value of one setting and cut the list into five parts. If the
+# setting matters, the means of the parts differ (here, the means of the logarithm of the
+# loss). The variance of these means, divided by the variance over all runs, is the
+# fraction of the variance that the setting *explains*:
 
 # %% role="concept"
 def explained(setting):
@@ -982,8 +982,8 @@ middle = torch.full((8,), 0.4)
 in_order = hunt(lambda x: bowl(x, middle), 8, textbook)
 
 # %% [markdown] trap="12.4" role="repair"
-# One question reveals the wrong sign without a search: of two equally uncertain
-# candidates, which has the higher score?
+# One question reveals the wrong sign without a search: which of two equally uncertain
+# candidates scores higher?
 
 # %% trap="12.4" role="repair"
 def downward(mean, std, best):
@@ -1057,8 +1057,8 @@ claim("probability of a value ten standard deviations below the mean, by "
 # **Told:** A Bayesian search is for "less than `20` dimensions" (in the tutorial named
 # below). Elsewhere you read that with eight or more settings, a Bayesian search is no
 # better than random search, or that it is always the better choice. **Measured:** The
-# cell compares a Bayesian with a random search, 25 runs each, on three surfaces: the
-# bowl, a bowl in which only two settings matter, and a bowl with ripples, which has
+# next cell compares Bayesian search with random search, 25 runs each, on three surfaces:
+# the bowl, a bowl in which only two settings matter, and a bowl with ripples, which has
 # several dips along each axis.
 
 # %% trap="12.4" role="folklore"
@@ -1089,13 +1089,13 @@ claim("ripples with 12 settings: best loss divided by random search's best "
 # Each ratio comes from eight searches and can change by a factor of two or more when you
 # repeat them. The bowl with eight settings was measured twice, here and in the repair.
 # With twelve settings, the Bayesian search is still ahead of random search on the bowl
-# and on the surface where two settings matter. So the claim "no better from eight on" is
-# wrong for these two surfaces. On the rippled bowl with twelve settings, little of the
-# lead is left, because the Gaussian process expects a smooth surface. On that surface,
-# the Bayesian search may not be worth its cost, so "always the better choice" is also in
-# doubt. The number of settings is only half of the question. The other half is how many
-# of the settings matter, and how smooth the loss is. Real training adds noise; the
-# section on search after the traps has an example.
+# and on the surface where two settings matter. So the claim "no better from eight
+# settings on" is wrong for these two surfaces. On the rippled bowl with twelve settings,
+# little of the lead is left, because the Gaussian process expects a smooth surface. On
+# that surface, the Bayesian search may not be worth its cost, so "always the better
+# choice" is also in doubt. The number of settings is only half of the question. The other
+# half is how many of the settings matter, and how smooth the loss is. Real training adds
+# noise; the section on search after the traps has an example.
 
 # %% trap="12.4" role="exercise" points=4 difficulty=3 minutes=15
 def expected_improvement(mean, std, best: float) -> torch.Tensor:
@@ -1138,8 +1138,8 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
 # %% [markdown] trap="12.4" role="keep"
 # **Keep:** Always run random search as a baseline, with the same budget. If your search
 # loses to random search, look for a bug before you blame the number of settings or a
-# rough loss. **In your own code:** Compute the score for a low and a high predicted mean,
-# and look at the settings of the last few runs. **Source:** [Frazier
+# rough loss surface. **In your own code:** Compute the score for a low and a high
+# predicted mean, and look at the settings of the last few runs. **Source:** [Frazier
 # 2018](https://arxiv.org/abs/1807.02811), a tutorial that maximizes. **Seen in the
 # wild:** [alonfnt/bayex#56](https://github.com/alonfnt/bayex/pull/56) reports a search
 # that was "no better than uniform random search" and lists four defects, among them a
@@ -1300,9 +1300,9 @@ nan_hunt
 
 # %% trap="12.5" role="more"
 claim("loss with where as the guard", loss, above=0.1, below=0.4)
-claim("guards, of six, whose gradients are all finite", whole,
+claim("guards out of six whose gradients are all finite", whole,
       expected=2)
-claim("largest gap between two guards' losses",
+claim("largest gap between the losses of any two guards",
       max(by_guard.values()) - min(by_guard.values()), below=1e-4)
 claim("fraction of gradients that are NaN before clipping", before,
       above=0.2, below=0.95)
@@ -1334,9 +1334,9 @@ for name, (value, gradient) in family.items():
     print(f"{name:22} value finite: {value}   gradient: {gradient}")
 
 # %% trap="12.5" role="folklore"
-claim("functions, of five, with a value that is not finite",
+claim("functions out of five with a value that is not finite",
       sum(not value for value, _ in family.values()), expected=0)
-claim("functions, of five, with a gradient that is not finite",
+claim("functions out of five with a gradient that is not finite",
       sum(not gradient for _, gradient in family.values()), expected=4)
 
 # %% trap="12.5" role="exercise" points=3 difficulty=2 minutes=10
@@ -1387,7 +1387,7 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
 # the slope of a root at 0. Other causes are a bad value in the data, a weight that became
 # NaN earlier, a number too large for `float16`, and the logarithm of 0 in the loss. A
 # training step passes six places in a fixed order, so check these places in the same
-# order. The first failing check names the place where the NaN arises.
+# order. The first check that fails names the place where the NaN arises.
 
 # %% role="concept"
 draw_blocks({"a step": ["batch", "weights", "modules", "loss", "gradients",
@@ -1466,7 +1466,7 @@ for fault, place in places.items():
 # %% role="concept"
 claim("largest finite number in float16", torch.finfo(torch.float16).max,
       expected=65504)
-claim("faults, of five, found at the right place",
+claim("faults out of five that are found at the right place",
       sum(found.startswith(place) for found, place in zip(
           places.values(), ("batch", "weight 0.weight", "module 1", "loss",
                             "gradient, 'Sqrt"))), expected=5)
@@ -1486,8 +1486,8 @@ claim("is anything found when there is no fault", bool(places["no fault"]),
 #
 # A NaN can come from six places, and most other faults can come from more than six. A
 # separate page, *Search for an unknown cause*, shows how to search for a cause that is on
-# no list. `dlsys incident` gives you six such searches to practise on, with a price for
-# each look.
+# no list. `dlsys incident` gives you six such searches to practise on, in which every
+# look has a price.
 
 # %% [markdown] trap="12.6" role="situation" core=true fault="a stored loss keeps the trained weights alive" symptom="GPU memory grows with each trial of a search, losses.append(loss) after backward, del model does not free memory"
 # ## Five losses in a list
@@ -1706,8 +1706,9 @@ claim("MB of activations that a running sum keeps in memory with "
       "retain_graph", stays, above=1.9)
 
 # %% [markdown] trap="12.6" role="folklore"
-# A loss for the log keeps only the tensors that its own nodes have saved. The rest of the
-# graph was shared with the training loss, whose `backward()` has freed the tensors there.
+# A loss computed only for the log keeps just the tensors that its own nodes have saved.
+# The rest of the graph was shared with the training loss, whose `backward()` has freed
+# the tensors there.
 
 # %% trap="12.6" role="folklore"
 claim("MB that 20 losses computed only for the log keep in memory", logged,
@@ -1772,7 +1773,7 @@ def make_meter() -> tuple:
 # Images and labels come from two files. The label file has one extra line at the start,
 # so each image gets the label of its neighbour in the list.
 #
-# To try the pipeline, the team trains a net with 64 hidden units for 300 steps on one
+# To test the pipeline, the team trains a net with 64 hidden units for 300 steps on one
 # batch of 50 digits.
 
 # %% trap="12.7" role="break"
@@ -1896,7 +1897,7 @@ claim("test accuracy with the data sorted by label",
 # %% trap="12.7" role="more"
 claim("fraction of images whose nearest neighbour has the same label, "
       "with correct labels", agreement(x_train, y_train), above=0.9)
-claim("summed loss of a batch with each row twice, divided by the batch's "
+claim("summed loss of a batch with each row twice, divided by that batch's "
       "summed loss", doubled("sum"), expected=2, within=0.001)
 
 # %% trap="12.7" role="exercise" points=4 difficulty=3 minutes=15
@@ -1941,14 +1942,15 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
 # 1. Ask four questions, one after the other. The first "yes" names the fault.
 # 2. For "sum", concatenate the logits with themselves and pass them to `loss_fn`. A copy of the
 #    model in eval mode computes the logits without changing a buffer.
-# 3. For "labels", compute `torch.cdist` of all rows with all rows, and put infinity on the diagonal, because each row is nearest to itself.
+# 3. For "labels", compute `torch.cdist` of all rows with all rows, and set the diagonal
+#    to infinity, because each row is nearest to itself.
 
 # %% [markdown] trap="12.7" role="keep"
-# **Keep:** Overfitting one batch shows only that the loss can fall. This test also passes
-# with wrong labels. **In your own code:** Look at ten pairs of input and label as they
-# enter the model, count the classes in one batch, and compare a batch's loss with its
-# loss when each row appears twice. **Source:** [Zhang et al. 2017, "Understanding deep
-# learning requires rethinking generalization"](https://arxiv.org/abs/1611.03530):
+# **Keep:** Overfitting one batch shows only that the loss can fall. Overfitting one batch
+# also works with wrong labels. **In your own code:** Look at ten pairs of input and label
+# as they enter the model, count the classes in one batch, and compare a batch's loss with
+# its loss when each row appears twice. **Source:** [Zhang et al. 2017, "Understanding
+# deep learning requires rethinking generalization"](https://arxiv.org/abs/1611.03530):
 # networks can memorize random labels.
 
 # %% [markdown] trap="12.8" role="situation" core=true fault="a job killed while saving leaves no checkpoint" symptom="checkpoint does not load after the job was killed: PytorchStreamReader failed, or Weights only load failed"
@@ -2021,14 +2023,14 @@ print(f"killed {over[0]} times; {over[1]} files load")
 measured("12.8", over[1], right=(0, 0))
 
 # %% trap="12.8" role="look"
-claim("files, of 20, that load after the kill", over[1], expected=0)
+claim("files out of 20 that load after the kill", over[1], expected=0)
 
 # %% [markdown] trap="12.8" role="why"
 # Opening a file for writing empties it, and from then on, the old state is gone. A file
-# system's journal does not help. It protects against crashes of the machine, but it does
-# not undo what a killed process has done. The new state cannot be read before its last
-# byte is written, because a checkpoint is a zip archive, whose table of contents comes
-# last.
+# system's journal does not help. The journal protects against crashes of the machine, but
+# does not undo what a killed process has done. The new state cannot be read before its
+# last byte is written, because a checkpoint is a zip archive, whose table of contents
+# comes last.
 #
 # Instead, write to a *second* file, and rename it when it is complete. `os.replace` swaps
 # the name in a single step: a process that opens `last.pt` finds either the old file or
@@ -2052,7 +2054,7 @@ print(f"killed {beside[0]} times; {beside[1]} files load, "
       f"{beside[2]} from step 100")
 
 # %% trap="12.8" role="repair"
-claim("files, of 20, that load and hold the old state", beside[2],
+claim("files out of 20 that load and hold the old state", beside[2],
       expected=20)
 
 # %% trap="12.8" role="repair"
@@ -2069,9 +2071,9 @@ draw_lanes({"last.pt, saved over": [(0, kb, "broken"),
                "until then, and only last.pt.part is broken.")
 
 # %% [markdown] trap="12.8" role="repair"
-# Even a complete file may fail to load, or the resumed run may take a different course.
-# Store plain Python numbers, the optimizer's state and the random generator's state.
-# *More* shows what happens if you do not.
+# Even if the file is complete, it may fail to load, or the resumed run may take a
+# different course. Store plain Python numbers, the optimizer's state and the random
+# generator's state. *More* shows what happens if you do not.
 
 # %% [markdown] trap="12.8" role="more" topics="a numpy number does not load · a resumed run takes a different course"
 # By default, `torch.load` refuses arbitrary Python objects, because unpickling them could
@@ -2091,8 +2093,10 @@ print("losses.min():       ", opens(losses.min()))
 print("float(losses.min()):", opens(float(losses.min())))
 
 # %% trap="12.8" role="more"
-claim("kills while saving over the old file", over[0], expected=20)
-claim("kills while saving to a second file", beside[0], expected=20)
+claim("number of kills while saving over the old file",
+      over[0], expected=20)
+claim("number of kills while saving to a second file",
+      beside[0], expected=20)
 claim("does a numpy number load", opens(losses.min()) is True,
       expected=False)
 claim("does a Python number load", opens(float(losses.min())),
@@ -2168,10 +2172,10 @@ claim("largest gap to a weight of the unbroken run, with the generator's "
 # ```
 
 # %% [markdown] trap="12.8" role="folklore"
-# **Told:** Save to two slots in turn, `A` and `B`, and you never lose both. **Measured:**
-# One of the two slots is indeed complete after a kill. But the names do not say which
-# slot is complete, and if you resume from the newer file, as people usually do, you pick
-# the broken slot.
+# **Told:** Save alternately to two slots, `A` and `B`, and you never lose both.
+# **Measured:** One of the two slots is indeed complete after a kill. But the names do not
+# say which slot is complete, and if you resume from the newer file, as people usually do,
+# you pick the broken slot.
 
 # %% trap="12.8" role="folklore"
 slots = [path + ".A", path + ".B"]
@@ -2264,9 +2268,10 @@ print(f"cheapest in the list: every {60 * cheapest:.0f} minutes, by the "
 plot_lines([60 * t for t in every], {"time lost": [100 * v for v in lost]},
            xlabel="minutes between two saves", ylabel="% of the time",
            title="Saving too often costs time, too seldom costs steps",
-           alt="Percentage of time lost, over the minutes between two "
-               "saves. It falls steeply from 20 % at 5 minutes to a flat "
-               "minimum of 6 % near 35 minutes, and then rises slowly.")
+           alt="Percentage of time lost, plotted against the minutes "
+               "between two saves. It falls steeply from 20 % at 5 minutes "
+               "to a flat minimum of 6 % near 35 minutes, and then rises "
+               "slowly.")
 
 # %% role="concept"
 claim("cheapest interval between two saves in the list, in minutes",
@@ -2275,8 +2280,8 @@ claim("cheapest interval between two saves by the formula, in minutes",
       60 * by_formula, expected=34.6, within=0.1)
 
 # %% [markdown] role="concept"
-# The lost time is smallest when the interval is the square root of 2 times the save time
-# times the time between kills ([Young 1974](https://doi.org/10.1145/361147.361115)).
+# The lost time is smallest when the interval is `sqrt(2 * save time * time between
+# kills)` ([Young 1974](https://doi.org/10.1145/361147.361115)).
 #
 # **When the signal arrives**, Python runs a *handler*. If the handler saved the model, it
 # might do so in the middle of a step. So the handler only sets a flag, and the loop
@@ -2362,9 +2367,9 @@ claim("largest gap between a weight of the resumed run and the same "
 # %% [markdown] role="concept"
 # **Where does the next machine find the file?** A spot machine's disk disappears with the
 # machine. Write the file locally, copy it to cloud storage under a new name such as
-# `step-000037.pt`, and then write that name to a small file called `latest`. Object
-# stores cannot rename a file over another in a single step, so `latest` takes the place
-# of the rename. Delete an old checkpoint only after you have read a newer one back. Store
+# `step-000037.pt`, and then write that name to a small file called `latest`. In an object
+# store, a rename cannot replace an existing file in a single step, so `latest` does the
+# rename's job. Delete an old checkpoint only after you have read a newer one back. Store
 # the tracker's run id in the checkpoint, so that the resumed run continues the same curve
 # (shown, not run):
 #
@@ -2502,13 +2507,13 @@ claim("different numberings over all starts that had the variable set in "
 # %% [markdown] trap="12.9" role="more" topics="a child of the script · the numbers of the training start"
 # A process started by the script, such as a worker with the start method `spawn`, reads
 # the variable at its start, so its hashes differ from its parent's hashes. With the class
-# numbers from the start that trained it, the model classifies correctly.
+# numbers from the start in which it was trained, the model classifies correctly.
 
 # %% trap="12.9" role="more"
 claim("does a child process share a numbering with its script",
       children <= {tuple(names) for names in starts}, expected=False)
-claim("accuracy with the class numbers from the start that trained the "
-      "model", read[0], above=0.9)
+claim("accuracy with the class numbers from the start in which the model "
+      "was trained", read[0], above=0.9)
 
 # %% [markdown] trap="12.9" role="folklore"
 # **Told** by many versions of `seed_everything`: a reproducible run needs this variable.
@@ -2532,7 +2537,7 @@ print("differ in two starts:", ", ".join(differ))
 print("equal:", {0, 8} == {8, 0}, "  as lists:", list({0, 8}), list({8, 0}))
 
 # %% trap="12.9" role="folklore"
-claim("things, of eight, that differ between two starts", len(differ),
+claim("things out of eight that differ between two starts", len(differ),
       expected=3)
 claim("do two equal sets of numbers iterate in the same order",
       list({0, 8}) == list({8, 0}), expected=False)
@@ -2587,7 +2592,7 @@ def class_numbers(names: list, stored: dict) -> dict:
 #
 # Two runs end with the same weights only if everything that a step depends on is the
 # same. Here is the complete list. The last column says when each setting has to be in
-# place, because half of the settings have no effect if they come too late.
+# place, because half of the settings have no effect if they are made too late.
 #
 # | what | how | when |
 # |---|---|---|
@@ -2663,7 +2668,7 @@ for name, part in first_apart.items():
     print(f"{name:17} first part that differs: {part}")
 
 # %% role="concept"
-claim("runs, of four, in which the right part is named",
+claim("runs out of four in which the right part is named",
       sum(part == wanted for part, wanted in zip(first_apart.values(), (
           "none", "first weights", "first batch", "first loss"))),
       expected=4)
@@ -2812,9 +2817,10 @@ for name, mark in (("batch", "."), ("epoch", "X")):
     ax.plot(*zip(*calls), mark, markersize=4 if mark == "." else 9,
             label="loss: kept" if mark == "." else "val_loss: dropped")
 ax.legend()
-show(ax.figure, alt="The step= of 105 calls. For the training loss, step= "
-     "rises in a line from 0 to 99. For the five validation losses, it is "
-     "far below that line, at 0 to 4.")
+show(ax.figure, alt="The values of step= in 105 calls. For the training "
+                    "loss, step= rises in a line from 0 to 99. For the "
+                    "five validation losses, it is far below that line, at "
+                    "0 to 4.")
 
 # %% [markdown] trap="12.10" role="repair"
 # To give a curve its own axis, log the axis as a value in each row, and let
@@ -2839,7 +2845,7 @@ claim("validation losses in the file, with their own axis",
       count(mended, "val_loss"), expected=5)
 
 # %% [markdown] trap="12.10" role="repair"
-# One problem is left. A job is killed in the middle of epoch 4 and resumes from the
+# One problem remains. A job is killed in the middle of epoch 4 and resumes from the
 # checkpoint after epoch 2, in the same log. The resumed job logs epoch 3 again. Now no
 # row is dropped, so the curve contains epoch 3 twice and runs back and forth.
 
@@ -2855,8 +2861,8 @@ claim("rows for epoch 3 in the log of the resumed run",
 
 # %% [markdown] trap="12.10" role="repair"
 # The rows logged after the checkpoint belong to a run that no longer exists. If you
-# collect the rows in a list, you can drop the old rows: on each axis, the rows at the
-# repeated step and after it.
+# collect the rows in a list, you can drop the old rows: on each axis, drop the rows at
+# the repeated step and all later rows.
 
 # %% [markdown] trap="12.10" role="more" topics="what was kept and reported · the axis defined, step= still there · the batches of the resumed run"
 # The training losses were kept. For each dropped validation loss, there is at most one
@@ -2976,10 +2982,10 @@ def rows_to_log(events: list) -> tuple:
 # %% [markdown] role="concept"
 # ## Versions of data and checkpoints
 #
-# A log says which loss a run reached. It keeps neither the model file that reached this
-# loss nor the model's training data. A tracker's *artifact* keeps both: it is a named set
-# of files with a version. The version is computed from the bytes, so saving the same data
-# again never creates a second version:
+# A log says which loss a run reached. A log keeps neither the model file that reached
+# this loss nor the model's training data. A tracker's *artifact* keeps both: it is a
+# named set of files with a version. The version is computed from the bytes, so saving the
+# same data again never creates a second version:
 
 # %% role="concept" tags=["plumbing"]
 artifacts = tempfile.TemporaryDirectory()
@@ -3166,7 +3172,7 @@ print(f"wrong class {wrong:.2f}, label's class {label}, all {none}")
 
 # %% trap="12.11" role="folklore"
 claim("loss with minus infinity at a wrong class", wrong, below=1)
-claim("is the loss infinite with minus infinity at the label's class",
+claim("is the loss infinite if the label's class has minus infinity",
       math.isinf(label), expected=True)
 claim("is the loss NaN with all classes masked", math.isnan(none),
       expected=True)
@@ -3202,7 +3208,7 @@ def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
 # %% [markdown] trap="12.11" role="hint"
 # 1. Take the softmax over the allowed classes. Use `where` to set the other classes to
 #    minus infinity; this also removes any NaN there.
-# 2. After the log-softmax, put zeros at these other classes before you sum.
+# 2. After the log-softmax, set these other classes to zero before you sum.
 # 3. Rows can have different numbers of allowed classes, so divide each row's sum by the number of allowed classes in that row.
 
 # %% [markdown] trap="12.11" role="keep"
@@ -3243,8 +3249,8 @@ nines = y_test == 9
 flawless = nightly(alarm=nines, nine=nines)
 
 # %% trap="12.12" role="guess"
-guess("12.12", "As a percentage, what F1 does the job report for the "
-               "perfect answers?", unit="%")
+guess("12.12", "What F1, in percent, does the job report for the perfect "
+               "answers?", unit="%")
 
 # %% trap="12.12" role="look"
 batches = nines.split(8)
@@ -3274,7 +3280,7 @@ plot_columns(by_size, xlabel="digits in a batch", form=".2f",
 
 # %% [markdown] trap="12.12" role="why"
 # A batch of 8 contains no nine with a probability of `0.9 ** 8 = 0.43`. Then there is
-# nothing to find: TP, FP and FN are 0, and the batch adds a 0 to the mean. Any other
+# nothing to find. TP, FP and FN are 0, and the batch adds a 0 to the mean. Any other
 # number for `0 / 0` is just as arbitrary. Accuracy is a mean over rows, so you can
 # compute it from the accuracies of the batches and their sizes. F1 is a ratio of two
 # counts, and both counts need all the rows.
@@ -3314,10 +3320,10 @@ claim("lowest F1 of the perfect answers from counts, over four batch sizes",
       min(by_counts), expected=1)
 
 # %% [markdown] trap="12.12" role="repair"
-# But the metric object remembers its counts. Suppose the job creates it once and uses it
-# for six nights. On the last night, the job loads the wrong file, with an untrained
-# detector. In the first line below, nobody calls `reset`. In the second, every night
-# counts from zero:
+# But a metric object keeps its counts. Suppose the job creates it once and uses it for
+# six nights. On the last night, the job loads the wrong file, with an untrained detector.
+# In the first line below, nobody calls `reset`. In the second, every night counts from
+# zero:
 
 # %% trap="12.12" role="repair"
 trained = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
@@ -3516,8 +3522,9 @@ plot_lines(range(1, 201), {
         "clipping or skipping, it falls back at once.")
 
 # %% [markdown] role="concept"
-# Clipping and skipping both save the net, under SGD with momentum and under Adam. If you
-# skip steps, log how many: in trap 12.11, a guard skips every step.
+# Both clipping the gradient and skipping the step save the net, under SGD with momentum
+# and under Adam. If you skip steps, log how many: in trap 12.11, a guard skips every
+# step.
 #
 # ### Logits that grow, and QK-norm
 #
@@ -3615,8 +3622,8 @@ claim("exit status of the script under the tool", ended.returncode,
 # ### What two runs share
 #
 # With the same code and the same seed, what may still differ? The cell below trains one
-# classifier for 200 steps, then a second classifier for each line of the output, and
-# compares the second with the first.
+# classifier for 200 steps, then one more classifier for each line of the output, and
+# compares each of these with the first.
 
 # %% role="concept"
 def learned(mix=lambda rows: rows, seed=7):
@@ -3657,8 +3664,8 @@ claim("largest gap between the weights when the run is repeated", again,
       expected=0)
 claim("largest gap between the weights with reversed batches, with or "
       "without the flag", max(order, flagged), above=1e-9, below=1e-4)
-claim("gap from a different seed, divided by the gap from a different "
-      "order", seeds / order, above=1000)
+claim("gap caused by a different seed, divided by the gap caused by a "
+      "different order", seeds / order, above=1000)
 
 # %% [markdown] role="concept"
 # The order of the additions changes the last digits of a sum.
@@ -3864,11 +3871,11 @@ print("rates:", " ".join("-" if r is None else f"{r:.2f}" for r in rates))
 repeated = sum(rate in rates[:6] for rate in rates[7:])
 claim("is the killed run still listed as running",
       study.trials[6].state.name == "RUNNING", expected=True)
-claim("runs, of four after the kill, that repeat earlier settings",
+claim("runs, out of four after the kill, that repeat earlier settings",
       repeated, expected=4)
 
 # %% [markdown] role="concept"
-# Two things are left to do. The killed run stays `RUNNING` until you close the run with
+# Two problems remain. The killed run stays `RUNNING` until you close the run with
 # `study.tell` and its number. And the database file does not contain the sampler's state.
 # With the same seed, the random numbers start from the beginning, so the four new runs
 # repeat the first four runs. If you use the number of runs so far as the seed, the
@@ -3890,8 +3897,8 @@ claim("runs that repeat earlier settings, with the number of runs so far "
 # %% [markdown] role="concept"
 # ### The same search as a W&B sweep
 #
-# A sweep needs a server, so nothing in this section is run here. This is a sweep's
-# configuration ([documentation of its
+# A sweep needs a server, so nothing in this section is run here. A sweep is configured
+# like this ([documentation of its
 # keys](https://docs.wandb.ai/models/sweeps/sweep-config-keys)):
 #
 # ```yaml
@@ -3960,7 +3967,8 @@ claim("runs that repeat earlier settings, with the number of runs so far "
 # **6. A loop skips steps whose loss is not finite. In every row, the logits of some classes are minus infinity, and the labels are smoothed over all classes. The loop**
 #
 # - [x] skips every step :: The smoothed target of a masked class is multiplied by the logarithm of zero.
-# - [ ] skips only steps in which a label is masked :: That would be true without smoothing.
+# - [ ] skips only steps in which a label is masked :: Without smoothing, this would be
+#   true.
 # - [ ] skips nothing, because `-inf` at a wrong class is harmless :: Minus infinity at a wrong class is harmless only without smoothing.
 
 # %% [markdown] role="quiz"

@@ -2,12 +2,12 @@
 # # 13. Serving a language model
 #
 # You have trained a model, and people want to talk to it. So you write a server. At
-# first, it answers one request at a time. Then it handles several requests from one
-# shared memory. Then the memory fills up, and the server also has to become faster.
+# first, it answers one request at a time. Then it handles several requests at once, which
+# share one memory. Then the memory fills up, and the server also has to become faster.
 # Later, a trainer learns from its answers, and in the end, your boss asks how fast it is.
 #
-# Each of these steps takes a few lines, and each can go wrong without raising an error.
-# The answers are fluent, the tests are green, and the report looks good. In this stage,
+# Each of these steps takes a few lines of code, and each can go wrong without raising an
+# error. The answers are fluent, the tests pass, and the report looks good. In this stage,
 # you build that server around a small GPT and break it once at every step.
 
 # %% role="setup" tags=["parameters"]
@@ -46,19 +46,20 @@ begin(SEED, THREADS, DEVICE)
 #
 # The server needs a model. Here it gets a small GPT that reads and writes single letters.
 # It has two blocks of width 64 and has been trained for a few seconds on the prose of
-# this course. Its code is folded below. The GPT differs from the models of stage 8 in two
-# ways. First, positions enter by *rotation* (RoPE): every query and key is rotated by an
-# angle that grows with its position, so a score depends only on the distance between the
-# two positions. Second, attention reads the keys and values of earlier letters from a
-# *cache*.
+# this course. The model's code is folded below. The GPT differs from the models of stage
+# 8 in two ways. First, positions enter the model by *rotation* (RoPE): every query and
+# key is rotated by an angle that grows with its position, so a score depends only on the
+# distance between the two positions. Second, attention reads the keys and values of
+# earlier letters from a *cache*.
 #
 # A *KV cache* stores the key and the value of every letter that the model has read. With
-# the cache, a new letter costs the work of one position, not the work of the whole text.
-# The price is memory: every letter of every request adds a key and a value in each layer.
+# the cache, a new letter costs the work for one position, not the work for the whole
+# text. The price is memory, because every letter of every request adds a key and a value
+# in each layer.
 #
 # The model produces an answer in two phases. *Prefill* reads the whole prompt in one call
 # and fills the cache. *Decode* then writes one letter per call, and each call reads all
-# the weights and the whole cache.
+# the weights and all of the cache.
 #
 # Shapes: `B` rows, `n` new tokens, `T` tokens in the cache, `H` heads of `D` channels.
 
@@ -257,8 +258,8 @@ draw_grids(steps, rows="letters read, 1 to 6",
 
 # %% [markdown] role="concept"
 # The same holds for the values. Keep the keys and the values, and send only the newest
-# letter through the model. That letter has one query, which is compared with all keys,
-# old and new. The old queries are no longer needed, because the letters that they
+# letter through the model. The newest letter has one query, which is compared with all
+# keys, old and new. The old queries are no longer needed, because the letters that they
 # predicted have already been written.
 
 # %% role="concept"
@@ -276,7 +277,7 @@ claim("largest difference between the logits with and without the cache",
 # %% [markdown] trap="13.1" role="situation" core=true fault="a cache block is freed while another request reads it" symptom="an answer contains another user's words, with no error, once requests share a prefix"
 # ## One memory for all
 #
-# Nobody knows how long an answer will be, so you do not reserve one long strip of memory
+# Nobody knows how long an answer will be, so you do not reserve one long piece of memory
 # per request. Instead, you cut the memory into *blocks*. Each block holds the keys and
 # values of four letters. Every request has a *table*, the list of its blocks in order.
 # Requests that begin with the same system prompt share the blocks of that prompt, which
@@ -284,8 +285,8 @@ claim("largest difference between the logits with and without the cache",
 #
 # In the code, Ann and Bob share the system prompt. Bob's answer is finished, and his
 # blocks go back to the free list. Then Cem arrives. Cem's prompt needs four blocks and
-# has nothing in common with Ann's and Bob's prompts. Your design document says: "Ann's
-# table does not change, so her answer does not change either."
+# shares nothing with Ann's and Bob's prompts. Your design document says: "Ann's table
+# does not change, so her answer does not change either."
 
 # %% trap="13.1" role="break"
 SIZE = 4                                          # letters of a block
@@ -351,7 +352,7 @@ print("Ann reads ", repr(reads(pool, ann)))
 foreign = pool.letters[ann].flatten() != ann_ids     # (32,)
 
 # %% trap="13.1" role="look"
-claim("blocks that are in both Ann's and Cem's table",
+claim("blocks in both Ann's and Cem's tables",
       len({*ann} & {*cem}), expected=4)
 
 # %% [markdown] trap="13.1" role="why"
@@ -384,9 +385,9 @@ draw_grids({"Ann and Bob are served": then,
                "both Ann and Cem.")
 
 # %% [markdown] trap="13.1" role="repair"
-# Count the readers of every block (a *reference count*). The count is one when a block is
-# taken and rises by one for each request that shares the block. The block is free when
-# its last reader leaves:
+# Count the requests that read each block (a *reference count*). The count is one when a
+# block is taken and rises by one for each request that shares the block. The block is
+# free when its last reader leaves:
 
 # %% trap="13.1" role="repair"
 class CountedPool(Pool):
@@ -413,7 +414,7 @@ pool.readers.update(cem)
 print("Ann reads ", repr(reads(pool, ann)))
 
 # %% trap="13.1" role="repair"
-claim("blocks that are in both Ann's and Cem's table, with readers counted",
+claim("blocks in both Ann's and Cem's tables when readers are counted",
       len({*ann} & {*cem}), expected=0)
 
 # %% [markdown] trap="13.1" role="repair"
@@ -445,23 +446,23 @@ claim("total variation of Ann's next letter, caused by Cem's request",
 
 # %% [markdown] trap="13.1" role="more" topics="what the model makes of it · blocks given twice · a block that is half full"
 # What does the fault do to Ann's answer? Cem's letters are now where Ann's request reads
-# the system prompt, so her next letter has a different distribution. To measure the
-# difference, add up the absolute differences of the probabilities and halve the sum. The
-# result is the *total variation*. It is 0 for equal distributions and 1 for distributions
-# that have no letter in common.
+# the system prompt, so her next letter has a different distribution. To measure how
+# different the two distributions are, add up the absolute differences of their
+# probabilities and halve the sum. The result is the *total variation*. It is 0 for equal
+# distributions and 1 for distributions that have no letter in common.
 
 # %% trap="13.1" role="more"
-claim("letters in the blocks of Ann's prompt that are not hers",
+claim("letters that are not Ann's, in the blocks of her prompt",
       foreign.sum(), above=10)
 
 # %% [markdown] trap="13.1" role="more"
 # Reference counting can also go wrong in other ways. If a new block starts with a count
 # of zero, it is never freed, and the server stops when its memory is used up. If a table
 # is given back twice, once at a *preemption* (when the request had to make room) and
-# again at the request's end, the second return frees blocks that another request has
+# again at the request's end, the second return frees blocks that a different request has
 # taken in the meantime. If a shared last block is only half full, the server has to copy
-# it before one of its readers writes more. Otherwise, two requests write into the same
-# slot.
+# it before one of its readers writes more. Otherwise, two requests write to the same
+# place.
 
 # %% trap="13.1" role="exercise" points=4 difficulty=3 minutes=14
 class Blocks:
@@ -651,20 +652,21 @@ claim("letters found in the store for a prompt that was never served", hits,
       expected=24)
 
 # %% [markdown] trap="13.2" role="why"
-# A key or a value does not depend only on the letters in its block. Keys and values are
-# computed for a certain position, and from the second layer on, they also depend on
-# everything before that position. After a different prefix, the same eight letters have
-# different keys and values. The store returns the keys and values of the first request,
-# still rotated for their old positions. Attention does not depend on the order of keys
-# and values, so the second request gets the first request's answer:
+# In attention, a key or a value does not depend only on the letters in its block. Keys
+# and values are computed for a certain position, and from the second layer on, they also
+# depend on everything before that position. After a different prefix, the same eight
+# letters have different keys and values. The store returns the keys and values of the
+# first request, still rotated for their old positions. Attention does not depend on the
+# order of keys and values, so the second request gets the first request's answer:
 
 # %% trap="13.2" role="why"
 claim("fraction of the second answer's letters that equal the first "
       "request's answer", same(stored, before), above=0.95)
 
 # %% [markdown] trap="13.2" role="why"
-# In the tree below, blocks with the same letters are different nodes. A key made only
-# from a block's own letters gives these nodes a single entry.
+# In the tree below, blocks with the same letters but different prefixes are different
+# nodes. A key made only from a block's own letters gives these nodes a single entry in
+# the store.
 
 # %% trap="13.2" role="why"
 draw_tree({"start": "", "A": "1st, at 0", "B after A": "1st, at 8",
@@ -752,11 +754,11 @@ claim("letters found in the store for the same prompt again, with chained "
       "keys", again, expected=24)
 
 # %% [markdown] trap="13.2" role="more"
-# The second claim shows the same fault in another form: the letters agree, but their keys
-# and values were computed with other weights. An *adapter* (LoRA) is a small change to
-# the weights, which a request can ask for. Everything that changes the keys and values
+# The second claim shows the same fault in a different form: the letters agree, but their
+# keys and values were computed with other weights. An *adapter* (LoRA) is a small change
+# to the weights, which a request can ask for. Everything that changes the keys and values
 # belongs in the cache key: the adapter, an image in the prompt, the version of the
-# weights. It is enough to put all of this into the key of the first block, because the
+# weights. It is enough to include all of this in the key of the first block, because the
 # chain passes it on. In this design, as in vLLM's, only *full* blocks have a key. And if
 # the whole prompt is found in the store, no letter is left to compute, so there are no
 # logits. Python's `hash` is not a safe key: `hash((-1,)) == hash((-2,))`.
@@ -798,8 +800,8 @@ def block_keys(ids: list, size: int, extra: str) -> list:
 # %% [markdown] trap="13.2" role="keep"
 # **Keep:** A cache key has to cover everything that the cached values were computed from:
 # every earlier letter and the weights. **In your own code:** Serve a prompt, then a
-# second prompt that shares its middle but not its beginning. Serve the second prompt with
-# the prefix cache on and off, and compare the logits. **Source:** [vLLM, "Automatic
+# second prompt with the same middle but a different beginning. Serve the second prompt
+# with the prefix cache on and off, and compare the logits. **Source:** [vLLM, "Automatic
 # Prefix Caching"](https://docs.vllm.ai/en/latest/design/prefix_caching/). **Seen in the
 # wild:** In [vllm-project/vllm 30931](https://github.com/vllm-project/vllm/issues/30931),
 # two adapters with the same name shared blocks, a fault that took eight hours to find. In
@@ -945,7 +947,7 @@ claim("different letters among 200, with seed and step mixed",
 # %% [markdown] trap="13.3" role="more"
 # One generator for each *row* of the batch works until a request ends and the next
 # request takes over its row. Whatever belongs to a request (random numbers, stop words,
-# grammar masks) has to move with it. Otherwise, it acts on another user's answer.
+# grammar masks) has to move with it. Otherwise, it affects a different user's answer.
 
 # %% trap="13.3" role="exercise" points=3 difficulty=2 minutes=12
 def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
@@ -983,18 +985,20 @@ def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
 # 2. `seed + step` is not enough: request 42 at step 8 and request 43 at step 7 would draw
 #    the same number. `np.random.default_rng([seed, step]).random()` mixes the two;
 #    `np.random.Philox(key=seed, counter=step)` is made for exactly this.
-# 3. Compare the random number with the cumulative probabilities, `row.cumsum(0)`. The token is the count of entries that the random number has passed.
+# 3. Compare the random number with the cumulative probabilities, `row.cumsum(0)`. The
+#    token's number is the count of sums that the random number has passed.
 
 # %% [markdown] trap="13.3" role="keep"
 # **Keep:** The letters that a request draws may depend only on that request: on its seed,
 # its step and its probabilities. **In your own code:** Send one seeded request alone,
 # then in the first and in the last row of a full batch, and compare the answers. If your
-# kernels' results depend on the batch size, look at the first letter that differs; the
-# logits of the two candidates have to be close there. **Source:** [Salmon et al. 2011,
-# "Parallel random numbers: as easy as 1, 2, 3"](https://doi.org/10.1145/2063384.2063405),
-# on generators that are functions of a key and a counter. **Seen in the wild:** In
-# [vllm-project/vllm 51226](https://github.com/vllm-project/vllm/issues/51226), the CPU
-# version ignored a seed when another request in the batch had none. [NVIDIA/TensorRT-LLM
+# kernels' results depend on the batch size, look at the first letter that differs; at
+# that letter, the logits of the two candidates have to be close. **Source:** [Salmon et
+# al. 2011, "Parallel random numbers: as easy as 1, 2,
+# 3"](https://doi.org/10.1145/2063384.2063405), on generators that are functions of a key
+# and a counter. **Seen in the wild:** In [vllm-project/vllm
+# 51226](https://github.com/vllm-project/vllm/issues/51226), the CPU version ignored a
+# seed when another request in the batch had none. [NVIDIA/TensorRT-LLM
 # 17172](https://github.com/NVIDIA/TensorRT-LLM/pull/17172) derives random numbers from
 # seeds and counters, and discusses what happens when slots are reused.
 
@@ -1071,11 +1075,11 @@ claim("broken letters in the stream", broken, above=3)
 
 # %% [markdown] trap="13.4" role="why"
 # In UTF-8, a letter outside ASCII takes two to four bytes, and a token may end in the
-# middle of these bytes. Each half then becomes a replacement character, and no later step
-# repairs the letter. Likewise, a stop word is spread over several tokens, so no single
-# piece contains it. It is not enough to search in the text *so far*, because the first
-# tokens of the stop word have been sent before the last token arrives. Hold back
-# everything that can still become part of a letter or of a stop word.
+# middle of these bytes. Each part of the letter then becomes a replacement character, and
+# no later step repairs the letter. Likewise, a stop word is spread over several tokens,
+# so no single piece contains it. It is not enough to search in the text *so far*, because
+# the first tokens of the stop word have been sent before the last token arrives. Hold
+# back everything that can still become part of a letter or of a stop word.
 
 # %% trap="13.4" role="why"
 pieces = ["Z", "\\xc3", "\\xbc", "rich", "\\nUs", "er:"]
@@ -1095,8 +1099,8 @@ draw_ranks({"six tokens": [pieces, *sent.values()]},
 
 # %% [markdown] trap="13.4" role="repair"
 # An incremental decoder keeps the bytes of an unfinished letter. You also hold back the
-# longest ending of the text that could begin a stop word, until the ending becomes a stop
-# word or no longer can:
+# longest ending of the text that could begin a stop word, until that ending is a complete
+# stop word or can no longer become one:
 
 # %% trap="13.4" role="repair"
 def held_stream(tokens):
@@ -1216,7 +1220,7 @@ class Stream:
 # %% [markdown] trap="13.10" role="situation" fault="a grammar mask at each step changes which answer is likely" symptom="constrained decoding gives valid answers, and picks ones that the model finds unlikely"
 # ## One of twelve words
 #
-# A program will parse the answer, so it has to be one of twelve words. At each step, you
+# A program will parse the answer, which has to be one of twelve words. At each step, you
 # mask every letter that does not continue one of the twelve words, and sample from the
 # remaining letters. Now every answer is valid. The model's *own odds* of the twelve words
 # follow from the probability that the model gives to each whole word.
@@ -1282,10 +1286,11 @@ claim("total variation between masked sampling and the model's own odds",
       moved / 100, above=0.35, below=0.7)
 
 # %% [markdown] trap="13.10" role="why"
-# The mask looks only one letter ahead. If only one word begins with a letter, the letters
-# after it are forced. All of them get probability one, whatever the model thinks of them.
-# So a word with a likely first letter and an absurd ending gains probability, and a word
-# with an unlikely first letter and a likely ending loses probability.
+# The mask looks only one letter ahead. If only one of the words begins with a certain
+# letter, all its other letters are forced. They get probability one, whatever the model
+# thinks of them. So a word with a likely first letter and an absurd ending gains
+# probability, and a word with an unlikely first letter and a likely ending loses
+# probability.
 
 # %% trap="13.10" role="why" tags=["plumbing"]
 gains = (drawn[0] - meant[0]).argsort(descending=True)[:2].tolist()
@@ -1335,11 +1340,11 @@ claim("largest total variation of masked sampling in the eight sets of "
       "words", max(apart), above=0.3)
 
 # %% [markdown] trap="13.10" role="more"
-# A grammar with infinitely many answers cannot be enumerated. In that case, sample under
-# the mask and multiply the probability masses that the mask has left at each step. The
-# smaller this product, the more the mask favoured the answer, and you can use the product
-# to weight or reject answers. Most servers do neither, and for many uses, validity is
-# enough. But do not read the resulting frequencies as the model's beliefs.
+# If a grammar allows infinitely many answers, you cannot score them all. In that case,
+# sample under the mask and multiply the probability masses that the mask has left at each
+# step. The smaller this product, the more the mask favoured the answer, and you can use
+# the product to weight or reject answers. Most servers do neither, and for many uses,
+# validity is enough. But do not read the resulting frequencies as the model's beliefs.
 
 # %% trap="13.10" role="exercise" points=3 difficulty=2 minutes=10
 def given_valid(logprob: Callable, words: list) -> torch.Tensor:
@@ -1369,7 +1374,7 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
 # %% [markdown] trap="13.10" role="hint"
 # 1. The model's probability of a word is the product of its tokens' probabilities, each
 #    given the tokens before it. You need no mask, and no division along the way.
-# 2. Divide once, at the end, by the sum over the words.
+# 2. Divide only once, at the end, by the sum over the words.
 # 3. Add log-probabilities instead of multiplying probabilities. `softmax` over the sums
 #    then divides by the total, without overflow or underflow.
 
@@ -1386,7 +1391,7 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
 # %% [markdown] role="concept"
 # ## Who may come in
 #
-# Decoding is expensive because of what it has to read from memory. One call reads every
+# Decoding is expensive because it has to read so much from memory. One call reads every
 # weight once, whether it processes one letter or a prompt of 24 letters. (The FLOPs below
 # count the products with weights; the products of queries with keys are left out.)
 
@@ -1411,10 +1416,11 @@ claim("FLOPs of the prefill of 24 letters, divided by FLOPs of one letter",
 # request when the others have grown. Later, the evicted request has to be read again from
 # the beginning. Or the scheduler can reserve room for the longest possible answer.
 #
-# Which of the two policies writes more letters in the same time, and by what factor?
-# Decide before you look. In the simulation, a call takes 1 unit of time to read the
-# weights, and 0.02 units more for each letter read or written. The 200 requests share
-# 6,000 cache positions. The answers have 200 letters on average and at most 800.
+# Under which of the two policies does the server write more letters in the same time, and
+# by what factor? Decide before you look. In the simulation, a call takes 1 unit of time
+# to read the weights, and 0.02 units more for each letter read or written. The 200
+# requests share 6,000 cache positions. The answers have 200 letters on average and at
+# most 800.
 
 # %% role="concept" tags=["plumbing"]
 def queue(requests, seed):
@@ -1490,7 +1496,7 @@ claim("evictions if half of the expected growth is kept free", calm,
       below=60)
 claim("throughput: reserving the longest answer, divided by admitting "
       "what fits now", runs["longest answer"][2] / fits, below=0.75)
-claim("throughput: keeping half the growth free, divided by admitting "
+claim("throughput: keeping half of the growth free, divided by admitting "
       "what fits now", half / fits, above=0.95)
 claim("throughput: keeping 5 % free, divided by admitting what fits now",
       runs["5 % stays free"][2] / fits, above=1.02)
@@ -1549,7 +1555,7 @@ scheduler
 # With room for 40,000 tokens, the longest wait falls when prompts are read in pieces,
 # because no step is longer than a piece. With pieces of 512, the p99 rises, because more
 # steps contain a piece of a prompt, and the first token comes later. With pieces of 128,
-# these steps are so short that the p99 also falls, but the first token comes later still.
+# these steps are so short that the p99 also falls, but the first token comes even later.
 # Servers report these waits as *ITL* (inter-token latency, the time between two tokens)
 # or *TPOT* (time per output token, its mean over an answer), next to *TTFT* (time to
 # first token). *Goodput* is the number of requests per second that stay within the limits
@@ -1559,8 +1565,8 @@ scheduler
 # ## A cheap writer and an expensive judge
 #
 # One call to the GPT reads all the weights to write one letter. If reading the weights
-# takes most of the time, one call can check several letters at almost the same price. So
-# a cheap *draft* model proposes a letter, and the *target* model accepts or refuses it.
+# takes most of the time, one call can check several letters at almost the same cost. So a
+# cheap *draft* model proposes a letter, and the *target* model accepts or refuses it.
 # Here the draft is the table of letter pairs, and the target is the GPT.
 #
 # Let `p` be the target's probabilities and `q` the draft's. You accept a proposed letter
@@ -1587,7 +1593,7 @@ from_target = comes_out(kept, p)                  # refused: draw from p
 # %% trap="13.5" role="guess"
 guess("13.5",
       "How far is the distribution of the written letters from the "
-      "target's, from 0 % (equal) to 100 % (no overlap)?",
+      "target's distribution, from 0 % (equal) to 100 % (no overlap)?",
       choices=["about 30 %",
                "about 10 %",
                "about 1 %",
@@ -1663,7 +1669,8 @@ speculation
 # - The test `p >= q` makes some letters impossible.
 # - The draft always takes its likeliest letter, but is scored with the `q` of a sampled
 #   draft.
-# - The draft is sampled at one temperature, and the ratio uses another.
+# - The draft is sampled at one temperature, but its probabilities in the ratio are
+#   computed at a different one.
 #
 # The last two rules use a `q` that the draft was not sampled from. (Even the right rule
 # can be slow, because in a full batch, arithmetic is the limit, and every refused draft
@@ -1767,7 +1774,7 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
 #
 # Now the draft proposes three letters at once, and one call to the GPT reads them. At
 # each of the four positions, the GPT samples its own letter, with the random numbers of
-# the request. A drafted letter is accepted as long as it equals the letter that the GPT
+# the request. Drafted letters are accepted as long as they equal the letters that the GPT
 # sampled. At the first position where the two differ, you write the GPT's letter and drop
 # the remaining drafts.
 #
@@ -1836,9 +1843,9 @@ claim("fraction of letters that agree with plain decoding, with all "
 
 # %% [markdown] trap="13.6" role="why"
 # The call that checked the drafts also wrote the keys and values of all four letters into
-# the cache. The entries after the first disagreement belong to letters that are in no
-# answer. They stay in the cache, the next letter gets a position after them, and from
-# then on, the GPT attends to letters that nobody wrote.
+# the cache. The entries after the first disagreement belong to letters that are not in
+# the answer. These entries stay in the cache, the next letter gets a position after them,
+# and from then on, the GPT attends to letters that nobody wrote.
 
 # %% trap="13.6" role="why"
 holds = {"before": ["T", "h", "e", "", "", "", ""],
@@ -1870,8 +1877,8 @@ claim("fraction of letters that agree with plain decoding, with the cache "
 
 # %% [markdown] trap="13.6" role="more" topics="one too few, one too many · what it saves"
 # If you keep one entry too few, the last accepted letter is never read. If you keep one
-# too many, a refused letter stays. Each is an off-by-one error, and each leaves the text
-# fluent:
+# entry too many, a refused letter stays. Each is an off-by-one error, and each leaves the
+# text fluent:
 
 # %% trap="13.6" role="more"
 short = trial(lambda past, good, read: past + good)
@@ -1923,7 +1930,7 @@ def commit(past: int, draft: list, says: list) -> tuple:
 # %% [markdown] trap="13.6" role="hint"
 # 1. A guess is right if it equals what the model says after the preceding token. Compare
 #    `draft[i]` with `says[i]`, and stop at the first difference. What the model says
-#    after a wrong guess belongs to another text.
+#    after a wrong guess belongs to a different text.
 # 2. Also write the model's own token at that position; it costs no extra call. If all
 #    guesses are right, that token follows the last guess.
 # 3. The token that was fed first now has a cache entry, and so does each right guess. The
@@ -1947,8 +1954,8 @@ def commit(past: int, draft: list, says: list) -> tuple:
 # with one scale for the whole tensor and integer codes from -7 to 7. On your GPT, this
 # adds almost nothing to the loss.
 #
-# Real models often have a few channels whose keys are much larger than the rest. You
-# build such a model: in each head, you make two key channels thirty times as large and
+# Real models often have a few channels whose keys are much larger than the rest. To build
+# such a model, you change each head: you make two key channels thirty times as large and
 # the same two query channels a thirtieth as large. The products of queries and keys stay
 # the same, and so does the loss. Then you measure how much the loss rises with 4-bit
 # keys, and how much it rises if you set all keys to zero.
@@ -2105,7 +2112,7 @@ claim("largest error of a key, with one scale per channel for a single "
       "token", nothing, below=1e-5)
 
 # %% [markdown] trap="13.7" role="more"
-# The last claim above shows a trap of its own. In decode, tokens arrive one at a time. If
+# The last claim above shows a further trap. In decode, tokens arrive one at a time. If
 # the scale of a channel covers only that single token, the scale repeats the size of the
 # key. Nothing is lost, but nothing is saved either, because each scale is as large as the
 # number that it replaces. So the newest tokens wait in full precision until a *group* of,
@@ -2158,8 +2165,8 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="13.7" role="hint"
-# 1. Reshape the whole groups to `(B, H, n, group, D)`. A channel's scale comes from the
-#    largest absolute value along the token axis of a group, and along no other axis.
+# 1. Reshape the complete groups to `(B, H, n, group, D)`. A channel's scale comes from
+#    the largest absolute value along the token axis of a group, and along no other axis.
 # 2. Before you divide, give the scales that axis back, with length 1.
 # 3. `k[:, :, n * group:]` is a view. As long as the view lives, all of `k` stays in
 #    memory. Use `clone()`.
@@ -2456,9 +2463,9 @@ for i in range(busiest - 3, busiest + 1):
 draw_lanes(lanes, unit="seconds since the first arrival", marks=["waits"],
            title="Users wait for seconds before the clock starts",
            alt="Four lanes, one for each of four users who arrive one "
-               "after another. Each waits for seconds, which is marked, "
-               "and is then served. The benchmark's clock starts when the "
-               "wait ends.")
+               "after another. Each user waits for seconds (this wait is "
+               "marked) and is then served. The benchmark's clock starts "
+               "when the wait ends.")
 
 # %% [markdown] trap="13.9" role="repair"
 # Start the clock when the request was *due*, whether or not it could be sent. And report
@@ -2515,16 +2522,17 @@ claim("mean time from arrival to first token at a load of 0.5, in s",
       half_mean, below=0.2)
 claim("answers per second: closed loop, divided by open loop at a load of "
       "0.8", closed_loop() / open_rate, above=1)
-claim("tokens counted with pads, divided by tokens without pads",
+claim("token count with pads, divided by token count without pads",
       padded_sizes / sum(answer_sizes), above=1.5)
 
 # %% [markdown] trap="13.9" role="more"
-# The last claim above shows another way to look fast: counting the pads of a batch as
-# tokens. A third way is to send the same prompts twice, so that the prefix cache answers.
-# There is also a way to look slow: counting each piece of a stream as one token, although
-# speculation sends several tokens at once. Then the measured gaps between tokens are too
-# long. With more clients than slots, requests do queue in a closed loop. But the clients
-# can never send more requests than the server can serve.
+# The last claim above shows a second way to make a server look fast: counting the pads of
+# a batch as tokens. A third way is to send the same prompts twice, so that the second
+# time, the prefix cache does most of the work. You can also make a server look slow by
+# counting each piece of a stream as one token, although speculation sends several tokens
+# at once. Then the measured gaps between tokens are too long. With more clients than
+# slots, requests do queue in a closed loop. But the clients can never send more requests
+# than the server can serve.
 
 # %% trap="13.9" role="exercise" points=3 difficulty=2 minutes=12
 def first_token(arrive: list, chunks: list) -> tuple:
@@ -2690,8 +2698,8 @@ claim("fraction of greedy tokens that agree between decoding by hand and "
       "generate", same(own_way, library), above=0.99)
 
 # %% [markdown] role="concept"
-# Now put a short row into a batch with a long one, and let `generate` find drafts in the
-# text itself (`prompt_lookup_num_tokens`). Nearly all tokens stay the same.
+# Now put a short row and a long one into one batch, and let `generate` look for drafts in
+# the text itself (`prompt_lookup_num_tokens`). Nearly all tokens stay the same.
 
 # %% role="concept"
 batch = torch.cat([F.pad(small, (20, 0)), torch.randint(1, 64, (1, 32))])
@@ -2708,8 +2716,8 @@ cache.crop(-4)                                   # and one more, fed again
 after_crop = llama(small[:, 11:], past_key_values=cache).logits[:, -1]
 
 # %% role="concept"
-claim("a short row next to a long one: fraction of tokens that agree with "
-      "the row alone", same(beside, library), above=0.95)
+claim("a short row batched with a long one: fraction of tokens that agree "
+      "with the row alone", same(beside, library), above=0.95)
 claim("drafts from the prompt: fraction of tokens that agree with "
       "decoding without drafts", same(drafted, library), above=0.95)
 claim("largest difference of a logit after three refused tokens are "
@@ -2720,9 +2728,9 @@ claim("largest difference of a logit after three refused tokens are "
 #
 # `generate_batch` is the library's own server. It has a cache of pages, a queue, and
 # requests that join and leave the batch as it runs. Five requests ask for 24 tokens each.
-# One pass may read at most 24 tokens, so a long prompt is cut into pieces. A page (a
-# block of trap 13.1) holds 16 tokens. All five requests together need 15 pages. You first
-# give the server 16 pages, then 12.
+# One pass may read at most 24 tokens, so a long prompt is cut into pieces. A page (called
+# a block in trap 13.1) holds 16 tokens. All five requests together need 15 pages. You
+# first give the server 16 pages, then 12.
 
 # %% role="concept" tags=["plumbing"]
 from transformers import GenerationConfig
@@ -2773,16 +2781,16 @@ show(ax.figure, "Tokens in each pass of the library's server. Both runs "
 claim("a batch that changes: fraction of tokens that agree with a request "
       "alone", min(same(with_room, one_by_one), same(pressed, one_by_one)),
       above=0.95)
-claim("passes for five answers, which would take 120 passes one after the "
-      "other", len(wide), below=40)
+claim("passes for five answers, which would take 120 passes if served one "
+      "by one", len(wide), below=40)
 claim("tokens that are read again with twelve pages", reread, above=10)
 
 # %% [markdown] role="concept"
 # Each answer is the same as when its request is served alone. With 12 pages, one request
-# has to leave when the others grow, and its tokens are read again later. Reading them
-# twice costs extra passes but leaves no trace in the answers. This is the eviction from
-# the section *Who may come in*. On a GPU, the library chooses the size of its cache from
-# the free memory; on a CPU, you have to set it yourself.
+# has to leave when the others grow, and its tokens are read again later. Reading these
+# tokens twice costs extra passes but does not change the answers. This is the same
+# eviction as in the section *Who may come in*. On a GPU, the library chooses the size of
+# its cache from the free memory; on a CPU, you have to set it yourself.
 
 # %% [markdown] role="concept"
 # ### Greedy text and the size of the batch
@@ -2826,7 +2834,8 @@ claim("fraction of rows whose likeliest letter is the same alone and "
 #   would read the newcomer's keys.
 # - [x] nobody yet, because two readers are left :: The block is free when its reference
 #   count reaches zero.
-# - [ ] the request that took it first :: The order does not matter; only the count does.
+# - [ ] the request that took it first :: It does not matter who took the block first;
+#   only the count matters.
 
 # %% [markdown] role="quiz"
 # **2. A prefix cache finds 900 of 1,000 tokens of a prompt that nobody has sent before.
@@ -2855,8 +2864,8 @@ claim("fraction of rows whose likeliest letter is the same alone and "
 #   first `#` should never have been sent.
 # - [x] all but the last character :: This `#` is the longest ending that begins the stop
 #   word. The server sends it as soon as the next character is not a `#`.
-# - [ ] nothing until the answer is complete :: That is safe, but it is no longer a
-#   stream.
+# - [ ] nothing until the answer is complete :: Holding back the whole answer is safe, but
+#   then the server no longer streams.
 
 # %% [markdown] role="quiz"
 # **5. Speculation with a new rule keeps 85 out of 100 drafts, and the old rule kept 75.
@@ -2864,7 +2873,8 @@ claim("fraction of rows whose likeliest letter is the same alone and "
 #
 # - [ ] the new rule is better :: A wrong rule may accept more drafts; the acceptance
 #   rate says nothing about the distribution.
-# - [ ] the draft model has become better :: The draft is the same; only the rule changed.
+# - [ ] the draft model has become better :: The draft model is the same; only the rule
+#   has changed.
 # - [x] you know nothing yet, and should test with a known p and q :: For one token at a
 #   time, given p and q, no correct rule accepts more than the sum of `min(p, q)`. (Over
 #   several tokens at once, a rule can: *block verification*.)
@@ -2892,7 +2902,7 @@ claim("fraction of rows whose likeliest letter is the same alone and "
 
 # %% [markdown] role="quiz"
 # **8. The server uses top-p 0.9, the trainer has the same weights, and the ratios are all
-# near 0.91. You**
+# near 0.91. You should**
 #
 # - [ ] clip the ratios :: Clipping hides the fault, and the gradient stays scaled.
 # - [x] give the trainer the kept sets :: The ratio is the kept mass; under the same cut
@@ -2911,13 +2921,14 @@ claim("fraction of rows whose likeliest letter is the same alone and "
 #   slows down with the server; with no more clients than slots, no queue ever forms.
 
 # %% [markdown] role="quiz"
-# **10. A grammar allows `yes` and `no`, one token each. Masking that step gives the
-# odds**
+# **10. A grammar allows `yes` and `no`, one token each. Masking at that one step gives**
 #
-# - [x] of the model, given one of the two :: With a single step, the mask cannot miss
+# - [x] the model's own odds of the two words :: With a single step, the mask cannot miss
 #   anything that lies ahead.
-# - [ ] of a different distribution, as always :: For that, an answer needs several steps.
-# - [ ] one half each :: The mask removes tokens; the other tokens keep their ratios.
+# - [ ] the odds of a different distribution, as always :: The odds change only if an
+#   answer has several steps.
+# - [ ] odds of one half each :: The mask removes tokens; the other tokens keep their
+#   ratios.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: why a server wants a batch

@@ -9,7 +9,7 @@
 # Each of these losses takes three lines of code and is meant to keep the *policy*, the
 # model in training, near its starting point. Get one line wrong, and the loss still looks
 # as it should, nothing raises an error, and the policy ends up somewhere else. In this
-# stage, you know exactly where the policy should go, and you watch where it goes.
+# stage, you know exactly where the policy should end up, and you watch where it goes.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -36,7 +36,7 @@ begin(SEED, THREADS, DEVICE)
 # ## A judge, and pairs of answers
 #
 # There are `K` prompts, and `A` possible answers to each. A *policy* is a table of shape
-# (K, A) that holds the log-probability of each answer. The policy begins at `start`, the
+# (K, A) that holds the log-probability of each answer. The policy begins as `start`, the
 # model before this training, which is later called the *reference*.
 #
 # The judge has a *reward* in mind for each answer, a number that nobody else sees. Of two
@@ -126,8 +126,8 @@ draw_grids({"probability of each answer": shown.exp().clamp(max=0.5) * 2},
                "rewards are high.")
 
 # %% role="concept"
-claim("KL of the best policy to the start at a beta of 0.2, divided by "
-      "this KL at a beta of 1",
+claim("KL of the best policy to the start at a beta of 0.2, divided by the "
+      "same KL at a beta of 1",
       (kl(best_policy(start, reward, 0.2), start)
        / kl(best, start)).item(), above=2)
 
@@ -162,7 +162,7 @@ def learn(loss_of, steps=400, lr=0.1, logits=None):
 # number that training can lower?
 #
 # The answer is maximum likelihood, as in stage 3. If you knew the rewards, Bradley-Terry
-# would give you the probability of each choice by the judge. The loss is minus the
+# would give you the probability of each of the judge's choices. The loss is the negative
 # logarithm of each choice's probability, averaged over the choices. The next cell scores
 # the same 4,096 choices under two tables of rewards: one in which all rewards are equal,
 # and the judge's own.
@@ -187,7 +187,7 @@ claim("loss with the judge's rewards, divided by the loss with equal "
 # %% [markdown] role="concept"
 # You could first learn the rewards from the pairs, and then train a policy on them. There
 # is a shorter way. The best policy is the start times $\exp(\text{reward} / \beta)$,
-# divided by the sum that normalizes it. Solve this for the reward, and you get $\beta$
+# divided by a normalizing sum. Solve this equation for the reward, and you get $\beta$
 # times the *log ratio*, log best - log start, plus a constant that is the same for all
 # answers to a prompt.
 
@@ -198,8 +198,8 @@ print("reward minus beta times log ratio, the first prompt:",
       sorted({round(r, 4) for r in rest[0].tolist()}))
 
 # %% role="concept"
-claim("largest spread within one prompt of the reward minus beta times "
-      "the log ratio", (rest.amax(1) - rest.amin(1)).max(), below=1e-4)
+claim("largest spread, within one prompt, of reward minus beta times log "
+      "ratio", (rest.amax(1) - rest.amin(1)).max(), below=1e-4)
 
 # %% role="concept"
 ax = new_axes("The log ratio is the reward, up to a constant per prompt",
@@ -282,7 +282,7 @@ claim("log-probability of prompts and answers, divided by log-probability "
 #
 # You train for 400 steps. The best policy for this task has a KL of about half a nat to
 # the start. Your loss is 0.693 at the first step and at the last. A note in the log says:
-# "0.693 is log 2, a margin of zero. So the policy has not moved at all."
+# "0.693 is log 2, so the margin is zero. So the policy has not moved at all."
 
 # %% trap="14.1" role="break"
 def dpo(logp, reference):
@@ -329,10 +329,10 @@ claim("trained policy's KL to the start, divided by the best policy's KL "
 # only the reference's log-probabilities are detached. A pair pulls with a strength of
 # $\beta\,\sigma(-\beta\,\text{margin})$, which is half of $\beta$ at a margin of 0.
 #
-# Against a fixed reference, the margin grows, and the pair's pull fades. A pair judged
-# the other way round pulls back ever harder, until the two pulls balance. (Without such
-# pairs, nothing stops the policy.) With a moving reference, the margin is 0 again after
-# every step, so no pull ever fades.
+# Against a fixed reference, the margin grows, and the pair's pull fades. A pair with the
+# opposite verdict pulls back harder and harder, until the two pulls balance. (Without
+# such pairs, nothing stops the policy.) With a moving reference, the margin is 0 again
+# after every step, so no pull ever fades.
 
 # %% trap="14.1" role="why"
 margins = torch.linspace(-6, 6, 61)
@@ -343,9 +343,9 @@ plot_lines(margins.tolist(),
            title="A margin that never grows never lets go",
            xlabel="margin of a pair, nats",
            ylabel="pull of the pair",
-           alt="Pull of a pair against its margin. With a fixed reference, "
-               "the curve falls from one to zero. With a moving reference, "
-               "it is a flat line at one half.")
+           alt="The pull of a pair, plotted against its margin. With a "
+               "fixed reference, the curve falls from one to zero. With a "
+               "moving reference, the pull is a flat line at one half.")
 
 # %% [markdown] trap="14.1" role="repair"
 # Copy the policy before the first step. For a module, use `copy.deepcopy(policy)` and put
@@ -365,7 +365,7 @@ claim("KL to the best policy, with a copy as the reference",
       kl(held, best).item(), below=0.08)
 
 # %% [markdown] trap="14.1" role="repair"
-# From pairs alone, training nearly found the best policy.
+# From the pairs alone, training has nearly found the best policy.
 
 # %% trap="14.1" role="repair"
 plot_lines(list(range(1, 401)),
@@ -380,7 +380,7 @@ plot_lines(list(range(1, 401)),
 # %% [markdown] trap="14.1" role="more" topics="the mean over tokens · pairs the wrong way round · other ways to 0.693 · what a falling loss hides"
 # Taking *the mean over tokens* instead of the sum divides each margin by the answer's
 # length. For answers of equal length n, the mean has the same effect as replacing beta by
-# beta / n, so a nat costs only 1/n of the price. The closed form shows this for n = 12:
+# beta / n, so a nat costs only 1/n as much. The closed form shows this for n = 12:
 
 # %% trap="14.1" role="more"
 loose = best_policy(start, reward, BETA / 12)
@@ -468,21 +468,21 @@ def dpo_loss(policy: nn.Module, beta: float):
 # **Keep:** The reference that a loss compares against must not move, so store a copy. A
 # flat loss does not mean that the weights stay where they are. **In your own code:**
 # Before training, store the reference's log-probabilities for one batch. Ten steps later,
-# the reference must return the same values. Alongside the loss, log the KL to the
-# first checkpoint. **Source:** [Rafailov et al. 2023, "Direct Preference
+# the reference must return the same values. Alongside the loss, log the KL to the first
+# checkpoint. **Source:** [Rafailov et al. 2023, "Direct Preference
 # Optimization"](https://arxiv.org/abs/2305.18290). **Seen in the wild:** In
 # [YiyangZhou/POVID 11](https://github.com/YiyangZhou/POVID/issues/11), the reference was
 # the policy itself. TRL refuses to use a single object as both policy and reference;
 # since [huggingface/trl 5534](https://github.com/huggingface/trl/pull/5534), its KTO
-# trainer also refuses.
+# trainer refuses this as well.
 
 # %% [markdown] role="concept"
 # ## A judge who errs
 #
 # So far, the judge has been right. In the explorer below, one of twelve answers is a
-# trick that the start hardly ever uses. The trick is bad, but the judge may love it.
-# Guess first: how far can you lower the price $\beta$ of a nat before the *true* reward
-# falls?
+# trick that the start policy hardly ever uses. The trick is bad, but the judge may love
+# it. Guess first: how far can you lower the price $\beta$ of a nat before the *true*
+# reward falls?
 
 # %% role="explore" explorer="kl_price"
 from dlsys_helpers.explorers.kl_price import kl_price
@@ -578,9 +578,9 @@ claim("fraction of right answers pushed down, with grouping by view", down,
       above=0.1)
 
 # %% [markdown] trap="14.2" role="why"
-# The rewards are listed round by round. `view(-1, 8)` cuts the list into runs of eight
-# neighbours, and each run holds one answer to each of eight *different* prompts. In each
-# run, the answer to the easiest prompt wins, right or wrong.
+# The rewards are listed round by round. `view(-1, 8)` cuts the list into pieces of eight
+# neighbours, and each piece holds one answer to each of eight *different* prompts. In
+# each piece, the answer to the easiest prompt has the largest advantage, right or wrong.
 
 # %% trap="14.2" role="why"
 cut = torch.arange(4).repeat_interleave(4).view(4, 4) / 3.0
@@ -619,7 +619,7 @@ claim("probability of the right answer, with one group per prompt",
       grouped[-1], above=0.95)
 
 # %% [markdown] trap="14.2" role="repair"
-# Compared with answers to its own prompt, a right answer is never below the mean:
+# In a group for one prompt, a right answer's reward is never below the mean:
 
 # %% trap="14.2" role="repair"
 claim("number of right answers pushed down, with one group per prompt",
@@ -668,7 +668,7 @@ claim("probability of the right answer, with the whole batch as one group",
 # %% trap="14.2" role="more"
 equal = torch.ones(4)
 plain = (equal - equal.mean()) / equal.std()
-claim("nan advantages, of four, with equal rewards and nothing added to "
+claim("nan advantages out of four, with equal rewards and nothing added to "
       "the standard deviation", plain.isnan().sum().item(), expected=4)
 
 # %% [markdown] trap="14.2" role="more"
@@ -678,7 +678,8 @@ claim("nan advantages, of four, with equal rewards and nothing added to "
 #
 # *The division* by the standard deviation is itself disputed. It gives prompts whose
 # answers are nearly all right or nearly all wrong more weight than they would have
-# without it. Dr. GRPO leaves it out ([Liu and others](https://arxiv.org/abs/2503.20783)).
+# without the division. Dr. GRPO leaves it out ([Liu and
+# others](https://arxiv.org/abs/2503.20783)).
 
 # %% trap="14.2" role="exercise" points=3 difficulty=2 minutes=12
 def group_advantage(rewards: torch.Tensor,
@@ -801,8 +802,8 @@ claim("KL after 50 steps with the penalty, divided by the KL without it",
 # makes the others less likely.
 #
 # The true KL changes because different answers get sampled. Sampling has no gradient, so
-# autograd misses this part of the change. The figure averages over *all* answers, for a
-# policy that has moved towards the judge:
+# autograd does not see this change. The figure averages over *all* answers, for a policy
+# that has moved towards the judge:
 
 # %% trap="14.3" role="why" tags=["plumbing"]
 def pull(penalty, policy):
@@ -868,7 +869,7 @@ claim("KL to the best policy, with half the squared log-ratio in the loss",
 # an estimate of the KL's value, k3 is also unbiased. The estimate is never negative, and
 # near the start, it has less noise than the log-ratio. As a loss, k3 has the gradient of
 # the *other* KL, from the start to the policy. So k3 does pull on the policy (the thread
-# cited below calls k3 fine), but towards another target:
+# cited below calls k3 fine), but towards a different target:
 
 # %% trap="14.3" role="more" tags=["plumbing"]
 def priced(logp):
@@ -927,8 +928,8 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="14.3" role="hint"
 # 1. An answer is sampled as a whole, so each answer has a single log-ratio: the sum over
 #    its tokens.
-# 2. Each answer has to be pushed by its own log-ratio. Which function of the log-ratio
-#    has the log-ratio as its derivative?
+# 2. The push on each answer has to be proportional to the answer's own log-ratio. Which
+#    function of the log-ratio has the log-ratio as its derivative?
 # 3. Take the mean over answers, so that more answers do not pull harder.
 
 # %% [markdown] trap="14.3" role="keep"
@@ -936,10 +937,11 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 # what gets sampled also depends on the weights. To penalize a KL, use half the squared
 # log-ratio. **In your own code:** Reverse the sign of the penalty. If the curve of the KL
 # stays the same, the penalty has no gradient. **Source:** [Tang and Munos
-# 2025](https://arxiv.org/abs/2506.09477); on the values, [Schulman 2020, "Approximating
-# KL Divergence"](http://joschu.net/blog/kl-approx.html). **Seen in the wild:** In
-# [allenai/open-instruct 535](https://github.com/allenai/open-instruct/pull/535), the
-# estimate in the loss is said to "completely ignore" the reference.
+# 2025](https://arxiv.org/abs/2506.09477); for the values of such estimates, [Schulman
+# 2020, "Approximating KL Divergence"](http://joschu.net/blog/kl-approx.html). **Seen in
+# the wild:** In [allenai/open-instruct
+# 535](https://github.com/allenai/open-instruct/pull/535), the estimate in the loss is
+# said to "completely ignore" the reference.
 
 # %% [markdown] trap="14.4" role="situation" fault="the old log-probabilities are those of now" symptom="the PPO ratio is always 1, and nothing is ever clipped"
 # ## Sixteen steps on one draw
@@ -1037,7 +1039,8 @@ draw_grids({"stored at sampling": torch.maximum(now, old),
                "crossed: the policy in training is also used as old.")
 
 # %% [markdown] trap="14.4" role="repair"
-# Store the log-probabilities once, when the answers are sampled, before the first step:
+# Store the log-probabilities once, when the answers are sampled and before the first
+# step:
 
 # %% trap="14.4" role="repair"
 def inner_steps_kept(policy, answers, adv, steps=16, rate=2.0):
@@ -1183,11 +1186,11 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # **Keep:** "Old" is the policy that sampled the answers, not the latest policy. A ratio
 # of exactly 1 is right in the first step after sampling, and a fault once the policy has
 # moved. **In your own code:** For each inner step, print the largest distance of a ratio
-# from 1. It should be near 0 in the first step and larger later. **Source:** [Schulman et
-# al. 2017, "Proximal Policy Optimization Algorithms"](https://arxiv.org/abs/1707.06347).
-# **Seen in the wild:** In [tensorforce/tensorforce
-# 312](https://github.com/tensorforce/tensorforce/issues/312), the ratio was exactly 1
-# even in the later steps. [huggingface/trl
+# from 1. The distance should be near 0 in the first step and larger later. **Source:**
+# [Schulman et al. 2017, "Proximal Policy Optimization
+# Algorithms"](https://arxiv.org/abs/1707.06347). **Seen in the wild:** In
+# [tensorforce/tensorforce 312](https://github.com/tensorforce/tensorforce/issues/312),
+# the ratio was exactly 1 even in the later steps. [huggingface/trl
 # 3757](https://github.com/huggingface/trl/issues/3757) reports a ratio of exactly 1 for a
 # single inner step, where this is right.
 
@@ -1196,13 +1199,13 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 #
 # Your model answers callers. A call has up to ten turns, and in each turn, the model
 # either answers or hangs up. The first answer helps most, with a reward of 1; the second
-# earns 1/2, the third 1/3, and so on. Hanging up earns nothing and ends the call; the
-# next caller is on the line at once. Every answer earns something, so a call earns most
-# if the model never hangs up.
+# earns 1/2, the third 1/3, and so on. Hanging up earns nothing and ends the call, and the
+# next call begins immediately. Every answer earns something, so a call earns most if the
+# model never hangs up.
 #
 # You train the policy on its *return*: the reward of a turn plus the rewards after it,
-# with another factor of 0.95 for each later turn. The ten probabilities of answering, one
-# per turn, begin at 73 %, so an average call has 2.6 answers.
+# with a further factor of 0.95 for each later turn. The ten probabilities of answering,
+# one per turn, begin at 73 %, so an average call has 2.6 answers.
 
 # %% trap="14.5" role="break"
 TURNS, CALLS, STEPS = 10, 32, 60          # turns; lines; turns on a line
@@ -1347,11 +1350,11 @@ claim("mean number of answers in a call before training",
 
 # %% [markdown] trap="14.5" role="more"
 # If the call has not ended, the sum begins with an estimate of what follows the last
-# column, the *value* of the next state. The same value belongs after a step at which a
-# time limit cut an episode off, because the task went on and only the recording stopped.
-# Gymnasium reports the two cases separately, as `terminated` and `truncated`. GAE needs
-# the mask twice: once for the value of the next state, and once for the sum that runs
-# backwards.
+# column, the *value* of the next state. You also need such a value after a step at which
+# a time limit cut an episode off, because the task went on and only the recording
+# stopped. Gymnasium reports the two cases separately, as `terminated` and `truncated`.
+# GAE needs the mask twice: once for the value of the next state, and once for the sum
+# that runs backwards.
 
 # %% trap="14.5" role="exercise" points=3 difficulty=2 minutes=12
 def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
@@ -1391,8 +1394,8 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 # %% [markdown] trap="14.5" role="keep"
 # **Keep:** When a buffer holds several episodes, stop the sum of a return at the end of
 # its episode. If only the recording stopped, add the value of the next state. **In your
-# own code:** Print the return of a step that ended an episode. It should equal its
-# reward. **Source:** [Pardo et al. 2018, "Time Limits in Reinforcement
+# own code:** Print the return of a step that ended an episode. This return should equal
+# the step's reward. **Source:** [Pardo et al. 2018, "Time Limits in Reinforcement
 # Learning"](https://arxiv.org/abs/1712.00378). **Seen in the wild:** In [EdanToledo/Stoix
 # 142](https://github.com/EdanToledo/Stoix/issues/142), GAE sums differences that cross
 # the end of an episode.
@@ -1419,18 +1422,18 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 # second answers, and so on. There are as many prompts as rounds. `rewards.view(-1,
 # rounds)` returns groups of**
 #
-# - [ ] answers to one prompt, because their numbers match :: The shape is the same, but the
-#   rows are rounds.
+# - [ ] answers to one prompt, because there are as many prompts as rounds :: The shape
+#   fits, but each row of the result is one round.
 # - [ ] different sizes :: All groups have the same size, so the shape does not show the
 #   fault.
 # - [x] one answer to each prompt :: Neighbours in the list belong to different prompts.
 
 # %% [markdown] role="quiz"
 # **3. The mean of log policy minus log reference over sampled answers is added to the
-# loss, and the KL does not change. You**
+# loss, and the KL does not change. You should**
 #
-# - [ ] use a larger beta :: Ten times zero is zero: the mean gradient of this term is
-#   zero.
+# - [ ] use a larger beta :: The mean gradient of this term is zero, and ten times zero is
+#   still zero.
 # - [x] use half the square of each answer's log-ratio :: Averaged over
 #   samples, half the square has the gradient of the KL.
 # - [ ] reverse the term's sign :: Zero has no sign.
@@ -1441,10 +1444,10 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 #
 # - [ ] right, because the policy moves slowly :: At any learning rate that changes the
 #   weights, the ratio is not exactly 1 from the second step on.
-# - [ ] right, because the clip holds it there :: The clip cuts the objective off at 0.8
-#   and 1.2; it does not hold the ratio.
+# - [ ] right, because the clip holds it there :: The clip limits the objective at 0.8 and
+#   1.2; it does not limit the ratio itself.
 # - [x] a fault from the second step on :: The old log-probabilities are computed again in
-#   every step, and nothing is clipped.
+#   every step, so nothing is ever clipped.
 
 # %% [markdown] role="quiz"
 # **5. Under the reference, two answers are equally likely, and the reward of one answer
@@ -1458,17 +1461,17 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 # %% [markdown] role="quiz"
 # **6. The judge's reward rises from step to step, and so does the KL. The answers**
 #
-# - [x] may be getting worse all the time :: Every judge errs somewhere, and an overrated
-#   answer is worth many nats.
+# - [x] may be getting worse all the time :: Every judge errs somewhere, and the policy
+#   will spend many nats on an answer that the judge overrates.
 # - [ ] get better, because that is what training maximizes :: Training maximizes the
 #   judge's opinion, minus the price of the nats.
-# - [ ] stay the same :: A rising KL means that the policy samples different answers.
+# - [ ] stay the same :: A rising KL means that the policy now samples different answers.
 
 # %% [markdown] role="quiz"
 # **7. All four answers to a prompt are right and have reward 1. Their advantages are**
 #
-# - [ ] 1 each, because all should become likelier :: An advantage compares with the
-#   group, and the group's mean is 1.
+# - [ ] 1 each, because all should become likelier :: An advantage compares a reward with
+#   the group's mean, which is 1 here.
 # - [x] 0 each, so this group teaches nothing :: No answer is better than the others.
 # - [ ] nan :: The advantages would be nan if nothing were added to the standard deviation
 #   of 0.
@@ -1476,7 +1479,7 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 # %% [markdown] role="gpu"
 # ## On a GPU: the reference and the logits
 #
-# DPO trains one model and queries a second one, the reference. With AdamW in mixed
+# DPO trains one model and only evaluates a second one, the reference. With AdamW in mixed
 # precision, each weight of the trained model takes 16 bytes: two for the weight, two for
 # its gradient, and twelve for a copy in 32 bits and two moments. A weight of the
 # reference takes two bytes. Each model also writes *logits*, one value per vocabulary
@@ -1572,11 +1575,13 @@ answers_here
 #
 # - The best policy is the start times $\exp(\text{reward} / \beta)$, normalized. Work out
 #   where training should take the policy.
-# - The KL penalty protects a policy from its judge's errors. Plot the KL.
+# - The KL penalty protects a policy from its judge's errors, so plot the KL as well as
+#   the reward.
 # - The reference that a loss compares against must not move.
 # - A group is the answers to one prompt. Store the prompt's id with every answer.
 # - An estimate with the right value need not have the right gradient.
 # - "Old" is the policy that sampled the answers. A ratio of 1 is right only in the first
 #   step after sampling.
 #
-# **Next:** Plot the KL to the first checkpoint of one of your own runs, next to its loss.
+# **Next:** In one of your own runs, plot the KL to the first checkpoint alongside the
+# loss.

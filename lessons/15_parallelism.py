@@ -7,9 +7,9 @@
 # a few. You also keep fewer activations in memory and recompute the rest for the backward
 # pass.
 #
-# Each cut is exact on paper, and each has a line of code that can be wrong without
-# raising an error. This stage breaks those lines one by one and counts the bytes sent.
-# Then it plans a run on eight GPUs: what fits, which rank waits, and which cut is best.
+# On paper, each cut is exact, but in each, one line of code can be wrong without raising
+# an error. This stage breaks those lines one by one and counts the bytes sent. Then it
+# plans a run on eight GPUs: what fits, which rank waits, and which cut is best.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -126,10 +126,10 @@ claim("bytes of 16 float32 values on the tape", sum(sent()),
       expected=2 * 8 * 4)
 
 # %% [markdown] role="concept"
-# If only the values matter, one process plays all ranks. A list has one entry per rank,
-# `sum` of the list stands for an `all_reduce`, `torch.cat` stands for an `all_gather`,
-# and autograd runs through all of it. The arithmetic is the same, up to rounding in a
-# sum.
+# If only the values matter, one process plays the part of all ranks. A list has one entry
+# per rank, `sum` of the list stands for an `all_reduce`, `torch.cat` stands for an
+# `all_gather`, and autograd works through all of these operations. The arithmetic is the
+# same, up to rounding in a sum.
 #
 # ## One matrix, cut two ways
 #
@@ -150,9 +150,9 @@ claim("bytes of 16 float32 values on the tape", sum(sent()),
 # end is enough for both matrices.
 #
 # The activation between the two matrices determines which cut comes first. After a cut by
-# units, each rank has complete sums, and a ReLU may follow. After a cut by inputs, each
-# rank has only parts of a sum, for example 3 and -5. The ReLU of their sum is 0, but the
-# sum of their ReLUs is 3.
+# units, each rank has complete sums, to which a ReLU may be applied. After a cut by
+# inputs, each rank has only parts of a sum, for example 3 and -5. The ReLU of their sum
+# is 0, but the sum of their ReLUs is 3.
 
 # %% [markdown] trap="15.1" role="situation" core=true fault="tensor parallelism without the sum in the backward pass" symptom="tensor parallel: same loss as on one GPU, but weights of norms and embeddings drift apart between ranks"
 # ## A layer on two ranks
@@ -319,7 +319,7 @@ claim("error of rank 0's gradient of body, with the second sum",
       gap(grads[0], true), below=1e-4)
 
 # %% [markdown] trap="15.1" role="repair"
-# The cut costs two sums per step, each over 512 rows of 32 values of 4 bytes.
+# The cut costs two all-reduces per step, each over 512 rows of 32 values of 4 bytes.
 
 # %% trap="15.1" role="repair"
 predicted = 60 * 2 * (512 * 32 * 4)               # steps, sums, bytes
@@ -344,8 +344,8 @@ claim("difference between the two ranks' last losses, with the second sum",
 # %% [markdown] trap="15.1" role="more"
 # `torch.distributed.nn.functional` has a differentiable `all_reduce`. Its backward pass
 # is also a sum. A sum in the backward pass is right if the ranks' losses are parts of one
-# loss. Here the ranks' losses are copies of one loss, so each half gets twice its true
-# gradient.
+# loss. In this lesson, the ranks' losses are copies of one loss, so each half gets twice
+# its true gradient.
 
 # %% trap="15.1" role="more"
 def with_known_sum(seed, x, y):
@@ -449,8 +449,8 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 # **Keep:** Two matrices, cut by units and then by inputs, need two sums: one of outputs
 # in the forward pass, and one of the input's gradients in the backward pass. **In your
 # own code:** Every few hundred steps, compare digests of all copies (norm layers,
-# embeddings, biases) across the ranks. Compare the first gradient with a single-rank
-# run's. **Source:** [Megatron-LM,
+# embeddings, biases) across the ranks. Compare the first step's gradient with a single
+# rank's. **Source:** [Megatron-LM,
 # `mappings.py`](https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/tensor_parallel/mappings.py),
 # "forward: copy, backward allreduce". **Seen in the wild:** In [Megatron-LM
 # 1446](https://github.com/NVIDIA/Megatron-LM/issues/1446), the gradients of the last norm
@@ -504,8 +504,8 @@ piped = ranks.run(four_passes, SEED, x64, y64, uses=(stages, loss_of, flat))
 
 # %% trap="15.2" role="guess"
 guess("15.2",
-      "How much does the last pass count in the final gradient, as a "
-      "multiple of the first pass?", unit="times")
+      "In the final gradient, how many times as much as the first pass "
+      "does the last pass count?", unit="times")
 
 # %% trap="15.2" role="look"
 def own_gradients(x, y, passes=4):
@@ -550,8 +550,8 @@ plot_columns({f"pass {n + 1}": abs(s.item()) for n, s in enumerate(share)},
 # %% [markdown] trap="15.2" role="why"
 # The gradient is smaller, and it comes mostly from the last pass, although you computed
 # four passes. AdamW hardly reacts to a constant factor, but it does worse when most
-# passes hardly count. At this rate, SGD does worse with short steps, even if all passes
-# count equally (`as small`).
+# passes hardly count. At this learning rate, SGD does worse with short steps, even if all
+# passes count equally (`as small`).
 
 # %% trap="15.2" role="why" tags=["plumbing"]
 def trained(weights, make):
@@ -592,8 +592,8 @@ plot_bars(ends, title="Lost passes hurt AdamW, and short steps hurt SGD",
               "pass divides, and also with equally small weights.")
 
 # %% trap="15.2" role="why"
-claim("AdamW: loss if each pass divides, as a multiple of the loss with a "
-      "quarter per pass",
+claim("AdamW: loss if each pass divides, as a multiple of the loss with "
+      "weights of a quarter",
       ends["AdamW, divided each pass"] / ends["AdamW, a quarter each"],
       above=1.05)
 
@@ -627,7 +627,7 @@ share = shares(torch.cat(piped))
 print("weights of the passes:", *(f"{s:.4f}" for s in share))
 
 # %% trap="15.2" role="repair"
-claim("smallest weight of a pass in the gradient, if no pass divides",
+claim("smallest weight of any pass in the gradient, if no pass divides",
       share.min().item(), expected=0.25, within=0.001)
 
 # %% [markdown] trap="15.2" role="repair"
@@ -649,24 +649,24 @@ claim("bytes of activations and their gradients, sent by both ranks "
       expected=2 * 64 * 32 * 4)
 
 # %% [markdown] trap="15.2" role="more" topics="the other numbers"
-# The next claims cover the other figures from these runs. The cosine compares the mixed
-# gradient with the mean gradient of the four passes.
+# The next claims compare the losses of the six runs and then the two gradients: the
+# *mixed* one, which is divided after each pass, and the mean over the four passes.
 
 # %% trap="15.2" role="more"
 own = own_gradients(x64, y64)
 mixed, meant = torch.tensor(kept) @ own, own.mean(0)
 
 # %% trap="15.2" role="more"
-claim("SGD: loss if each pass divides, as a multiple of the loss with a "
-      "quarter per pass",
+claim("SGD: loss if each pass divides, as a multiple of the loss with "
+      "weights of a quarter",
       ends["SGD, divided each pass"] / ends["SGD, a quarter each"],
       above=1.3)
 claim("SGD: loss if each pass divides, as a multiple of the loss with "
       "equally small weights",
       ends["SGD, divided each pass"] / ends["SGD, as small"], expected=1,
       within=0.1)
-claim("AdamW: loss with equally small weights, as a multiple of the loss "
-      "with a quarter per pass",
+claim("AdamW: loss with equally small weights, divided by the loss with "
+      "weights of a quarter",
       ends["AdamW, as small"] / ends["AdamW, a quarter each"], expected=1,
       within=0.02)
 claim("norm of the mixed gradient, divided by the norm of the mean "
@@ -902,11 +902,11 @@ pairs = {"halves, rank 0": corner[:4], "halves, rank 1": corner[4:],
 draw_grids(pairs, rows="queries", columns="all keys",
            captions={name: f"{grid.sum()} pairs"
                      for name, grid in pairs.items()},
-           title="An early and a late piece make equal work",
-           alt="Four masks of four queries by eight keys. In halves, rank "
-               "0 computes 10 pairs and rank 1 computes 26. With positions "
-               "0, 1, 6, 7 on rank 0 and 2 to 5 on rank 1, each rank "
-               "computes 18.")
+           title="An early and a late piece give equal work",
+           alt="Four masks of four queries by eight keys. With halves, "
+               "rank 0 computes 10 pairs and rank 1 computes 26. With "
+               "positions 0, 1, 6, 7 on rank 0 and 2 to 5 on rank 1, each "
+               "rank computes 18.")
 
 # %% [markdown] trap="15.3" role="more" topics="a good model on ranks that count from 0 · is_causal · the lost label · rotary positions · bytes on the tape"
 # Now take a model trained with the right positions and run it with other mistakes.
@@ -948,15 +948,17 @@ wrong_seam = [(a, b) for a, b in zip(zigzag[0], zigzag[0][1:])
               if b != a + 1]
 
 # %% trap="15.3" role="more"
-claim("labels that remain, of 31, if each half shifts its own labels", kept,
+claim("labels out of 31 that remain if each half shifts its own labels",
+      kept,
       expected=30)
-claim("positions of rank 0, of 4, whose label is not the next token",
+claim("positions of rank 0, out of 4, whose label is not the next token",
       len(wrong_seam), expected=1)
 
 # %% [markdown] trap="15.3" role="more"
-# Rotary positions are relative, but that helps only within a half. In the next cell, a
-# query at position 20 and a key at position 4 are 16 apart. On ranks that count from 0,
-# both are at position 4, so they get the score of two tokens at the same position:
+# Rotary positions are relative, but this helps only between two positions in the same
+# half. In the next cell, a query at position 20 and a key at position 4 are 16 apart. On
+# ranks that count from 0, both are at position 4, so they get the score of two tokens at
+# the same position:
 
 # %% trap="15.3" role="more"
 def rotated(x, place, base=100.0):
@@ -1105,7 +1107,7 @@ claim("bytes on the tape of rank 1 for nine rows of eight values, there "
 # The tape also counts rows that do not leave their rank. On paper, with `n` tokens per
 # GPU, `k` experts per token, width `d` and `b` bytes per value, each trip moves `n · k ·
 # d · b` bytes. Each layer makes four such trips per step. If the load is even, `1 -
-# 1/GPUs` of the bytes leave the GPU. No rank continues before the busiest expert is done:
+# 1/GPUs` of the bytes leave the GPU. No rank continues until the busiest expert is done:
 # in the run above, one rank computes three rows while the other has nine.
 
 # %% [markdown] trap="15.4" role="situation" core=true fault="the one chosen expert's weight is divided by itself" symptom="a mixture of experts with one expert a token is hardly better than one dense layer; the router's gradient is about 1e-8"
@@ -1118,9 +1120,9 @@ claim("bytes on the tape of rank 1 for nine rows of eight values, there "
 # `k` to one, so that only one expert per token has to be computed.
 #
 # Your tokens are rows of 16 values. There are four kinds of token, distinguished by a
-# mark in four of the values. Each kind needs a different linear map. One layer cannot be
-# four maps, but four experts can. You compare the four experts with a mixture of *one*
-# expert, which is an ordinary layer.
+# mark in four of the values. Each kind needs a different linear map. One layer cannot
+# represent four maps, but four experts can. You compare the four experts with a mixture
+# of *one* expert, which is an ordinary layer.
 
 # %% trap="15.4" role="break"
 class Routed(nn.Module):
@@ -1199,10 +1201,11 @@ claim("four experts with divided weights: loss as a fraction of one "
       "layer's loss", percent / 100, above=0.7, below=1.1)
 
 # %% [markdown] trap="15.4" role="why"
-# Two paths lead from the router to the loss. *Which* expert is an index, and an index has
-# no gradient. *How much* the expert counts is its weight. With one expert per token, the
-# weight divided by the sum is one, whatever the router says. So the router stays at its
-# random start, and each expert gets tokens of every kind.
+# Two paths lead from the router to the loss. The first path is *which* expert is chosen,
+# but this is an index, and an index has no gradient. The second path is *how much* the
+# expert counts, its weight. With one expert per token, the weight divided by the sum is
+# one, whatever the router says. So the router stays at its random start, and each expert
+# gets tokens of every kind.
 
 # %% trap="15.4" role="why" tags=["plumbing"]
 def router_pull(k, weigh):
@@ -1376,7 +1379,7 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
 # experts with 198 million weights were worse than a dense model with 64 million. In
 # [davidmrau/mixture-of-experts
 # 27](https://github.com/davidmrau/mixture-of-experts/issues/27), the softmax ran over the
-# one chosen expert; the proposed fix divides by the sum.
+# one chosen expert; the proposed fix divides by the sum of the weights.
 
 # %% [markdown] trap="15.5" role="situation" fault="a balance loss made of counts has no gradient" symptom="the load balancing loss is printed and rises, experts stay idle, whatever its weight"
 # ## Eight experts, all at work
@@ -1525,10 +1528,10 @@ claim("fraction of tokens at the busiest expert, with counts times "
 # no loss: each expert's score gets a bias, which is raised for experts chosen too rarely.
 # On several ranks, the counts have to be summed over all ranks.
 #
-# A balance loss that takes a mean over the wrong axis is harder to detect. Its value is
-# 1.00, the value of an even load, from the first step to the last. Even the right formula
-# is no reliable measure: its value falls below 1 when counts and probabilities disagree.
-# Print the counts themselves.
+# It is harder to detect a balance loss that takes a mean over the wrong axis. Its value
+# is 1.00, the value of an even load, from the first step to the last. Even the right
+# formula is no reliable measure: its value falls below 1 when counts and probabilities
+# disagree. Print the counts themselves.
 
 # %% trap="15.5" role="more" tags=["plumbing"]
 p = torch.tensor([[0.51, 0.49]] * 3 + [[0.01, 0.99]])
@@ -1550,13 +1553,13 @@ claim("balance loss when counts and probabilities disagree", under,
       below=0.9)
 claim("fraction of tokens at the busiest expert, with squared mean "
       "probabilities", by_chances, below=0.48)
-claim("idle experts, of eight, with squared counts", idle, above=1.5)
-claim("idle experts, of eight, with counts times probabilities",
+claim("idle experts out of eight, with squared counts", idle, above=1.5)
+claim("idle experts out of eight, with counts times probabilities",
       idle_mended, below=1.5)
 
 # %% [markdown] trap="15.5" role="more"
 # With one expert per GPU, the layer is done when the busiest expert is done. To a router,
-# a *pad* is a token like any other, so pads count in the load. An expert may have a fixed
+# a *pad* is a token like any other, so pads count as load. An expert may have a fixed
 # number of slots (a *capacity*), given out first come, first served. Then pads on the
 # left take the slots, and the layer returns zeros for a real token without a slot.
 
@@ -1582,9 +1585,10 @@ claim("fraction of real tokens without a slot, with the 300 pads masked "
       "before slots are given", refused(300, True), below=0.1)
 
 # %% [markdown] trap="15.5" role="folklore"
-# **Told:** A balance loss of 1 shows that the router works. **Measured:** If the router's
-# single weight is always one, only the balance loss trains the router. The loads are even
-# and the balance loss is 1.00, but every kind of token goes to every expert.
+# **Told:** A balance loss of 1 shows that the router works. **Measured:** If the weight
+# of a token's single expert is always one, only the balance loss trains the router. The
+# loads are even and the balance loss is 1.00, but every kind of token goes to every
+# expert.
 
 # %% trap="15.5" role="folklore" tags=["plumbing"]
 even_only = copy.deepcopy(start)               # four experts, divided
@@ -1770,8 +1774,8 @@ claim("cosine between the gradients with and without checkpoints", cosine,
 # The second run calls your block again, but your generator is not torch's. `checkpoint`
 # restores the state of torch's own generators, on the CPU and on one kind of device.
 # `self.dice` is not one of these generators, so it keeps advancing, and the second run
-# draws different masks. So you compute the loss with one network and its gradient with
-# another. Torch compares the two runs by shapes and dtypes, never by values.
+# draws different masks. So you compute the loss with one network and its gradient with a
+# different one. Torch compares the two runs by shapes and dtypes, never by values.
 
 # %% trap="15.6" role="why"
 one = OwnDrop(7)
@@ -1836,16 +1840,16 @@ plot_lines(range(1, 11), {name: smooth(run) for name, run in
                           runs_of.items() if name != "all kept"},
            title="The same masks twice, and training goes faster",
            xlabel="epoch", ylabel="training loss (nats)",
-           alt="Two lines of training loss over ten epochs. They are equal "
-               "at first. Then the line with the generators restored falls "
-               "faster, and the line with plain checkpoints stays above "
-               "it.")
+           alt="Two lines of training loss over ten epochs. At first, the "
+               "two lines are equal. Then the line with the generators "
+               "restored falls faster, and the line with plain checkpoints "
+               "stays above it.")
 
 # %% [markdown] trap="15.6" role="more" topics="what it costs · a flag · BatchNorm counts twice · halving the momentum"
 # A noisy gradient still reduces the loss, so this fault raises the final loss but causes
 # no crash. Torch also has a flag that makes ordinary dropout behave this way:
-# `preserve_rng_state=False`. It saves a little time and is meant for blocks that draw no
-# random numbers.
+# `preserve_rng_state=False`. This setting saves a little time and is meant for blocks
+# that draw no random numbers.
 
 # %% trap="15.6" role="more"
 def ordinary(run):
@@ -1980,8 +1984,8 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="15.6" role="keep"
 # **Keep:** A block that runs twice has to read the same values twice but change its state
 # only once. **In your own code:** Take one step with checkpoints and one without, from
-# the same state. Compare gradients and buffers, because the loss cannot differ.
-# **Source:** [Chen et al. 2016, "Training Deep Nets with Sublinear Memory
+# the same state. Compare gradients and buffers, because the loss cannot show a
+# difference. **Source:** [Chen et al. 2016, "Training Deep Nets with Sublinear Memory
 # Cost"](https://arxiv.org/abs/1604.06174), and
 # [torch.utils.checkpoint](https://docs.pytorch.org/docs/stable/checkpoint.html) on which
 # states `checkpoint` restores. **Seen in the wild:** In [allenai/OLMo-core
@@ -2057,9 +2061,9 @@ claim("fraction of the time saved if the network took no time",
 
 # %% [markdown] trap="15.7" role="why"
 # An `all_reduce` cannot end before every rank has called it. Until then, the rank that
-# calls first mostly waits, and the profiler shows this wait as communication. Here each
-# rank has the long batch in half of the steps. So both ranks wait, their tables agree,
-# and neither rank looks slow over all steps.
+# calls first mostly waits, and the profiler shows this wait as communication. In this
+# trace, each rank has the long batch in half of the steps. So both ranks wait, their
+# tables agree, and neither rank looks slow over all steps.
 
 # %% trap="15.7" role="why"
 draw_lanes({f"rank {rank}, {lane}": [
@@ -2072,10 +2076,10 @@ draw_lanes({f"rank {rank}, {lane}": [
            "all_reduce begins early and is long, and both end together.")
 
 # %% [markdown] trap="15.7" role="repair"
-# Put the traces of all ranks on one clock, and measure from the *last* call on. Then
-# simulate each cure before you pay for it. If time is proportional to length, equal
-# batches make each rank compute for the mean of the two times in each step, and neither
-# waits.
+# Put the traces of all ranks on one clock, and measure the communication from the *last*
+# rank's call on. Then simulate each cure before you pay for it. If time is proportional
+# to length, equal batches make each rank compute for the mean of the two times in each
+# step, and neither waits.
 
 # %% trap="15.7" role="repair"
 def transfers():
@@ -2131,9 +2135,9 @@ claim("time of the replayed steps with transfers, as a fraction of the "
 
 # %% [markdown] trap="15.7" role="more"
 # **Clocks.** Both processes here read the same clock, but two machines read different
-# clocks. Set rank 1's clock 20 ms ahead, and another call seems to be the last. All ranks
-# leave an `all_reduce` at almost the same time (this need not hold for a `broadcast` or
-# `reduce`). So the ends of the calls show how far apart the clocks are.
+# clocks. Set rank 1's clock 20 ms ahead, and a different call seems to be the last. All
+# ranks leave an `all_reduce` at almost the same time (this need not hold for a
+# `broadcast` or `reduce`). So the ends of the calls show how far apart the clocks are.
 
 # %% trap="15.7" role="more"
 def ends(rank, ahead=0.0):
@@ -2144,7 +2148,7 @@ apart = sorted(b - a for a, b in zip(ends(0), ends(1, ahead=20)))
 offset = (apart[1] + apart[2]) / 2               # the middle one
 
 # %% trap="15.7" role="more"
-claim("estimated ms between clocks that are 20 ms apart, from the ends of "
+claim("ms between two clocks 20 ms apart, as estimated from the ends of "
       "the collectives", offset, expected=20, within=2)
 
 # %% [markdown] trap="15.7" role="more"
@@ -2185,7 +2189,7 @@ def sticks_out(lanes):
 
 # %% trap="15.7" role="more"
 claim("ms of sending that nothing hides, if the step waits for each sum "
-      "at once", sticks_out(at_once), expected=8)
+      "immediately", sticks_out(at_once), expected=8)
 claim("ms of sending that nothing hides, if the step waits at the end",
       sticks_out(in_the_end), expected=2)
 
@@ -2518,10 +2522,10 @@ claim("seconds per step with checkpoints, divided by seconds with "
       within=0.01)
 
 # %% [markdown] trap="15.8" role="repair"
-# The step time is the time for products, at 0.55 of the peak, plus sending. Differences
-# below 5 % mean nothing. Guess first. On eight cards of `24` GB, with all activations
-# kept, which of the six splits in the explorer below makes the 7B model fit? (*MFU* is
-# useful work divided by the peak.)
+# The step time is the time for products, at 0.55 of the peak, plus the time for sending.
+# Differences below 5 % mean nothing. Guess first. On eight cards of `24` GB, with all
+# activations kept, which of the six splits in the explorer below makes the 7B model fit?
+# (*MFU* is useful work divided by the peak.)
 
 # %% role="explore" explorer="plan_a_run"
 from dlsys_helpers.explorers.plan_a_run import plan_a_run
@@ -2644,8 +2648,9 @@ claim("estimated GB of the published run, divided by the GB of its card",
       sum(tiny_gb.values()) / published["card, GB"], below=0.9)
 
 # %% [markdown] trap="15.8" role="more"
-# The README's MFU counts whole squares of attention. If you count only a causal kernel's
-# half, the MFU is lower. So state the convention when you compare two runs.
+# The README's MFU counts whole squares of attention. If you count only the half that a
+# causal kernel computes, the MFU is lower. So state the convention when you compare two
+# runs.
 #
 # **Where the estimates are wrong.** The time estimate ignores that communication overlaps
 # with matrix products, which is how FSDP hides most of its gathers. The memory estimate
@@ -2742,7 +2747,7 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
 # ## Further
 #
 # The plan of the last trap relies on three formulas: for operations, for bytes on a wire
-# and for waits. This section checks each of them by counting. The code is folded.
+# and for waits. This section checks each formula by counting. The code is folded.
 #
 # ### Operations
 #
@@ -2875,7 +2880,7 @@ def played(p, m):
 pipeline = played(4, 4)
 draw_lanes({f"stage {n}": lane for n, lane in enumerate(pipeline)},
            unit="forward passes",
-           title="With four micro-batches, each stage waits 9 units of 21",
+           title="With four micro-batches, each stage waits 9 of 21 units",
            alt="Four lanes of a pipeline. Each later stage begins one "
                "forward pass later and ends earlier. Between its tasks, a "
                "stage waits for its neighbours.")
@@ -2939,7 +2944,8 @@ claim("largest gap between the extra time of four simulated schedules and "
 # **4. A layer uses one expert per token, and the weight of that expert is 1 for every
 # token. What does the router learn?**
 #
-# - [x] nothing from the task :: "Which" is an index and "how much" is a constant, so no path is left.
+# - [x] nothing from the task :: "Which" is an index and "how much" is a constant, so no
+#   gradient reaches the router.
 # - [ ] a little, through the choice :: A choice is an index and has no gradient.
 # - [ ] all that it needs, through the experts' gradients :: The experts learn from their
 #   tokens; no gradient flows from the experts to the scores.
@@ -2951,8 +2957,8 @@ claim("largest gap between the extra time of four simulated schedules and "
 #   nothing is still nothing.
 # - [x] call `backward` on the balance loss alone :: An error, or a zero at the router,
 #   shows that the balance loss has no gradient.
-# - [ ] put fewer tokens on each expert :: A cap hides how uneven the choice is; it does
-#   not change the choice.
+# - [ ] put fewer tokens on each expert :: A cap only hides how unevenly the router
+#   chooses; it does not change the router's choice.
 
 # %% [markdown] role="quiz"
 # **6. With and without activation checkpointing, the first loss is the same to the last
@@ -2960,7 +2966,7 @@ claim("largest gap between the extra time of four simulated schedules and "
 #
 # - [ ] the gradients are also equal :: The gradient is computed through a second run,
 #   which may draw different random numbers.
-# - [ ] the buffers are also equal :: The second run changes them a second time.
+# - [ ] the buffers are also equal :: The second run changes the buffers a second time.
 # - [x] the first runs are equal, but you know nothing about the second run :: Compare
 #   gradients and buffers, with checkpoints and without.
 
@@ -2984,7 +2990,8 @@ claim("largest gap between the extra time of four simulated schedules and "
 #   batch, but each still processes two sequences at a time.
 # - [x] They stay the same :: A micro-batch belongs to one GPU. Only the optimizer's part
 #   becomes smaller.
-# - [ ] They double, because more gradients are summed :: A sum over more ranks leaves the gradients as large as they were.
+# - [ ] They double, because more gradients are summed :: A sum over more ranks leaves the
+#   gradients as large as they were, and it does not affect the activations.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: how thin may a layer be cut?

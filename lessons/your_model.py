@@ -1,18 +1,18 @@
 # %% [markdown] role="hook"
 # # Your model
 #
-# Fifty-seven of your exercise solutions fit together. In this notebook they form a
-# language model: its attention, its norms, its optimizer, its checkpoint, its adapters
-# and its compression. You train it, stop it, run it on two processes, talk to it, and
-# make it smaller.
+# Fifty-seven of your exercise solutions fit together. In this notebook they make up a
+# language model and all that belongs to it: attention, norms, optimizer, checkpoint,
+# adapters and compression. You train it, stop it, run it on two processes, talk to it,
+# and make it smaller.
 #
 # For every exercise that you have not solved, the notebook uses torch or another library
 # instead, and says which. So the notebook runs today, and each exercise that you solve
 # replaces one of these stand-ins with your own part.
 #
-# The notebook is set to only a few training steps at first, so that all cells run in
-# about a minute. Set `STEPS` to 1000 below to get a model that writes readable words. A
-# run of that length takes about three minutes on one core.
+# At first, the notebook takes only a few training steps, so all its cells run in about a
+# minute. Set `STEPS` to 1000 below to get a model that writes readable words. A run of
+# that length takes about three minutes on one core.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -60,12 +60,12 @@ parts = load()
 map_of(parts)
 
 # %% [markdown] role="concept"
-# A check tests a function alone. In a model, a function has to work with other code: with
-# a different dtype under autocast, or with a backward pass that fails if a tensor was
-# changed in place. So first comes a rehearsal, which tries each of your parts alone in a
-# tiny model and compares it with its stand-in. If a part breaks, the rehearsal names the
-# part and the shapes. To continue without that part, write
-# `parts = load().without("08.10")` above, with the number of your part in it.
+# A check tests a function on its own. In a model, the function also has to work with
+# other code, for example with autocast, which changes dtypes, or with a backward pass
+# that fails if a tensor was changed in place. So a rehearsal comes first. It tries each
+# of your parts alone in a tiny model and compares the part with its stand-in. If a part
+# breaks, the rehearsal names the part and the shapes. To continue without that part,
+# write `parts = load().without("08.10")` above, with your part's number instead of 08.10.
 
 # %% role="concept"
 rehearse(parts)
@@ -94,7 +94,8 @@ print(text.decode(text.train[:300]))
 # letter. The model has not learned anything yet.
 
 # %% role="concept"
-guess("model.1", "What is its loss now?", unit="nats per letter")
+guess("model.1", "What is the loss of the untrained model?",
+                 unit="nats per letter")
 
 # %% role="concept"
 run = Training(model, text, Plan(steps=STEPS, seed=SEED))
@@ -177,8 +178,8 @@ measured("model.4", 1000 * took, right=(600 * took, 1750 * took))
 # ## Look it over
 #
 # Before the long run, check the model with the tools that you wrote. No weight may be
-# unused or hidden from the optimizer, and no row may depend on its neighbours. The list
-# below also says how often a step waits for a value from the device.
+# unused or hidden from the optimizer, and no row's output may depend on the other rows.
+# The list below also says how often a step waits for a value from the device.
 
 # %% role="concept" tags=["plumbing"]
 rows = text.valid[:shape.length * 4].view(4, -1)
@@ -247,7 +248,7 @@ claim("largest difference between tiled and whole attention",
 # ## Yours and torch's, side by side
 #
 # The next cell takes twenty steps without dropout from the same seed, once with your
-# parts and once with only the stand-ins. The sums of your parts may run in a different
+# parts and once with only the stand-ins. Your parts may add up numbers in a different
 # order, so the losses agree to a thousandth, not to the last bit.
 
 # %% role="concept"
@@ -269,7 +270,7 @@ claim("largest difference between your parts' and the stand-ins' first 20 "
       "losses", apart_by, below=1e-3)
 
 # %% [markdown] role="concept"
-# Two of your answers compute the same gradient in a different way: `ce_from_logits`
+# Two of your solutions compute the same gradient in a different way: `ce_from_logits`
 # computes the gradient of the loss by hand, and `accum_step` processes the rows in
 # pieces. Two others change the step: one applies Lion's rule, and the other uses autocast
 # in bfloat16.
@@ -320,10 +321,10 @@ claim("lowest validation loss minus the validation loss before the first "
       "step", best - before, below=-0.5)
 
 # %% [markdown] role="concept"
-# What would the curve have shown if one of these parts were wrong? It would have shown
-# less than you think. *What would you see?* is a gallery that shows one such training
-# run, with one fault at a time. To open it, write `from dlsys_model.walk import walk` and
-# then `walk` in a cell of your own.
+# What would the curve have shown if one of these parts were wrong? Less than you think.
+# The gallery *What would you see?* shows such training runs with one fault at a time. To
+# open the gallery, write `from dlsys_model.walk import walk` and then `walk` in a cell of
+# your own.
 
 # %% [markdown] role="concept"
 # ## Stop it in the middle
@@ -350,17 +351,19 @@ claim("step of the checkpoint", at, expected=4)
 claim("is every weight the same as in the unbroken run, to the bit",
       torch.equal(apart.weights(resumed.model),
                   apart.weights(unbroken.model)), expected=True)
-claim("entries of the resumed run's log", len(resumed.log()), expected=3)
+claim("entries in the resumed run's log", len(resumed.log()), expected=3)
 
 # %% [markdown] role="concept"
 # ## Two processes
 #
-# Each of two ranks takes half of the rows. `average_grads` from exercise 09.11 averages
-# their gradients, so that both ranks take the step that a single process would take.
+# Each of two ranks processes half of the rows. `average_grads` from exercise 09.11
+# averages their gradients, so that both ranks take the step that a single process would
+# take.
 
 # %% role="concept"
-guess("model.5", "How many bytes per weight of the model does each rank "
-      "pass to the exchange in one step?", unit="bytes per weight")
+guess("model.5", "In one step, how many bytes does each rank pass to the "
+                 "exchange for each weight of the model?",
+                 unit="bytes per weight")
 
 # %% role="concept"
 ranks = Ranks(2)
@@ -377,14 +380,15 @@ measured("model.5", sent / count, right=(3, 8))
 
 # %% role="concept"
 gap = pair[0]["weights"] - apart.weights(alone.model)
-claim("largest difference of a weight between two ranks and one process",
+claim("largest difference in a weight between two ranks and one process",
       gap.abs().max(), below=1e-4)
 claim("are the weights of both ranks the same, to the bit",
       torch.equal(pair[0]["weights"], pair[1]["weights"]), expected=True)
 
 # %% [markdown] role="concept"
 # With `ddp_accum`, each of two ranks processes two batches before they exchange
-# gradients. `reshard` cuts a state into shards for two ranks and puts it together again.
+# gradients. `reshard` cuts a state into shards for two ranks and puts the shards together
+# again.
 
 # %% role="concept"
 both, one = apart.accumulated(ranks, told, 2)
@@ -394,7 +398,7 @@ shards = parts.reshard(state, 2)
 back = parts.reshard(shards, 1)[0]
 
 # %% role="concept"
-claim("largest difference of a weight after two updates, between DDP and "
+claim("largest difference in a weight after two updates, between DDP and "
       "one process", (both[0] - one).abs().max(), below=1e-5)
 claim("is the state the same after it is cut into shards and put together",
       all(torch.equal(back[name], state[0][name]) for name in back),
@@ -411,13 +415,13 @@ draw_ranks({"own rows": [["rows 1, 2"], ["rows 3, 4"]],
 # %% [markdown] role="concept"
 # ## Speak to it
 #
-# Change the prompt and the temperature. After 40 steps the model knows which letters are
+# Try other prompts and temperatures. After 40 steps the model knows which letters are
 # common; after 1,000 it writes words. Below the model's answer you see what the full run
 # wrote.
 #
 # Write `from dlsys_model.page import show` and then `show(model, text.letters)` in a cell
-# of your own, and the model writes below that cell. There you can switch the model's
-# cache, its mask and its number of bits, and once the notebook is saved, the page works
+# of your own, and the model writes below that cell. There you can change the model's
+# cache, its mask and its number of bits. Once the notebook is saved, all of this works
 # without a kernel.
 
 # %% role="concept"
@@ -453,8 +457,8 @@ claim("largest difference between the logits with and without the cache",
       (torch.cat(stepwise, 1) - whole).abs().max(), below=1e-3)
 
 # %% [markdown] role="concept"
-# Beyond 256 letters the cache keeps only a window. RoPE needs only distances, so the
-# model can continue to write.
+# After 256 letters, the cache drops its oldest entries and keeps a window. RoPE needs
+# only the distances between positions, so the model can continue to write.
 
 # %% role="concept"
 caches = model.caches()
@@ -473,8 +477,8 @@ claim("positions that the cache keeps", held, expected=256)
 #
 # The second text consists of the signatures of the exercises and what their docstrings
 # promise: `def merge(...)`, for example, followed on the next line by what it returns.
-# Four LoRA matrices per layer learn this text, while the model itself stays frozen. The
-# matrices learn only the promise; the signature is given.
+# Four LoRA matrices in each layer learn this text, while the model itself stays frozen.
+# The matrices learn to write only the promise; the signature is given.
 
 # %% role="concept"
 guess("model.7", "What percentage of all parameters is in the adapter?",
@@ -513,11 +517,11 @@ plot_bars(losses, title="The adapter learns, and merges without loss",
               "three are equal.")
 
 # %% role="concept"
-claim("loss on the second text after tuning minus its loss before tuning",
+claim("loss on the second text after tuning minus the loss before tuning",
       losses["tuned"] - losses["before"], below=0)
-claim("absolute change of the loss when the adapter is merged",
+claim("absolute change in the loss when the adapter is merged",
       abs(losses["merged"] - losses["tuned"]), below=1e-3)
-claim("absolute change of the loss when the adapter is saved and loaded",
+claim("absolute change in the loss when the adapter is saved and loaded",
       abs(losses["read back"] - losses["tuned"]), below=1e-6)
 
 # %% [markdown] role="concept"
@@ -533,15 +537,16 @@ guess("model.12", "How much does the model take in 8 bits, with a scale "
       "and a zero point for every 32 weights?", unit="kB")
 
 # %% role="concept"
-guess("model.8", "How much does it take in 4 bits?", unit="kB")
+guess("model.8", "How much does the model take in 4 bits?", unit="kB")
 
 # %% role="concept"
-guess("model.13", "How much does it take without half of its blocks' "
-      "weights, plus one bit per weight to say which are left?", unit="kB")
+guess("model.13", "How much does the model take without half of its "
+                  "blocks' weights, plus one bit per weight to say which "
+                  "are left?", unit="kB")
 
 # %% role="concept"
-guess("model.14", "How much does it take without a quarter of each MLP's "
-      "hidden units?", unit="kB")
+guess("model.14", "How much does the model take without a quarter of each "
+                  "MLP's hidden units?", unit="kB")
 
 # %% role="concept"
 guess("model.15", "How much does a student of half the width take?",
@@ -581,7 +586,8 @@ measured("model.14", kilobytes["narrower"], right=(1450, 1700))
 measured("model.15", kilobytes["student"], right=(420, 600))
 
 # %% role="concept"
-guess("model.9", "How much loss do 8 bits cost, in thousandths of a nat?",
+guess("model.9", "By how many thousandths of a nat do 8 bits raise the "
+                 "loss?",
       choices=["less than 5", "5 to 50", "more than 50"])
 
 # %% role="concept"
@@ -613,12 +619,12 @@ plot_bars({name: size / 1e6 for name, (size, _) in sizes.items()},
 full = sizes["float32"][1]
 claim("loss in 8 bits minus loss in float32", sizes["8 bits"][1] - full,
       below=0.005)
-claim("batches, of two, on which the ONNX program differs", len(off),
+claim("batches out of two on which the ONNX program differs", len(off),
       expected=0)
 
 # %% [markdown] role="concept"
-# In this corner of a matrix, pruning has set about half of the weights to zero, namely
-# the weights that were closest to zero.
+# The figure shows one corner of a matrix. Pruning has set about half of the weights to
+# zero, namely the weights that were closest to zero.
 
 # %% role="concept"
 left = small_ones["half pruned"].model.blocks[0].up.weight[:12, :24] != 0
