@@ -21,7 +21,8 @@ import dlsys_watch
 from dlsys_watch.places import main_file
 
 FAULTS = sorted((Path(__file__).parent / "faults").glob("*.py"))
-SHARED = {"softmax_before_log_softmax": "softmax_twice",  # two faults, one rule
+SHARED = {"broadcast_product": "broadcast_loss",
+          "softmax_before_log_softmax": "softmax_twice",  # two faults, one rule
           "no_causal_mask_time_first": "no_causal_mask",
           "weights_not_a_number": "loss_not_a_number",
           "checkpoint_redraws_by_itself": "checkpoint_redraws",

@@ -12,7 +12,6 @@ WATCHED = 40  # backward passes of which each loss is read; later every 50th
 class LossNotANumber(Rule):
     id, trap = "loss-not-a-number", "12.5"
     reads = "the value that backward starts at, and the weights after a step"
-    rests = ("step_done",)
 
     def __init__(self, watch):
         super().__init__(watch)
@@ -30,7 +29,7 @@ class LossNotANumber(Rule):
                      "nan, too")
 
     def on_step_done(self, optimizer):
-        if not (self.run.looking or self.seldom("weights", first=WATCHED)):
+        if not self.seldom("weights", first=WATCHED):
             return
         held = [p.detach() for p in params(optimizer)[:8] if plain(p) and p.is_floating_point()]
         if self.run.backwards > WATCHED and any(p.is_cuda for p in held):

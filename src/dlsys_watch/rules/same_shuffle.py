@@ -17,7 +17,8 @@ class SameShuffle(Rule):
 
     def __init__(self, watch):
         super().__init__(watch)
-        self.prints = weakref.WeakKeyDictionary()   # loader -> first batches, with steps between
+        self.prints = weakref.WeakKeyDictionary()   # loader -> first batch of its last pass
+        self.passes = weakref.WeakKeyDictionary()   # loader -> passes with steps between
         self.steps = weakref.WeakKeyDictionary()
 
     def on_batch(self, loader, batch, number):
@@ -29,10 +30,9 @@ class SameShuffle(Rule):
             return
         self.steps[loader] = self.run.steps
         mark = tuple(fingerprint(row) for row in rows[:FEWEST])
-        seen = self.prints.setdefault(loader, [])
-        if seen.count(mark) == 1 and len(set(mark)) == FEWEST:
-            self.say(f"pass {len(seen) + 1} of a shuffled loader begins with the batch of an "
-                     "earlier one, row by row: the random numbers are seeded anew for each pass",
+        before, self.prints[loader] = self.prints.get(loader), mark
+        self.passes[loader] = self.passes.get(loader, 0) + 1
+        if before == mark and len(set(mark)) == FEWEST:   # an earlier one: resumed in one program
+            self.say(f"pass {self.passes[loader]} of a shuffled loader begins with the batch of "
+                     "the one before, row by row: the random numbers are seeded anew for each pass",
                      self.run.loader_places.get(loader))
-        if len(seen) < 20:
-            seen.append(mark)
