@@ -1322,7 +1322,7 @@ claim("sigmoids with large weights: first layer's gradient norm divided "
 # %% [markdown] trap="01.3" role="more"
 # Do the tanh stack and the sigmoid stack learn? With Adam at a learning rate of 0.003,
 # the tanh stack with Xavier init learns the digits. The sigmoid stack with default
-# weights learns them neither at this rate nor at ten times this rate:
+# weights does not learn them at this rate, nor at ten times this rate:
 
 # %% trap="01.3" role="more"
 def share_read(model, lr):
@@ -2003,7 +2003,7 @@ answers
 # an H100 and 1/20 on an H200, because GELU has few FLOPs but moves two thirds of the
 # Linear layer's bytes.
 #
-# **On the H100 of the record**, every matrix product of up to 1,024 rows and columns
+# **On the H100 of the recorded run**, every matrix product of up to 1,024 rows and columns
 # takes about 14 µs, and every GELU of those sizes takes about 7 µs. According to the
 # datasheet, the arithmetic of the product with 1,024 rows takes 2 µs. The rest of the
 # time is the cost of the launch, which is the same at each of these sizes. In the Linear

@@ -2234,7 +2234,7 @@ answers
 # products take 87 % of the forward pass and 83 % of the backward pass. ReLU, its backward
 # pass, and the sums for the biases take the rest.
 #
-# **On the H100 of the record**, the large stack behaves as the counts predict. This stack
+# **On the H100 of the recorded run**, the large stack behaves as the counts predict. This stack
 # needs the predicted amount of memory, and its backward pass takes about as long as two
 # forward passes. In the two small stacks, launching the kernels takes most of the time.
 # The wider of the two needs 256 times as many FLOPs as the other, but its forward pass

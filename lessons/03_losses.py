@@ -1517,7 +1517,7 @@ claim("mean probability divided by the base rate, after subtracting ln w "
 # odds remains wrong. So compare the mean of the corrected probabilities with the base
 # rate before you trust them. If you need a decision, you can move the threshold of the
 # plain model for free. If you need a probability, do not weight the loss (unless the
-# weights undo a sampling that changed the base rate).
+# weights correct for sampling that changed the base rate).
 
 # %% [markdown] role="concept"
 # ### Calibration: what probability does a loss ask for?
@@ -1934,7 +1934,7 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# **On the H100 of the record**, the number of bytes determines the time if there are many
+# **On the H100 of the recorded run**, the number of bytes determines the time if there are many
 # classes. With 128,256 classes, the fused loss takes a fifth of the hand-written loss's
 # time, as the byte counts predict, and the memory for the logits shrinks as predicted.
 # With 1,000 classes, the kernel launches determine the time. With so few classes, the

@@ -655,8 +655,8 @@ def step_size(opt: torch.optim.Optimizer) -> float:
     The gradients are already in place. A weight without a gradient does not
     move. There may be one group or several.
 
-    Afterwards all weights, gradients and the optimizer are as they were, so
-    the next real step moves exactly as far as you say.
+    Afterwards, the weights, the gradients and the optimizer are as they
+    were, so the next real step moves exactly as far as you say.
 
     Example: for SGD at rate 0.1 with gradients 3 and -5, return 0.5.
     """
@@ -2206,8 +2206,8 @@ print(f"float32: {full[0].mean():.1f} falls to {full[-1].mean():.1f}   "
 measured("04.11", larger, right=(2.8, 5.5))
 
 # %% trap="04.11" role="look"
-claim("second moment at the end in bfloat16 divided by the second moment "
-      "in float32", larger, above=3)
+claim("final second moment in bfloat16 divided by final second moment in "
+      "float32", larger, above=3)
 
 # %% trap="04.11" role="look"
 plot_lines(range(0, 3001, 50), {"float32": full[::50].mean(1),
@@ -2592,7 +2592,7 @@ def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
 # %% [markdown] trap="04.10" role="hint"
 # 1. The same rows are cut in two ways, by rank and by matrix. Undo the first cut before you make the second.
 # 2. `torch.cat` joins the shards along the rows, and `split` accepts a list of sizes.
-# 3. This rank's rows begin after all rows of the earlier ranks, which need not be `rank` times `n` rows.
+# 3. This rank's rows begin after all rows of the earlier ranks, and the number of those rows need not be `rank` times `n`.
 
 # %% [markdown] trap="04.10" role="keep"
 # **Keep:** Before you shard an optimizer, ask whether its rule works entry by entry. In a

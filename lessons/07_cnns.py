@@ -2198,7 +2198,7 @@ def to_nchw(a: torch.Tensor) -> torch.Tensor:
 
 # %% [markdown] trap="07.9" role="hint"
 # 1. Only the axes change places, and the values are not regrouped. Write down where each of the four axes goes.
-# 2. `permute` returns a view with different strides. Which call always makes a copy in the order of the shape?
+# 2. `permute` returns a view with different strides. Which call always makes a copy whose order in memory matches its shape?
 
 # %% [markdown] trap="07.9" role="keep"
 # **Keep:** `permute` moves axes; `reshape` only cuts the memory in different places. A

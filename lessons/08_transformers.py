@@ -750,14 +750,14 @@ def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
     # END SOLUTION
 
 # %% [markdown] trap="08.1" role="hint"
-# 1. You need two passes per position: the rows as they are, and a copy in which that position is replaced. No output before the position may change.
+# 1. You need two passes per position: the rows as they are, and a copy in which that position is replaced. The outputs before that position must not change.
 # 2. `[:, :t]` selects the outputs of all rows before position `t`. The output at `t` itself may change, because position `t` may look at its own token.
 # 3. Save each module's `training` flag before you call `model.eval()`, and restore it
 #    afterwards.
 
 # %% [markdown] trap="08.1" role="keep"
 # **Keep:** A model that predicts the next token must not get that token as input. If
-# the loss on new text is lower than possible, something leaks. Change a token and check
+# the loss on new text is below the best possible loss, something leaks. Change a token and check
 # whether earlier logits move. **In your own code:** Before you train, run your `leak`
 # on a fresh model with two batches of tokens. **Source:** [torch's documentation of
 # scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
@@ -3334,11 +3334,11 @@ copied = copy.deepcopy(tied_again)
 # %% trap="08.12" role="more"
 claim("loss of the trainer's model before the repair", loss_in["trainer"],
       below=1.55)
-claim("after assign=True, both names are one parameter", first is last,
+claim("after assign=True, both names refer to one parameter", first is last,
       expected=False)
 claim("after assign=True, both names share their memory",
       first.data_ptr() == last.data_ptr(), expected=True)
-claim("after deepcopy, both names are one parameter",
+claim("after deepcopy, both names refer to one parameter",
       copied.head.weight is copied.token.weight, expected=True)
 
 # %% trap="08.12" role="exercise" points=3 difficulty=3 minutes=15
@@ -4153,8 +4153,8 @@ answers
 # ## What you take with you
 #
 # - Attention compares a query with all keys, takes a softmax and averages the values.
-#   Positions encode the order, and minus infinity hides a key.
-# - If the loss on new text is lower than possible, the answer leaks into the input.
+#   Position embeddings encode the order, and a score of minus infinity hides a key.
+# - If the loss on new text is below the best possible loss, the answer leaks into the input.
 #   Change a token, and check the logits before it.
 # - What a mask means depends on the function: in SDPA, True lets a query look at a key,
 #   and in MHA, True hides the key.

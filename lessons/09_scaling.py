@@ -3034,8 +3034,8 @@ def step_calls(plan):
 
 # %% trap="09.4" role="guess"
 guess("09.4",
-      "Add up the sizes of all calls in one step. How large is the sharded "
-      "net's sum, as a multiple of DDP's sum?",
+      "Add up the sizes of the tensors of all calls in one step. How large "
+      "is the sharded net's total, as a multiple of DDP's total?",
       unit="times")
 
 # %% trap="09.4" role="look"

@@ -2411,8 +2411,8 @@ starts = [start(script) for _ in range(4)]
 guess("12.9",
       "Do the four starts number the classes in the same way?",
       choices=["no, all four numberings differ",
-               "yes, as with `PYTHONHASHSEED=42` set in the shell",
-               "yes, but not as with `PYTHONHASHSEED=42` set in the shell"])
+               "yes, and `PYTHONHASHSEED=42` in the shell gives the same one",
+               "yes, but `PYTHONHASHSEED=42` in the shell gives another one"])
 
 # %% trap="12.9" role="look" compare=false
 for names in starts:

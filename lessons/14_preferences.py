@@ -1324,8 +1324,8 @@ plot_lines(range(1, TURNS + 1), {
         "turns 2 to 4.")
 
 # %% trap="14.5" role="repair"
-claim("mean number of answers in a call after training with returns "
-      "within a call", length, above=6)
+claim("mean number of answers per call after training with returns that "
+      "stop at its end", length, above=6)
 
 # %% [markdown] trap="14.5" role="more" topics="the end of the buffer · a time limit · GAE"
 # The buffer's last column is a different case: the collection stops there in the middle

@@ -504,8 +504,8 @@ piped = ranks.run(four_passes, SEED, x64, y64, uses=(stages, loss_of, flat))
 
 # %% trap="15.2" role="guess"
 guess("15.2",
-      "In the final gradient, how many times as much as the first pass "
-      "does the last pass count?", unit="times")
+      "In the final gradient, how large is the weight of the last pass, as a "
+      "multiple of the weight of the first pass?", unit="times")
 
 # %% trap="15.2" role="look"
 def own_gradients(x, y, passes=4):
@@ -2580,7 +2580,7 @@ claim("peak bytes of a whole pass: count divided by planned activations "
 # `min(m, p)` out of `m` micro-batches, so activations hardly shrink. **Tensor
 # parallelism** cuts weights, logits and most activations, but not the activations of norm
 # layers: `8 * width` bytes per token stay complete on each rank. For each layer and
-# micro-batch, tensor parallelism adds four all-reduces of the layer's input, and five
+# micro-batch, tensor parallelism adds four all-reduces of the layer's input, or five
 # with checkpoints, because the second run repeats one of the forward pass's two
 # all-reduces. (A second run that goes to the end of the layer repeats both.) The next
 # cell shows the tape of a layer with two blocks, each cut over two ranks as in trap 15.1:

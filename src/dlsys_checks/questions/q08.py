@@ -368,7 +368,7 @@ ask("08.12", {"call": ("to_empty(device='cuda')", "load_state_dict(state, assign
     "one, because the names were tied before", "one, because the shapes are equal"))
 ask("08.12", {"first": (1, 2, 3), "last": (5, 6, 7)}, lambda first, last: whole(
     f"A state has `token.weight` full of {first} and, after it, `head.weight` full of {last}. A "
-    "model in which both names are one parameter loads it with `load_state_dict`. Which value "
+    "model in which both names refer to one parameter loads it with `load_state_dict`. Which value "
     "fills `token.weight` afterwards?", last,
     "Both are copied into the same memory, and the last copy stays.", first, first + last))
 ask("08.12", {"lr": (0.001, 0.01, 0.1), "a": (2, 3), "b": (4, 6)}, lambda lr, a, b: number(

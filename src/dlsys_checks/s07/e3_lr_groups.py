@@ -300,7 +300,7 @@ wrong("giving a weight with two names to the body", "head",
       "if len(heads) == 1: kept |= {p for p in every if every.count(p) > 1}\n    body =")
 wrong("returning one group when the two rates are equal", "two groups",
       END, f'{END} if body_lr != head_lr else [{{"params": live, "lr": body_lr}}]')
-wrong("giving a module that head and body share to the head", "shared",
+wrong("assigning to the head a module that it shares with the body", "shared",
       "outside(model, head)",
       "{id(p) for m in model.modules() if m not in {*head.modules()} "
       "for p in m.parameters(recurse=False)}")

@@ -165,7 +165,7 @@ def layers_reversed(names, base, decay):
     return {n: right[f] for n, f in flipped.items()}
 
 
-wrong("finding layers and embed anywhere in a name", "rest",
+wrong("matching the strings layers and embed anywhere in a name", "rest",
       ".match", ".search",
       'name.startswith("embed.")', 'name.startswith("embed.") or ".embed." in name')
 wrong("treating every name that begins with embed as the embedding", "rest",
