@@ -2239,9 +2239,9 @@ finder = stroke_finder(changed)
 
 # %% trap="06.9" role="guess"
 guess("06.9",
-      "The network gets a test image that is not mirrored. What probability "
-      "of a stroke does it predict, on average, for the stroke pixels that "
-      "become background if you mirror the mask?", unit="%")
+      "The network gets a test image that is not mirrored. What "
+      "probability of a stroke does it predict, on average, for the stroke "
+      "pixels that become background if you mirror the mask?", unit="%")
 
 # %% trap="06.9" role="look"
 test_images = x_test.view(-1, 8, 8)

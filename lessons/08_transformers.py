@@ -756,9 +756,9 @@ def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
 #    afterwards.
 
 # %% [markdown] trap="08.1" role="keep"
-# **Keep:** A model that predicts the next token must not get that token as input. If
-# the loss on new text is below the best possible loss, something leaks. Change a token and check
-# whether earlier logits move. **In your own code:** Before you train, run your `leak`
+# **Keep:** A model that predicts the next token must not get that token as input. A loss
+# on new text below the possible minimum means a leak. Change a token and check whether
+# earlier logits move. **In your own code:** Before you train, run your `leak`
 # on a fresh model with two batches of tokens. **Source:** [torch's documentation of
 # scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
 # and [of
@@ -4153,9 +4153,9 @@ answers
 # ## What you take with you
 #
 # - Attention compares a query with all keys, takes a softmax and averages the values.
-#   Position embeddings encode the order, and a score of minus infinity hides a key.
-# - If the loss on new text is below the best possible loss, the answer leaks into the input.
-#   Change a token, and check the logits before it.
+#   Position embeddings encode the order; a score of minus infinity hides a key.
+# - A loss on new text below the best possible loss means a leak. Change a token, and check
+#   the logits before it.
 # - What a mask means depends on the function: in SDPA, True lets a query look at a key,
 #   and in MHA, True hides the key.
 # - Attention treats pads as tokens. Mask the keys, not the queries.
@@ -4164,16 +4164,14 @@ answers
 #   row 0 of the output.
 # - Tied weights are one parameter in two modules. `to_empty` from the meta device and
 #   `assign=True` untie them, so tie them again before you make the optimizer.
-# - A function has no mode, so pass the dropout rate as `dropout_p` in training and zero
-#   otherwise.
+# - A function has no mode, so pass `dropout_p` in training and 0 otherwise.
 # - A masked and a causal model answer different questions, so do not compare their losses.
 # - A softmax needs only a running maximum, a running sum and a correction factor, never
 #   its whole row.
 # - Without a mask, the forward pass of flash attention does as many multiplications as
 #   the formula. But it needs less memory and moves fewer bytes.
 # - A warp moves whole sectors, so neighbouring threads should read neighbouring values.
-# - Reads of different words in one bank wait for each other. An odd step between
-#   neighbouring threads avoids these bank conflicts.
+# - Reads of different words in one bank wait for each other. An odd step avoids this.
 # - A warp issues every path that at least one of its threads takes.
 # - On small tensors, launches determine the time; on large tensors, memory traffic does.
 #   Fuse operations, and mask the last block.

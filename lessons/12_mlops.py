@@ -2411,8 +2411,8 @@ starts = [start(script) for _ in range(4)]
 guess("12.9",
       "Do the four starts number the classes in the same way?",
       choices=["no, all four numberings differ",
-               "yes, and `PYTHONHASHSEED=42` in the shell gives the same one",
-               "yes, but `PYTHONHASHSEED=42` in the shell gives another one"])
+               "yes, and the shell's `PYTHONHASHSEED=42` gives the same",
+               "yes, but the shell's `PYTHONHASHSEED=42` gives another"])
 
 # %% trap="12.9" role="look" compare=false
 for names in starts:

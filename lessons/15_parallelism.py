@@ -504,8 +504,8 @@ piped = ranks.run(four_passes, SEED, x64, y64, uses=(stages, loss_of, flat))
 
 # %% trap="15.2" role="guess"
 guess("15.2",
-      "In the final gradient, how large is the weight of the last pass, as a "
-      "multiple of the weight of the first pass?", unit="times")
+      "How many times as much does the last pass count in the final "
+      "gradient as the first pass?", unit="times")
 
 # %% trap="15.2" role="look"
 def own_gradients(x, y, passes=4):

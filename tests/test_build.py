@@ -106,8 +106,9 @@ CASES = {
     "a number without a range": (TEXT.replace(BAND, ""), "does not answer"),
     "explanation that stutters": (TEXT.replace(":: The sigmoid of a", ":: Right. The sigmoid of a"),
                                   "an explanation begins"),
-    "look without a claim": (re.sub(r'(trap="01.5" role="look"(?s:.*?))^claim\(.*?\n\n', r"\1\n",
-                                    TEXT, flags=re.M), "claims nothing"),
+    "look without a claim": (
+        re.sub(r'(trap="01.5" role="look"(?s:.*?))^claim\((?s:.*?)\n\n', r"\1\n", TEXT, flags=re.M),
+        "claims nothing"),
     "number that nobody measured": (TEXT.replace("# so you ship it.", "# so you ship it in 73 %."),
                                      "73%"),
     "two solution regions": (TEXT.replace("    # END SOLUTION", "    # END SOLUTION\n"

@@ -312,7 +312,7 @@ def test_a_choice_is_shown_with_its_number_once_it_is_revealed(items):
     one = play(items, *steps("ask", "close", "show"))
     assert "found" not in results.question_view(one, "08.1", revealed=False)
     assert results.question_view(one, "08.1", revealed=True)["found"] == (
-        "Loss for the token after a prefix, in nats: 4.96.")
+        "Without a mask: loss for the token after a prefix, in nats: 4.96.")
 
 
 @pytest.mark.parametrize(("right", "said"), [(1, "too few"), (5, "let neighbours"),

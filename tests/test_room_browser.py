@@ -129,7 +129,7 @@ def test_two_rounds_of_a_choice_and_one_of_a_number(class_):
     expect(wall.locator(".measured")).to_have_text("Measured: “more than 4”.")
     for page in (wall, phones[0]):
         expect(page.locator(".found")).to_have_text(
-            "Loss for the token after a prefix, in nats: 4.96.")
+            "Without a mask: loss for the token after a prefix, in nats: 4.96.")
     expect(wall.locator("figcaption")).to_have_text("1 from B to A, 1 from C to A, 1 of 3 stayed.")
     expect(phones[0].locator(".said")).to_have_text(
         ["Your answer before: C, about 0.36, sure.",

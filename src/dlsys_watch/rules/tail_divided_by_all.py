@@ -40,6 +40,6 @@ def divisor(node) -> float | None:
     """What divides a loss, by / or by *."""
     other = getattr(node, "_saved_other", None)
     if node is None or kind(node) not in ("Div", "Mul") or not hasattr(other, "numel") or (
-            other.numel() != 1 or not float(other)):
+            other.numel() != 1 or not float(other)):  # type: ignore
         return None
-    return float(other) if kind(node) == "Div" else 1 / float(other)
+    return float(other) if kind(node) == "Div" else 1 / float(other)  # type: ignore
