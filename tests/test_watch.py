@@ -108,24 +108,24 @@ def test_a_healthy_program_is_left_alone_and_computes_the_same(path, monkeypatch
     assert beside == alone
 
 
-FEW = {"WARM_UP": 2, "SETTLED": 6, "AGAIN": {True: 5, False: 3}}   # most steps are not looked at
+@pytest.fixture
+def few_looks(monkeypatch):
+    """Most steps are not looked at, as late in a long run."""
+    for name, value in {"WARM_UP": 2, "SETTLED": 6, "AGAIN": {True: 5, False: 3}}.items():
+        monkeypatch.setattr(run, name, value)
 
 
 @pytest.mark.parametrize("path", mark_nightly(
-    healthy.HEALTHY, lambda path: path.stem in {"fixmatch_long", "accumulation", "two_optimizers"}),
+    healthy.HEALTHY, lambda path: path.stem in {"fixmatch", "accumulation", "two_optimizers"}),
     ids=lambda path: path.stem)
-def test_a_healthy_program_is_left_alone_when_few_steps_are_looked_at(path, monkeypatch):
-    for name, value in FEW.items():
-        monkeypatch.setattr(run, name, value)
+def test_a_healthy_program_is_left_alone_when_few_steps_are_looked_at(path, few_looks, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     assert healthy.both(path)[2:] == ([], {})
 
 
 @pytest.mark.parametrize("path", mark_nightly(
     faults.FAULTS, lambda path: "accumulation" in path.stem), ids=lambda path: path.stem)
-def test_a_repaired_program_is_left_alone_when_few_steps_are_looked_at(path, monkeypatch):
-    for name, value in FEW.items():
-        monkeypatch.setattr(run, name, value)
+def test_a_repaired_program_is_left_alone_when_few_steps_are_looked_at(path, few_looks):
     source = faults.repaired(path.read_text("utf-8"))
     assert faults.watch(source, path, hints=not faults.rule_of(path).sound) == ([], {})
 
@@ -165,9 +165,7 @@ def heard(kind, steps: int, between=lambda model, step: None) -> list:
     return rule.heard
 
 
-def test_a_rule_that_rests_hears_only_of_steps_that_are_looked_at(monkeypatch):
-    for name, value in FEW.items():
-        monkeypatch.setattr(run, name, value)
+def test_a_rule_that_rests_hears_only_of_steps_that_are_looked_at(few_looks):
     rests = type("Rests", (Hears,), {"rests": ("step",)})
     assert heard(Hears, 40).count("step") == 40
     # steps 1 to 7 are the first, 10 to 40 each fifth
@@ -176,15 +174,13 @@ def test_a_rule_that_rests_hears_only_of_steps_that_are_looked_at(monkeypatch):
 
 
 def test_a_rule_that_rests_hears_of_calls_without_gradients_and_of_the_first_in_another_mode(
-        monkeypatch):
+        few_looks):
     def between(model, step):
         model.train(step != 21)
         if step == 23:
             with torch.no_grad():
                 model(torch.ones(3, 2))
 
-    for name, value in FEW.items():
-        monkeypatch.setattr(run, name, value)
     found = heard(type("Rests", (Hears,), {"rests": ("root",)}), 24, between)
     assert ("root", True, False) in found
     assert ("root", False, True) in found

@@ -2,7 +2,7 @@ model = nn.Sequential(net(16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), n
 opt = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
 for _ in range(4):
     model.train()
-    for _ in range(8):
+    for _ in range(40):
         extra = torch.randn(64, 10)
         with torch.no_grad():
             probs = model(extra).softmax(1)
