@@ -353,6 +353,7 @@ TRACES = {
     "requires_grad": lambda x: x.requires_grad_(),
     "grad": lambda x: setattr(x, "grad", torch.ones(3)),
     "hooks": lambda x: (x.requires_grad_().register_hook(print), x.requires_grad_(False)),
+    "class": lambda x: setattr(x, "__class__", torch.nn.Parameter),
 }
 
 
@@ -387,6 +388,8 @@ def test_a_trace_that_is_taken_back_or_on_a_tensor_meant_to_be_written_is_none()
     ex = doubling()
     ex.promise("left", "x is unchanged.")
     assert verdict_on(there_and_back, ex).status == "pass"
+    written = verdict_on(lambda x: 2 * x.mul_(1).requires_grad_().detach(), ex)
+    assert "got requires_grad of argument 1 changed" in written.message
     ex.may_change = ("x",)
     ex.law(lambda out, x: expect_close("result", out, x))
     assert verdict_on(lambda x: x.mul_(1).requires_grad_().detach(), ex).status == "pass"
@@ -397,7 +400,7 @@ def test_a_float64_of_numpy_is_a_float_and_any_other_number_of_numpy_is_none():
     assert acting.to_plain([np.float64(0.5), {np.str_("a"): np.str_("b")}]) == [0.5, {"a": "b"}]
     for number, kind in [(np.float32(1), float), (np.int64(1), int), (np.bool_(1), bool)]:
         with pytest.raises(Broken, match=rf"got numpy.{type(number).__name__}, expected "
-                           rf"{kind.__name__}. A number of numpy is one of Python's after .item"):
+                           rf"{kind.__name__}. Convert a numpy number with .item"):
             expect_equal("number", acting.to_plain(number), kind(1))
 
 

@@ -310,20 +310,21 @@ class Watched:
             raise
         for place, tensor, before in given:
             now = _traces(tensor)
-            if now["version"] == before["version"]:  # what it wrote into is the law's concern
-                self.left_on |= {f"{trace} of argument {place}" for trace in TRACES
-                                 if now[trace] is not before[trace]}
+            end = "" if now["version"] == before["version"] else WRITTEN
+            self.left_on |= {f"{trace} of argument {place}{end}" for trace in TRACES
+                             if now[trace] is not before[trace]}
         return self.returned
 
 
-TRACES = "requires_grad", "grad", "hooks"  # what a function can leave on a tensor unseen
+TRACES = "class", "requires_grad", "grad", "hooks"  # what a function can leave on a tensor unseen
+WRITTEN = ", written into"  # of a tensor that may change, that is the law's concern
 
 
 def _traces(tensor: torch.Tensor) -> dict[str, Any]:
     """What may be on a tensor, and how often it was written into; no mode of an act notices."""
     with torch._C.DisableTorchFunction():
         later = getattr(tensor, "_post_accumulate_grad_hooks", None)
-        return {"requires_grad": tensor.requires_grad,
+        return {"class": type(tensor), "requires_grad": tensor.requires_grad,
                 "grad": tensor.grad if tensor.is_leaf else None,
                 "hooks": bool(tensor._backward_hooks or later), "version": tensor._version}
 

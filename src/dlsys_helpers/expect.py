@@ -110,7 +110,7 @@ def expect_type(what: str, got: Any, kind: type | tuple[type, ...], look: str = 
         names = " or ".join(k.__name__ for k in kinds)
         got_name = got.type_name if isinstance(got, Foreign) else type(got).__name__
         if got_name.startswith("numpy."):
-            look = f"{look} A number of numpy is one of Python's after .item().".strip()
+            look = f"{look} Convert a numpy number with .item().".strip()
         raise Broken(f"type of the {what}", got_name, names, look)
 
 

@@ -28,7 +28,7 @@ from dlsys_helpers.verdicts import Verdict
 
 LEFT = {"left", "left alone", "stay"}  # keys of promises that the inputs stay as they are
 CHANGED = "inputs after the call"  # what the law of that promise measures
-TRACE = re.compile(f"(?:{'|'.join(acting.TRACES)}) of argument [0-9]{{1,3}}")
+TRACE = re.compile(f"((?:{'|'.join(acting.TRACES)}) of argument [0-9]{{1,3}})({acting.WRITTEN})?")
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,8 @@ class Exercise:
                    if name in outcome.mutated and name not in self.may_change]
         if changed:
             raise Broken(CHANGED, f"{', '.join(changed)} changed", "no change", "Work on a copy.")
-        traces = [name for name in outcome.mutated if TRACE.fullmatch(name)]
+        traces = [found[1] for name in outcome.mutated if (found := TRACE.fullmatch(name))
+                  and not (found[2] and self.may_change)]
         if traces and any(promise.key in LEFT for promise in self.promises):
             raise Broken(CHANGED, f"{', '.join(traces)} changed", "no change",
                          "Work on a detached copy.")
