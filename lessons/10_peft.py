@@ -385,9 +385,9 @@ claim("number of trainable parameters with one matching name out of four",
 def hits(model: nn.Module, names: list[str]) -> dict[str, list[str]]:
     """Find the paths of the nn.Linear modules that each name matches.
 
-    As in peft, a name matches a path that equals it or ends in a dot and
-    the name. Modules of other kinds do not count, at any depth; subclasses
-    of nn.Linear do.
+    As in peft, a name matches a path that equals the name or ends with a
+    dot and the name. Modules of other kinds do not count, at any depth;
+    subclasses of nn.Linear do.
 
     Args:
         names: different strings, none empty, possibly with dots. The list
@@ -1272,7 +1272,7 @@ claim("number of trainable parameters of the first adapter after a second "
 
 # %% trap="10.4" role="exercise" points=4 difficulty=3 minutes=20
 def passport(model: nn.Module) -> dict:
-    """Report in five parts which layers have LoRA and which values train.
+    """Report which layers have LoRA and which parameters are trained.
 
     A LoRA layer is a module that has parameters A and B of its own, of any
     shapes; it may have other parameters.
@@ -1283,10 +1283,10 @@ def passport(model: nn.Module) -> dict:
         that require a gradient, an int. "other": the paths of parameters
         that require a gradient and are not A or B of a LoRA layer.
         "frozen": the paths of every A or B that belongs to a LoRA layer and
-        requires no gradient. These two lists are in the order of
+        requires no gradient. "other" and "frozen" are in the order of
         model.named_parameters(), and a shared parameter counts once.
         "idle": the paths of LoRA layers whose B is all zeros, in the order
-        of layers.
+        of "layers".
     model does not change, and nothing is kept between calls. Example:
     nn.Sequential(LoRA(nn.Linear(2, 2), r=1)) returns layers ["0"],
     trainable 4, other [], frozen [] and idle ["0"].
@@ -1770,7 +1770,7 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
 
     Raises ValueError if a path of the adapter is missing in file, if file
     has any other path, if a shape differs, or if every lora_B in file is
-    all zeros. Then model does not change.
+    all zeros. In each of these cases, model does not change.
 
     Each parameter gets the values of its tensor, in the parameter's dtype.
     It stays the same object, keeps its requires_grad and shares no memory
@@ -1796,7 +1796,7 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
 
 # %% [markdown] trap="10.5" role="hint"
 # 1. `model.named_parameters()` yields paths such as `base_model.model.q_proj.lora_A.default.weight`. The last three parts of a path are `path.split(".")[-3:]`. Build a dict of the adapter's parameters by the paths that a file has for them.
-# 2. Check everything first, and write only when nothing can go wrong any more. You can compare the `keys()` of two dicts like sets.
+# 2. Finish all checks before you write the first value. You can compare the `keys()` of two dicts like sets.
 # 3. `copy_` under `no_grad` writes values into a parameter without replacing the object or changing its dtype. But it broadcasts, so compare the shapes yourself.
 
 # %% [markdown] trap="10.5" role="keep"
@@ -2022,8 +2022,8 @@ def lm_labels(ids: torch.Tensor, prompts: torch.Tensor,
               lengths: torch.Tensor) -> torch.Tensor:
     """Make labels for a causal language model that shifts them itself.
 
-    A text is a prompt and its answer, and only the answer is learned: its
-    labels are its ids. All other labels are -100, whatever the ids.
+    A text is a prompt and its answer. Only the answer is learned, with its
+    ids as the labels. All other labels are -100, whatever the ids.
 
     Args:
         ids: (N, T) int64, possibly without rows. Texts are padded on the
@@ -2274,9 +2274,9 @@ claim("trained with two BOS: mean error with one BOS, in teas",
 def encode_texts(tokenizer, texts: list[str]):
     """Encode texts so that each begins with BOS.
 
-    A chat template has already written BOS into some of the texts. Put BOS
-    in front where the ids of a text do not begin with it. Add and remove
-    nothing else. If `tokenizer.bos_token_id` is None, add no BOS.
+    A chat template has already written BOS into some of the texts. If the
+    ids of a text do not begin with BOS, put BOS in front of them. Add and
+    remove nothing else. If `tokenizer.bos_token_id` is None, add no BOS.
 
     `tokenizer.encode(text, add_special_tokens=False)` returns the ids of a
     text as a list. Without this argument, it may also add BOS in front, EOS

@@ -1033,13 +1033,13 @@ claim("accuracy at temperature 100 minus accuracy with labels alone",
 # %% trap="11.3" role="exercise" points=3 difficulty=2 minutes=8
 def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
             labels: torch.Tensor, T: float, alpha: float) -> torch.Tensor:
-    """Mix a loss on the labels with a loss on the teacher.
+    """Mix the loss on the labels with a loss against the teacher.
 
     The result is (1 - alpha) times the cross-entropy of the labels, plus
     alpha * T**2 times the divergence of the student from the teacher.
 
     Args:
-        student, teacher: logits (N, K) float32, of any size.
+        student, teacher: logits (N, K) float32, with values of any size.
         labels: (N,) int64.
 
     The divergence of a row is the sum over classes of p * (log p - log q).
@@ -1060,9 +1060,9 @@ def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="11.3" role="hint"
-# 1. Use `log_softmax` for both, because the logarithm of a probability rounded to 0 is
-#    minus infinity.
-# 2. In `F.kl_div`, the mean over rows is `batchmean`; `mean` also divides by the number of classes.
+# 1. Compute both log p and log q with `log_softmax`, because the logarithm of a
+#    probability that is rounded to 0 is minus infinity.
+# 2. In `F.kl_div`, `reduction="batchmean"` computes the mean over the rows; `"mean"` also divides by the number of classes.
 # 3. In `F.kl_div(log_q, log_p, log_target=True)`, the student comes first. Detach the teacher.
 
 # %% [markdown] trap="11.3" role="keep"
@@ -1958,11 +1958,11 @@ def disagreements(model: torch.nn.Module, program, batches: list,
             change.
 
     Returns:
-        The indices of the batches that differ, from 0 and in order. A batch
-        differs if the program raises an Exception, if it returns no tensor
-        or a tensor of a different shape or dtype, or if an entry is not
-        finite or is further from the model's entry than rtol times the
-        largest absolute value in the model's answer to this batch.
+        The indices of the batches that differ, from 0, in ascending order.
+        A batch differs if the program raises an Exception, if it returns no
+        tensor or a tensor of a different shape or dtype, or if an entry is
+        not finite or is further from the model's entry than rtol times the
+        largest absolute value in the model's output for this batch.
 
     Model and program each get their own copy of a batch. Both run without
     gradients, the model in eval mode; afterwards the grad mode and the mode
@@ -1994,7 +1994,7 @@ def disagreements(model: torch.nn.Module, program, batches: list,
 # 1. Before `model.eval()`, store `(module, module.training)` for all of
 #    `model.modules()`, and restore these modes at the end.
 # 2. Compare type, shape and dtype first, because broadcasting lets you subtract tensors of shapes (1, 3) and (7, 3).
-# 3. `<=` is false for NaN, so count a batch unless its largest gap is within the limit.
+# 3. `<=` is false for NaN, so list a batch unless its largest gap is `<=` the limit.
 
 # %% [markdown] trap="11.6" role="keep"
 # **Keep:** `torch.jit.trace` records the operations of one run, so it keeps only one
@@ -2269,8 +2269,8 @@ def free_dims(examples: list):
 # %% [markdown] trap="11.7" role="hint"
 # 1. Write a recursive function: for a dict, call it with the values under each key; for a
 #    list or tuple, call it with the values at each index.
-# 2. Compare the types, then what belongs to each type: dtype, `dim()`, keys, length,
-#    value.
+# 2. Compare the types first. Then compare the dtype and `dim()` of tensors, the keys of
+#    dicts, the length of lists and tuples, and every other value itself.
 # 3. A dimension varies if the set of its sizes has more than one element. If it varies,
 #    check its size in the first example.
 

@@ -2190,7 +2190,7 @@ claim("does the newer slot load", found is not None, expected=False)
 
 # %% trap="12.8" role="exercise" points=5 difficulty=3 minutes=15
 def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
-    """Save a checkpoint so that a kill, at any byte, never breaks path.
+    """Save a checkpoint so that a kill at any byte never damages path.
 
     Args:
         path: a file in an existing folder.
@@ -2928,8 +2928,8 @@ def rows_to_log(events: list) -> tuple:
     Args:
         events: a list of (axis, step, values) in the order of time, with an
             int step >= 0 and a dict of metrics, perhaps empty. There may be
-            any number of axes; no metric is named like an axis. The events
-            are left as they are.
+            any number of axes; no metric has the same name as an axis. The
+            events are left as they are.
 
     Returns a tuple (rows, axes). axes: a dict from metric to axis. rows: a
     list of dicts in time order, each {axis: step} plus the values. If the
@@ -2961,8 +2961,8 @@ def rows_to_log(events: list) -> tuple:
 # %% [markdown] trap="12.10" role="hint"
 # 1. Keep each axis's last step in a dict. There are three cases: the new step is equal to
 #    the last step, later, or earlier.
-# 2. The last two cases can share one line: keep the rows without this axis and the rows
-#    with a smaller step, then add the new row.
+# 2. The last two cases can share one line: keep the rows of other axes and this axis's
+#    rows with a smaller step, then add the new row.
 # 3. `{axis: step, **values}` is a new dict. Calling `update` on the event's own dict would change the event.
 
 # %% [markdown] trap="12.10" role="keep"
@@ -3208,7 +3208,8 @@ def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
 # %% [markdown] trap="12.11" role="hint"
 # 1. Take the softmax over the allowed classes. Use `where` to set the other classes to
 #    minus infinity; this also removes any NaN there.
-# 2. After the log-softmax, set these other classes to zero before you sum.
+# 2. After the log-softmax, set the values of the classes that are not allowed to zero
+#    before you sum.
 # 3. Rows can have different numbers of allowed classes, so divide each row's sum by the number of allowed classes in that row.
 
 # %% [markdown] trap="12.11" role="keep"

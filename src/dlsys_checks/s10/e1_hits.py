@@ -22,7 +22,7 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("10.1", "hits", seen=("tree", "names"), says="paths matched")
 
 ex.promise("paths", "Find the paths of the nn.Linear modules that each name matches. As in peft, "
-           "a name matches a path that equals it or ends in a dot and the name.",
+           "a name matches a path that equals the name or ends with a dot and the name.",
            says=("paths matched", "raised for"))
 ex.promise("model", "Modules of other kinds do not count, at any depth;",
            cases=("other kinds", "deep", "the root alone", "a lookup",

@@ -17,7 +17,7 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("10.4", "passport", seen=("params", "tied"), says="layers")
 
 ex.promise_table("""
-dict       | Report in five parts which layers have LoRA and which values train. | parts of the
+dict       | Report which layers have LoRA and which parameters are trained. | parts of the
              passport; type of the passport
 layer      | A LoRA layer is a module that has parameters A and B of its own, of any shapes; it may
              have other parameters. | case names that look alike; at the root; deep; one layer; A
@@ -30,9 +30,9 @@ other      | "other": the paths of parameters that require a gradient and are no
              layer. | other
 frozen     | "frozen": the paths of every A or B that belongs to a LoRA layer and requires no
              gradient. | frozen
-order      | These two lists are in the order of model.named_parameters(), and a shared parameter
-             counts once. | trainable; other; frozen; layers
-idle       | "idle": the paths of LoRA layers whose B is all zeros, in the order of layers. | idle
+order      | "other" and "frozen" are in the order of model.named_parameters(), and a shared
+             parameter counts once. | trainable; other; frozen; layers
+idle       | "idle": the paths of LoRA layers whose B is all zeros, in the order of "layers". | idle
 left alone | model does not change, and nothing is kept between calls. | changed in model; second
              call
 example    | Example: nn.Sequential(LoRA(nn.Linear(2, 2), r=1)) returns layers ["0"], trainable 4,

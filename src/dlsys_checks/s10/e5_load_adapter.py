@@ -44,7 +44,7 @@ zero       | or if every lora_B in file is all zeros. | case every B zero; one o
              A zero; a B of one value; a B with a zero in it; B first in the file; minus zero; the
              first B zero; B sums to zero; B not above zero; a tiny B; only the last value of B;
              zero in float32 only; a fresh model
-not half   | Then model does not change. | tensors of model that changed
+not half   | In each of these cases, model does not change. | tensors of model that changed
 numbers    | Each parameter gets the values of its tensor, in the parameter's dtype. | adapter
              tensor
 object     | It stays the same object, keeps its requires_grad | parameters replaced; requires_grad

@@ -16,7 +16,7 @@ ex = exercise("10.6", "lm_labels", seen=("ids", "prompts", "lengths"), kept=("ou
 IGNORE = -100
 
 ex.promise("labels", "Make labels for a causal language model that shifts them itself. A text is "
-           "a prompt and its answer, and only the answer is learned: its labels are its ids.",
+           "a prompt and its answer. Only the answer is learned, with its ids as the labels.",
            says=("labels",))
 ex.promise("masked", "All other labels are -100, whatever the ids.",
            says=("labels",))

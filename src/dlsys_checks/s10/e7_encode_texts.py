@@ -16,8 +16,8 @@ ex = exercise("10.7", "encode_texts", seen=("texts", "bos", "eos", "pad", "adds"
 
 ex.promise_table("""
 begins  | Encode texts so that each begins with BOS. A chat template has already written BOS into
-          some of the texts. Put BOS in front where the ids of a text do not begin with it. | ids of
-          text
+          some of the texts. If the ids of a text do not begin with BOS, put BOS in front of them. |
+          ids of text
 nothing | Add and remove nothing else. | ids of text
 none    | If `tokenizer.bos_token_id` is None, add no BOS. | case no BOS; no BOS, EOS is added
 adds    | `tokenizer.encode(text, add_special_tokens=False)` returns the ids of a text as a list.

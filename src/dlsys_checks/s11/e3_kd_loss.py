@@ -13,12 +13,12 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("11.3", "kd_loss", seen=("student", "teacher", "labels", "T", "alpha", "order"))
 
 ex.promise_table("""
-loss        | Mix a loss on the labels with a loss on the teacher. The result is (1 - alpha) times
-              the cross-entropy of the labels, plus alpha * T**2 times the divergence of the student
-              from the teacher. | loss; gradient of the student
-any size    | Args: student, teacher: logits (N, K) float32, of any size. labels: (N,) int64. | case
-              two classes; one row; many rows; many classes; large logits; very large logits;
-              transposed in memory; a temperature below 1; a temperature near 0
+loss        | Mix the loss on the labels with a loss against the teacher. The result is (1 - alpha)
+              times the cross-entropy of the labels, plus alpha * T**2 times the divergence of the
+              student from the teacher. | loss; gradient of the student
+any size    | Args: student, teacher: logits (N, K) float32, with values of any size. labels: (N,)
+              int64. | case two classes; one row; many rows; many classes; large logits; very large
+              logits; transposed in memory; a temperature below 1; a temperature near 0
 divergence  | The divergence of a row is the sum over classes of p * (log p - log q). p are the
               teacher's and q the student's probabilities, | loss; gradient of the student
 temperature | both at temperature T > 0; the cross-entropy is at temperature 1. | loss; gradient of

@@ -30,14 +30,14 @@ modes   | Both run without gradients, the model in eval mode; afterwards the gra
           grad mode
 finite  | Args: model: returns finite tensors of a floating-point dtype. | case large weights; small
           weights; outputs of zero; a model in double precision
-raises  | Returns: The indices of the batches that differ, from 0 and in order. A batch differs if
-          the program raises an Exception, | case a program that raises; a program that raises
-          another error
+raises  | Returns: The indices of the batches that differ, from 0, in ascending order. A batch
+          differs if the program raises an Exception, | case a program that raises; a program that
+          raises another error
 form    | if it returns no tensor or a tensor of a different shape or dtype, | case not a tensor;
           one row for all; an extra axis; flattened; in double precision; in half precision; equal
           rows; in a tuple; in a dict; one column for all; in bfloat16; a model in double precision
 far     | or if an entry is not finite or is further from the model's entry than rtol times the
-          largest absolute value in the model's answer to this batch. | case a NaN; an infinite
+          largest absolute value in the model's output for this batch. | case a NaN; an infinite
           entry; minus infinity; all entries NaN; too large; too small; a little off; both ways at
           once; a small batch among others; a large batch among others; rtol of 0; outputs of zero;
           large weights; small weights; one entry; outputs below zero; the sign flipped; measured by

@@ -25,8 +25,8 @@ rows        | Turn the events of a run into rows and axes for a log. Args: event
               step, values) in the order of time, with an int step >= 0 and a dict of metrics,
               perhaps empty. | case one axis; two axes; no event; no values; steps from 0; far
               steps; zeros; a NaN
-any axes    | There may be any number of axes; no metric is named like an axis. | case three axes;
-              an axis of another name; five axes
+any axes    | There may be any number of axes; no metric has the same name as an axis. | case three
+              axes; an axis of another name; five axes
 left        | The events are left as they are. | events that changed
 tuple       | Returns a tuple (rows, axes). | type of the result; number of parts
 axes        | axes: a dict from metric to axis. | axes

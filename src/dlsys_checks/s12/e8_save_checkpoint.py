@@ -19,7 +19,7 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("12.8", "save_checkpoint", seen=("kind", "facts", "kills", "width"))
 
 ex.promise_table("""
-whole      | Save a checkpoint so that a kill, at any byte, never breaks path. | kills that damaged;
+whole      | Save a checkpoint so that a kill at any byte never damages path. | kills that damaged;
              Invalid cross-device link
 path       | Args: path: a file in an existing folder. | case a name with a space; a name without a
              suffix
