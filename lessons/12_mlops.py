@@ -2411,8 +2411,10 @@ starts = [start(script) for _ in range(4)]
 guess("12.9",
       "Do the four starts number the classes in the same way?",
       choices=["no, all four numberings differ",
-               "yes, and the shell's `PYTHONHASHSEED=42` gives the same",
-               "yes, but the shell's `PYTHONHASHSEED=42` gives another"])
+               "yes, and the result is the same if the shell sets "
+               "`PYTHONHASHSEED=42`",
+               "yes, but the result is different if the shell sets "
+               "`PYTHONHASHSEED=42`"])
 
 # %% trap="12.9" role="look" compare=false
 for names in starts:
@@ -2506,8 +2508,9 @@ claim("different numberings over all starts that had the variable set in "
 
 # %% [markdown] trap="12.9" role="more" topics="a child of the script · the numbers of the training start"
 # A process started by the script, such as a worker with the start method `spawn`, reads
-# the variable at its start, so its hashes differ from its parent's hashes. With the class
-# numbers from the start in which it was trained, the model classifies correctly.
+# the variable at its start, so its hashes differ from its parent's hashes. The model
+# classifies correctly if it gets the class numbers of the process in which it was
+# trained.
 
 # %% trap="12.9" role="more"
 claim("does a child process share a numbering with its script",
@@ -2592,7 +2595,7 @@ def class_numbers(names: list, stored: dict) -> dict:
 #
 # Two runs end with the same weights only if everything that a step depends on is the
 # same. Here is the complete list. The last column says when each setting has to be in
-# place, because half of the settings have no effect if they are made too late.
+# place, because half of the settings have no effect if you set them too late.
 #
 # | what | how | when |
 # |---|---|---|
@@ -3351,7 +3354,7 @@ claim("F1 on the last night with counts never reset minus F1 with counts "
 
 # %% trap="12.12" role="more"
 def filled(alarm, nine, empty, size=8):
-    """Mean F1 of the batches, with another number for 0/0, or None."""
+    """Mean F1 of the batches, with this number for 0/0, or None."""
     scores = [f1(a, b) if (a | b).any() else empty
               for a, b in zip(alarm.split(size), nine.split(size))]
     scores = [score for score in scores if score is not None]
@@ -3523,16 +3526,16 @@ plot_lines(range(1, 201), {
         "clipping or skipping, it falls back at once.")
 
 # %% [markdown] role="concept"
-# Both clipping the gradient and skipping the step save the net, under SGD with momentum
-# and under Adam. If you skip steps, log how many: in trap 12.11, a guard skips every
-# step.
+# Clipping the gradient saves the net, and so does skipping the step, both under SGD with
+# momentum and under Adam. If you skip steps, log how many: in trap 12.11, a guard skips
+# every step.
 #
 # ### Logits that grow, and QK-norm
 #
 # A loss may also jump without a damaged batch. In attention, a logit is the dot product
-# of a query and a key, so it grows with both weight matrices, and [at high learning rates
-# it does grow](https://arxiv.org/abs/2309.14322). In the end, the softmax gives almost
-# all the weight to one key, and little gradient flows back through the softmax.
+# of a query and a key, so it grows with both of their weight matrices. [At high learning
+# rates, it does grow](https://arxiv.org/abs/2309.14322). In the end, the softmax gives
+# almost all the weight to one key, and little gradient flows back through the softmax.
 #
 # *QK-norm* scales [each query and each key](https://arxiv.org/abs/2010.04245) to the same
 # norm before they are multiplied. No logit can then exceed the square root of the head's
@@ -3690,7 +3693,7 @@ claim("is new memory filled with NaN under the deterministic flag",
       fresh_memory.isnan().all(), expected=True)
 
 # %% [markdown] role="concept"
-# ### Search on a real training
+# ### Search on a real training run
 #
 # The bowls of trap 12.4 have no noise. Here a digit classifier has four settings:
 # learning rate, momentum, label smoothing and the size of the initial weights. Each
@@ -3935,8 +3938,10 @@ claim("runs that repeat earlier settings, with the number of runs so far "
 # %% [markdown] role="quiz"
 # **2. Of a million gradient values, one is NaN. After `clip_grad_norm_` with a limit of 1**
 #
-# - [ ] it is 1 :: Clipping does not compare a single gradient with the limit; it multiplies all gradients by one factor.
-# - [ ] it is still the only NaN :: The factor is computed from the norm of all gradients, and that norm is NaN.
+# - [ ] the NaN has become 1 :: Clipping does not compare a single gradient with the
+#   limit; it multiplies all gradients by one factor.
+# - [ ] the NaN is still the only one :: The factor is computed from the norm of all
+#   gradients, and that norm is NaN.
 # - [x] all are NaN :: The norm is NaN, and each gradient is multiplied by a factor
 #   computed from this norm.
 
@@ -4131,11 +4136,11 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# **On the recorded H100**, all 20 sums differ. With deterministic algorithms, all sums
-# are equal, but adding the million rows takes 40 times as long. After 20 batches, `total
-# += loss` holds 1.38 GB. With `item()`, nothing remains in memory, and the peak is 0.14
-# GB; under `no_grad`, the peak is 0.02 GB. Anomaly mode launches 2.8 times as many
-# operations and takes 4.3 times as long.
+# **On the H100 used for the recorded run**, all 20 sums differ. With deterministic
+# algorithms, all sums are equal, but adding the million rows takes 40 times as long.
+# After 20 batches, `total += loss` holds 1.38 GB. With `item()`, nothing remains in
+# memory, and the peak is 0.14 GB; under `no_grad`, the peak is 0.02 GB. Anomaly mode
+# launches 2.8 times as many operations and takes 4.3 times as long.
 #
 # Calling `item()` at each step makes no measurable difference here: ten steps of this
 # small net take 13 ms with and without it. A step consists of 70 operations with only 0.2
