@@ -268,7 +268,7 @@ wrong("matching a name anywhere in the path", "paths",
       'path == name or path.endswith(f".{name}")', "path and name in path")
 wrong("accepting any path that ends in the name, even without a dot before it", "paths",
       'path == name or path.endswith(f".{name}")', "path.endswith(name)")
-wrong("accepting a path whose last parts only begin with the name", ("paths", "model"),
+wrong("accepting a path whose last part begins with the name but is longer", ("paths", "model"),
       'path == name or path.endswith(f".{name}")',
       'f".{name}" in f".{path}" and (path.count(".") == 0 or name in ".".join(path.split(".")[-1 '
       '- name.count("."):])) and (path.split(".")[-1 - '
@@ -314,7 +314,7 @@ wrong("listing only one of several modules that share a weight", "model",
       "return {name: [p for p in paths if p in tied.values()] for name, paths in found.items()}")
 ex.wrong("listing only modules with a trainable weight", matched, breaks="model",
          kind=lambda m: isinstance(m, nn.Linear) and m.weight.requires_grad)
-wrong("ignoring upper and lower case", "paths",
+wrong("ignoring the difference between upper and lower case", "paths",
       'path == name or path.endswith(f".{name}")',
       'f".{path}".lower().endswith(f".{name}".lower())')
 wrong("treating a question mark as a wildcard", "names",

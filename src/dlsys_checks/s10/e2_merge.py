@@ -161,7 +161,8 @@ wrong("subtracting the update", "merged",
       ALPHA, ALPHA + " if scale is None else scale", "factor =", f"scale = -{ALPHA}; factor =")
 wrong("returning only the update, without W", "merged",
       "factor =", f"return ({ALPHA} * (B @ A)).to(W.dtype); factor =")
-ex.wrong("merging twice", lambda W, A, B, alpha: merged(merged(W, A, B, alpha), A, B, alpha),
+ex.wrong("adding the update twice",
+         lambda W, A, B, alpha: merged(merged(W, A, B, alpha), A, B, alpha),
          breaks="merged")
 wrong("using the absolute value of alpha", "merged", "alpha / len", "abs(alpha) / len")
 wrong("transposing the product when W is square", ("merged", "dtypes", "once"),

@@ -296,15 +296,15 @@ ex.wrong("looking only four levels deep", stamped, breaks="layer",
 ex.wrong("treating every parameter named A or B as part of a LoRA layer",
          lambda model: stamped(model, other=lambda made, m: [path for path in made["other"] if
              path.split(".")[-1] not in ("A", "B")]), says="other", breaks="layer")
-ex.wrong("always leaving the list of other parameters empty", stamped,
+ex.wrong("always returning an empty list under 'other'", stamped,
          breaks=("other", "layer", "order"),
          other=lambda made, m: [])
-ex.wrong("listing the head under other, but not the norm", stamped, breaks="other",
+ex.wrong("listing the head under 'other', but not the norm layer", stamped, breaks="other",
          other=lambda made, m: [k for k in made["other"] if "norm" not in k])
-ex.wrong("listing every trainable parameter as other",
+ex.wrong("listing every trainable parameter under 'other'",
          stamped, breaks=("other", "example", "layer"),
          other=lambda made, m: [k for k, p in named(m) if p.requires_grad])
-ex.wrong("listing frozen base weights under frozen as well",
+ex.wrong("listing frozen base weights under 'frozen' as well",
          stamped, breaks=("frozen", "example", "layer"),
          frozen=lambda made, m: [k for k, p in named(m) if not p.requires_grad])
 ex.wrong("never listing a frozen A", stamped, breaks="frozen",

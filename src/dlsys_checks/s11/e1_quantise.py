@@ -249,7 +249,7 @@ wrong("returning the levels, not their codes", "codes",
 wrong("changing w in place", "left alone", "return out", "w.mul_(2); return out")
 wrong("swapping scales and zeros", "parts",
       "return out", "codes, scales, zeros = out; return codes, zeros, scales", says="of the scales")
-wrong("finding a group of zeros by its sum", "zero group",
+wrong("treating a group as all zeros if its sum is 0", "zero group",
       "top =",
       "codes, scales, zeros = one_by_one(w, bits, group); sums = w.reshape(len(w), -1, "
       "group).sum(2); scales[sums == 0] = 1.0; return codes, scales, zeros; top =")

@@ -195,6 +195,6 @@ wrong("returning float32", "double", "return out", "return out.float()")
 wrong("returning a matrix without the dropped columns", "zeros",
       "return out", "return out[:, staying(w, drop)]", says="shape of the weights")
 wrong("changing w in place", "left", "return out", "return w.copy_(out)")
-wrong("emptying the list drop", "left", "return out", "drop.clear(); return out")
+wrong("emptying the list of dropped inputs", "left", "return out", "drop.clear(); return out")
 wrong("returning the layer's output instead of its weights", "result",
       "return out", "return x[:1] @ out.T", says="of the weights")

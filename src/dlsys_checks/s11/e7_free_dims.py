@@ -371,7 +371,7 @@ def no_number(examples):
     return made(examples)
 
 
-@ex.wrong("removing an example from the list examples", breaks="left")
+@ex.wrong("removing an example from the caller's list", breaks="left")
 def shrinks(examples):
     found = made(examples)
     examples.pop()

@@ -261,5 +261,5 @@ wrong("returning only the first part's scales", "scales", END, "return whole, sc
       says="number of scales")
 wrong("replacing the parts by their absolute values, in place", "left alone",
       START, "parts = [part.abs_() for part in parts]; top =")
-wrong("removing parts from the list parts", "left alone",
+wrong("removing parts from the caller's list", "left alone",
       START, "parts = [parts.pop(0) for _ in range(len(parts))]; top =")

@@ -218,7 +218,7 @@ wrong("keeping one row for each axis and step, even after a resume", ("resumed",
       "return out", "return (list(own_rows.values()), out[1])")
 
 
-@ex.wrong("sharing a row only if the last row of all is on the same axis",
+@ex.wrong("sharing a row only if the very last row is on the same axis",
       says="row 0",
           breaks=("same step", "replaces"))
 def very_last_row(events):
@@ -251,7 +251,7 @@ wrong("leaving the axis and its step out of each row", "order",
       "return out",
       "rows, axes = out; return [{name: value for name, value in row.items() if name in axes} "
       "for row in rows], axes")
-wrong("storing the step under the key step, not under the axis", "order",
+wrong("storing the step under the key 'step', not under the axis", "order",
       "return out",
       'rows, axes = out; return [{name if name in axes else "step": value for name, value in '
       "row.items()} for row in rows], axes")
@@ -264,9 +264,9 @@ wrong("keeping the earlier of two values with the same name", "replaces",
       "put = dict.update", "pass", "put([row for row in rows if axis in row][-1], values)",
       "[row for row in rows if axis in row][-1].update({**values, **[row for row in rows if axis "
       "in row][-1]})", says="row")
-ex.wrong("dropping nothing at a resume", logged, breaks=("resumed", "others stay"),
+ex.wrong("dropping no rows when a run resumes", logged, breaks=("resumed", "others stay"),
          drop=lambda row, axis, step: False)
-ex.wrong("dropping rows of other axes at a resume as well, by their own steps", logged,
+ex.wrong("dropping rows of other axes as well when a run resumes, by their own steps", logged,
          breaks="others stay", drop=lambda row, axis, step: next(iter(row.values())) >= step)
 wrong("leaving out values of 0", "rows",
       "put =",
@@ -276,15 +276,15 @@ wrong("leaving out values that are NaN", "rows",
       "put =",
       "events = [(axis, step, {n: v for n, v in values.items() if v == v}) for axis, step, "
       "values in events]; put =", "return out", "return (out[0], one_home(events))", says="row 0")
-ex.wrong("dropping only the row of the same step at a resume",
+ex.wrong("dropping only the row of the same step when a run resumes",
          logged, breaks=("resumed", "others stay"),
          drop=lambda row, axis, step: row.get(axis) == step)
-ex.wrong("keeping the old row of the same step at a resume",
+ex.wrong("keeping the old row of the same step when a run resumes",
          logged, breaks=("resumed", "others stay"),
          drop=lambda row, axis, step: row.get(axis, -1) > step)
 
 
-@ex.wrong("dropping rows of all axes at a resume", breaks="others stay")
+@ex.wrong("dropping rows of all axes when a run resumes", breaks="others stay")
 def all_dropped(events):
     rows, axes, last = [], one_home(events), {}
     for axis, step, values in events:
@@ -297,7 +297,7 @@ def all_dropped(events):
     return rows, axes
 
 
-ex.wrong("ignoring a resume at step 0", logged, breaks="resumed",
+ex.wrong("ignoring that a run resumes at step 0", logged, breaks="resumed",
          drop=lambda row, axis, step: bool(step) and row.get(axis, -1) >= step)
 
 
@@ -321,7 +321,7 @@ wrong("sharing a row only if the event directly before is on the same axis",
       "step <= last", "step < last")
 wrong("making no row for an event without values", "rows",
       "events:", "[event for event in events if event[2]]:")
-wrong("handling only the axes named batch and epoch", "any axes",
+wrong("handling only the axes named 'batch' and 'epoch'", "any axes",
       "events:", '[event for event in events if event[0] in ("batch", "epoch")]:')
 wrong("raising no error for a metric on two axes", "raises",
       "axes.setdefault(name, axis) != axis", "axes.setdefault(name, axis) != axis and False")

@@ -115,7 +115,7 @@ def by_rows(logits, target, allowed, smoothing):
 
 # ---- wrong, by name
 
-@ex.wrong("using cross_entropy's label_smoothing, which counts all classes",
+@ex.wrong("using cross_entropy's label_smoothing, which includes all classes",
           says="cross-entropy: got inf",
           breaks=("spread", "example"))
 def torch_smoothing(logits, target, allowed, smoothing):

@@ -195,7 +195,8 @@ wrong("returning a tensor instead of a float", "float",
 wrong("leaving out frozen parameters", "names",
       "p) for n, p in model.named_parameters()",
       "p) for n, p in model.named_parameters() if p.requires_grad")
-wrong("sorting names alphabetically", "names", "return out", "return dict(sorted(out.items()))")
+wrong("returning the names in alphabetical order",
+      "names", "return out", "return dict(sorted(out.items()))")
 wrong("including buffers as well", "names",
       "return out", "return {**out, **{n: 0.0 for n, _ in model.named_buffers()}}")
 wrong("calling step() twice", "once", "step()\n", "step(); step()\n")

@@ -172,7 +172,7 @@ wrong("adding a small constant to std", "tiny",
       "gain =", "std = torch.where(std > 0, std + 1e-9, 0); gain =")
 wrong("treating every std below a threshold as 0", "tiny",
       "return out", "return torch.where(std > 1e-100, out, (best - mean).clamp(min=0))")
-wrong("using ndtr, whose tail ends at about 8 standard deviations", "unlikely",
+wrong("using ndtr, which rounds to 0 beyond about 8 standard deviations", "unlikely",
       "below", "torch.special.ndtr")
 ex.wrong("returning the probability of an improvement",
          lambda mean, std, best: torch.special.ndtr((best - mean) / torch.where(std > 0, std, 1)),

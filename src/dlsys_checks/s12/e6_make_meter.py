@@ -221,7 +221,7 @@ wrong("multiplying the loss by its rows in place", "left",
       COUNTED, "count += rows; loss.detach().mul_(1.5).add_(1)")
 wrong("averaging over batches instead of rows", "rows",
       TAKEN, ITEM, COUNTED, "count += 1")
-wrong("dividing by the rows without weighting the losses by them", "rows", TAKEN, ITEM)
+wrong("dividing by the number of rows without weighting each loss by its rows", "rows", TAKEN, ITEM)
 wrong("summing in the dtype of the loss", ("mean", "loss"),
       START, "torch.zeros(()), 0", ITEM, "loss.detach()", MEAN, "(total / count).item()")
 wrong("summing in single precision", "mean",

@@ -329,7 +329,7 @@ wrong("finding neighbours by their logits instead of their inputs", "labels",
       "   if frozen", SHARE_FITTING, "fits(batches)")
 wrong("finding neighbours only among the first 64 rows", "labels",
       "(*whole(batches))", "(*(v[:64] for v in whole(batches)))")
-wrong("requiring fewer than 45 % of the rows instead of fewer than half",
+wrong("reporting 'labels' only below 45 % instead of below half",
       "labels", "0.5 else", "0.45 else")
 
 

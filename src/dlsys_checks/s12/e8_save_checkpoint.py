@@ -346,7 +346,7 @@ def short(path, parts, facts):
     written(path, state)
 
 
-@ex.wrong("writing the first file directly to path", breaks="whole")
+@ex.wrong("writing directly to path if no file exists yet", breaks="whole")
 def first_in_place(path, parts, facts):
     written(path, collected(parts, facts), beside=".part" if os.path.exists(path) else "")
 

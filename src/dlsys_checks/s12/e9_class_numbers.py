@@ -162,7 +162,7 @@ wrong("numbering new classes in the order of a stable hash",
       "next", "get), *sorted(", "get), *by_hash(")
 wrong("writing the new classes into the stored dict", "left", "return out",
       "stored.update(out); return out")
-wrong("sorting the list names in place", "left", "order =", "names.sort(); order =")
+wrong("sorting the list of names in place", "left", "order =", "names.sort(); order =")
 wrong("assuming that there is a checkpoint", "stored",
       "order =", "start = max(stored.values()) + 1; order =", "(names)", "([])", "return out",
       "return {**out, **{n: k for k, n in enumerate(sorted(set(names) - set(stored)), start)}}",
