@@ -468,8 +468,8 @@ plot_lines(range(1, 33), {"the update": held.tolist(),
 # %% role="concept"
 claim("mean fraction of the update in its first four directions", held[3],
       above=0.45, below=0.85)
-claim("first four directions: mean fraction of the update minus mean "
-      "fraction of random matrices", held[3] - chance[3], above=0.1)
+claim("mean fraction in the first four directions: update minus random "
+      "matrices", held[3] - chance[3], above=0.1)
 
 # %% [markdown] role="concept"
 # Most of the update is in a few directions, but four of them do not contain all of it.
@@ -608,8 +608,7 @@ draw_blocks({"adapter layer": ["x", "W", "down", "ReLU", "up", "+", "y"],
 # %% role="concept"
 claim("loss on the new language with adapter layers",
       loss_on(bottled, new_ids), below=2.6)
-claim("matrix products per call with adapter layers minus matrix products "
-      "of the base",
+claim("matrix products per call: with adapter layers minus without",
       matrix_products(bottled) - matrix_products(base), expected=8)
 claim("relative norm of f(v) + f(-v) for an adapter layer f; 0 if f is a "
       "single matrix", odd, above=0.001)
@@ -876,7 +875,7 @@ for name, config in kinds.items():
 # %% role="concept"
 claim("larger of the losses with LoRA and with DoRA",
       max(after["LoRA"], after["DoRA"]), below=2.2)
-claim("lowest loss with IA3, a prefix or a prompt minus loss with LoRA",
+claim("lowest loss of IA3, prefix and prompt, minus the loss of LoRA",
       min(after[kind] for kind in ("IA3", "prefix", "prompt"))
       - after["LoRA"], above=0.5)
 
@@ -1733,7 +1732,7 @@ losses["third version"] = loss_on(third_version, new_ids)
 claim("smaller adapter: loss when it is active minus loss after its "
       "training",
       losses["small"] - loss_on(partly, new_ids), expected=0, within=1e-4)
-claim("do the logits equal the base's logits with the adapters off",
+claim("with the adapters off, do the logits equal the base's logits",
       alone, expected=True)
 claim("third version: loss with the trained adapter active minus loss "
       "after training",

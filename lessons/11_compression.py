@@ -977,7 +977,7 @@ for T in (1, 20):
                                 list(student.parameters()))
     size[T] = torch.cat([g.flatten() for g in grads]).norm().item()
 print({name: f"{share:.3f}" for name, share in beside.items()})
-print(f"gradient at 1, divided by that at 20: {size[1] / size[20]:.0f}")
+print(f"gradient norm at 1 / gradient norm at 20: {size[1] / size[20]:.0f}")
 
 # %% trap="11.3" role="repair"
 claim("labels and teacher at T = 20: accuracy with the factor T squared "
@@ -2209,7 +2209,7 @@ as_tensor = dict(settings, temperature=torch.tensor(2.0))
 free["settings"]["temperature"] = {}         # a tensor, no dynamic size
 opened = torch.export.export(with_settings, (x_test[:2], as_tensor),
                              dynamic_shapes=free).module()
-print("gap at another temperature:", other(opened, torch.tensor(4.0)))
+print("gap at a different temperature:", other(opened, torch.tensor(4.0)))
 
 # %% trap="11.7" role="more"
 claim("does torch.jit.script accept this forward method",

@@ -57,9 +57,9 @@ print("equal to itself:", bool(loss == loss))
 print("finite:", bool(loss.isfinite()))
 
 # %% role="concept"
-claim("is a mean finite if one of its values is nan", loss.isfinite(),
+claim("is a mean finite if it includes one nan", loss.isfinite(),
       expected=False)
-claim("is a mean above 100 if one of its values is nan", loss > 100,
+claim("is a mean above 100 if it includes one nan", loss > 100,
       expected=False)
 
 # %% [markdown] role="concept"
@@ -360,7 +360,7 @@ guess("12.2",
 # %% trap="12.2" role="look"
 variance = values.var(unbiased=False).item()
 last, busy_last = np.mean(log[-20:]), np.mean(busy_log[-20:])
-print(f"loss by SGD {last:.2f}, by Adam {busy_last:.2f}, variance of the "
+print(f"loss, SGD {last:.2f}, Adam {busy_last:.2f}, variance of the "
       f"targets {variance:.2f}")
 with torch.no_grad():
     answers = {digit: restless(x_train[y_train == digit]).mean().item()
@@ -960,7 +960,7 @@ guess("12.4",
 
 # %% trap="12.4" role="look"
 wrong_way = over_dice(bowl, 8, textbook, times=16)
-print(f"best loss, divided by that of random search: {wrong_way:.2f}")
+print(f"best loss / random search's best loss: {wrong_way:.2f}")
 
 # %% trap="12.4" role="look"
 measured("12.4", 0)
@@ -996,7 +996,7 @@ for score in (textbook, downward):
     low, high = score(low_and_high, alike, 1.5).tolist()
     print(f"{score.__name__:9} for 1: {low:.2f}   for 2: {high:.2f}")
 right_way = over_dice(bowl, 8, downward, times=16)
-print(f"best loss, divided by that of random search: {right_way:.2f}")
+print(f"best loss / random search's best loss: {right_way:.2f}")
 
 # %% trap="12.4" role="repair"
 claim("best loss divided by random search's best loss, with the sign for a "
@@ -2274,9 +2274,9 @@ plot_lines([60 * t for t in every], {"time lost": [100 * v for v in lost]},
                "slowly.")
 
 # %% role="concept"
-claim("cheapest interval between two saves in the list, in minutes",
+claim("best interval between two saves among those tried, in minutes",
       60 * cheapest, expected=35)
-claim("cheapest interval between two saves by the formula, in minutes",
+claim("best interval between two saves by the formula, in minutes",
       60 * by_formula, expected=34.6, within=0.1)
 
 # %% [markdown] role="concept"
@@ -3011,8 +3011,8 @@ versions = [version(x) for x in (x_train, x_train, one_pixel)]
 print(*versions, sep="\n")
 
 # %% role="concept"
-claim("different versions among the data, the same data again, and data "
-      "with a changed pixel", len(set(versions)), expected=2)
+claim("number of versions for the data, the same data, and data with a "
+      "changed pixel", len(set(versions)), expected=2)
 
 # %% [markdown] role="concept"
 # A run declares which artifact it used and which artifact it produced, and the server

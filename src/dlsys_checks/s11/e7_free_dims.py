@@ -335,7 +335,7 @@ wrong("not comparing dtypes", "kind", "len({e.dtype for e in examples}) > 1", "F
 wrong("not comparing numbers of dimensions", "kind",
       "len({e.dim() for e in examples}) > 1", "False",
       "range(first.dim())", "range(min(e.dim() for e in examples))")
-wrong("accepting a varying dimension whose first size is 0 or 1",
+wrong("accepting a varying dimension with size 0 or 1 in the first example",
       ("small", "first"), SMALL, "False")
 wrong("refusing size 1 but not size 0", ("small", "first"), SMALL, "first.shape[d] == 1")
 wrong("refusing size 0 but not size 1", ("small", "first"), SMALL, "first.shape[d] == 0")

@@ -218,9 +218,9 @@ wrong("using blocks of 16, as in NVFP4", "blocks", "axis, 32", "axis, 16")
 wrong("taking the exponent from float32's log2, which rounds up just below a power of two",
       "power", FLOOR, "top.log2().floor() - 2")
 wrong("using a scale that is not a power of two", "power", FLOOR, "(top / 6).log2()")
-wrong("choosing as scale a sixth of the largest value, rounded up to a power of two",
+wrong("choosing as the scale a sixth of the largest value, rounded up to a power of two",
       "power", FLOOR, "(top / 6).log2().ceil()")
-wrong("choosing as scale the power of two nearest to a sixth of the largest value",
+wrong("choosing as the scale the power of two nearest to a sixth of the largest value",
       "power", FLOOR, "(top / 6).log2().round()")
 wrong("allowing a scale up to the largest value, not a quarter of it", ("power", "example"),
       "exponent - 3", "exponent - 1")
