@@ -1154,9 +1154,9 @@ claim("mean accuracy after loading minus the accuracy before saving",
 # The classifier adds a new head, `score`, to the base. Without a `task_type`, peft does
 # not know that `score` is a head. So peft froze the random `score` together with the
 # base, LoRA learned to work with exactly that head, and only the LoRA matrices were
-# saved. The loaded classifier starts with another random head, so its predictions can be
-# worse than guesses. `SEQ_CLS` tells peft that `score` is a head, which is then trained
-# and saved. If your head has another name, use `modules_to_save`.
+# saved. The loaded classifier starts with a different random head, so its predictions can
+# be worse than guesses. `SEQ_CLS` tells peft that `score` is a head, which is then
+# trained and saved. If your head has a different name, use `modules_to_save`.
 
 # %% trap="10.4" role="repair" compare=false
 def holds(model, folder):
@@ -2477,7 +2477,7 @@ claim("loss on the old language with the adapter off minus loss of the "
 #
 # - [ ] training changed nothing :: A trained `B` is hardly ever exactly zero in all layers.
 # - [x] a new adapter is active, or none :: With `B` at zero, an adapter adds exactly zero. Check which keys matched nothing, and which adapter is active.
-# - [ ] the adapter was trained for another base :: Then the adapter would change the
+# - [ ] the adapter was trained for a different base :: Then the adapter would change the
 #   logits, most likely for the worse.
 
 # %% [markdown] role="quiz"

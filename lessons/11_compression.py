@@ -1594,7 +1594,7 @@ claim("length of the file after quantization, divided by length before "
       "quantization", files[1] / files[0], above=0.25, below=0.28)
 
 # %% [markdown] trap="11.5" role="repair"
-# A file can mislead you, too. `torch.save` writes *storages*, the memory behind the
+# A file can also mislead you. `torch.save` writes *storages*, the memory behind the
 # tensors. Each storage is written once, no matter how many tensors share it, and always
 # as a whole, even if a tensor shows only a few of its rows.
 
@@ -3104,9 +3104,9 @@ claim("accuracy recovered by the straight-through estimator at 3 bits",
 # each input instead. If an input is large, an error in its weights costs a lot. So before
 # the rounding, AWQ multiplies that input's column by a factor and divides the input by
 # the same factor, which leaves the product the same. The step of a row's grid also stays
-# the same, as long as the row's largest weight is in another column. So the weights in
-# the enlarged column have a smaller relative rounding error. AWQ finds the factors by a
-# search: each factor is the input's size, raised to a power between 0 and 1.
+# the same, as long as the row's largest weight is in a different column. So the weights
+# in the enlarged column have a smaller relative rounding error. AWQ finds the factors by
+# a search: each factor is the input's size, raised to a power between 0 and 1.
 
 # %% role="concept"
 def by_size(w, x, bits=4):
@@ -3475,8 +3475,8 @@ for rows in (1, 256):
 
 # %% [markdown] role="quiz"
 # **7. You export a model with one row as the example and declare the first size as
-# dynamic. With another model, the same call produced a file for any number of rows. This
-# time**
+# dynamic. With a different model, the same call produced a file for any number of rows.
+# This time**
 #
 # - [ ] the file again accepts any number, because the call is the same :: A size of 1
 #   stays dynamic only if nothing in the model checks it.

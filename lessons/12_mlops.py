@@ -3965,9 +3965,10 @@ claim("runs that repeat earlier settings, with the number of runs so far "
 # %% [markdown] role="quiz"
 # **5. A job saves with `torch.save(state, "last.pt.new")`, then renames the file to `last.pt` with `os.replace`. The job is killed during the save. Then `last.pt`**
 #
-# - [ ] is half written :: Nothing is written into `last.pt`; the new bytes go to another file.
+# - [ ] is half written :: Nothing is written into `last.pt`; the new bytes go to a
+#   different file.
 # - [ ] is gone :: Only `os.replace` removes the old file, in a single step, and the job was killed before that.
-# - [x] holds the old state :: The half-written file has another name.
+# - [x] holds the old state :: The half-written file has a different name.
 
 # %% [markdown] role="quiz"
 # **6. A loop skips steps whose loss is not finite. In every row, the logits of some classes are minus infinity, and the labels are smoothed over all classes. The loop**

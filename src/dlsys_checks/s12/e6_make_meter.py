@@ -155,7 +155,7 @@ def law(out, losses, rows, dtype, graph, asked):
     expect_equal("what make_meter returns", out["made"], "tuple of 2")
     expect_equal("losses that changed", out["changed"], 0)
     expect_equal("gradients that are wrong after add", out["grads"], 0,
-                 "Read the number, and leave the loss its graph.")
+                 "Read the number, and leave the loss's graph intact.")
     expect_length("means", out["means"], len(asked))
     given = [torch.tensor(v, dtype=getattr(torch, dtype)).item() for v in losses]
     expect_equal("tensors saved by the graph and still alive after add", out["saved"], 0)
