@@ -385,9 +385,9 @@ claim("number of trainable parameters with one matching name out of four",
 def hits(model: nn.Module, names: list[str]) -> dict[str, list[str]]:
     """Find the paths of the nn.Linear modules that each name matches.
 
-    As in peft, a name matches a path that equals it or ends in a dot and
-    the name. Modules of other kinds do not count, at any depth; subclasses
-    of nn.Linear do.
+    As in peft, a name matches a path that equals the name or ends with a
+    dot and the name. Modules of other kinds do not count, at any depth;
+    subclasses of nn.Linear do.
 
     Args:
         names: different strings, none empty, possibly with dots. The list
@@ -468,8 +468,8 @@ plot_lines(range(1, 33), {"the update": held.tolist(),
 # %% role="concept"
 claim("mean fraction of the update in its first four directions", held[3],
       above=0.45, below=0.85)
-claim("first four directions: mean fraction of the update minus mean "
-      "fraction of random matrices", held[3] - chance[3], above=0.1)
+claim("mean fraction in the first four directions: update minus random "
+      "matrices", held[3] - chance[3], above=0.1)
 
 # %% [markdown] role="concept"
 # Most of the update is in a few directions, but four of them do not contain all of it.
@@ -608,14 +608,13 @@ draw_blocks({"adapter layer": ["x", "W", "down", "ReLU", "up", "+", "y"],
 # %% role="concept"
 claim("loss on the new language with adapter layers",
       loss_on(bottled, new_ids), below=2.6)
-claim("matrix products per call with adapter layers minus matrix products "
-      "of the base",
+claim("matrix products per call: with adapter layers minus without",
       matrix_products(bottled) - matrix_products(base), expected=8)
 claim("relative norm of f(v) + f(-v) for an adapter layer f; 0 if f is a "
       "single matrix", odd, above=0.001)
 
 # %% [markdown] role="concept"
-# Adapter layers, too, learn the new language. But when you serve the model, the two small
+# Adapter layers also learn the new language. But when you serve the model, the two small
 # products are computed *after* the product with $W$, so every token waits for them. The
 # two small matrices cannot be merged into $W$, because no single matrix can replace two
 # matrices with a ReLU in between. LoRA has no activation between its matrices. So $B$ and
@@ -632,8 +631,8 @@ claim("relative norm of f(v) + f(-v) for an adapter layer f; 0 if f is a "
 #
 # You serve the trained adapter alongside the base. A review comment says: "The adapter
 # has about a fifth as many parameters as the base, so it adds about a fifth to the
-# arithmetic. Merged, the adapter needs no extra arithmetic." $BA$ has the shape of $W$,
-# so you can add it to $W$ once, before you serve the model.
+# arithmetic. Once merged, the adapter needs no extra arithmetic." $BA$ has the shape of
+# $W$, so you can add it to $W$ once, before you serve the model.
 #
 # You count the matrix products of one call, because a GPU that serves one user at a time
 # often spends more time launching small operations than computing them. Weights are often
@@ -781,8 +780,8 @@ claim("norm of the error of the bfloat16 merge, divided by the norm of "
 # %% [markdown] trap="10.2" role="folklore"
 # **Told:** An unmerged adapter costs 5 to 15 % of the time, because of its hooks.
 # **Measured:** Peft uses no hooks here. It wraps each matrix in a layer that runs three
-# products instead of one. How much time these products cost depends on the machine
-# and the batch, so measure it where you serve the model.
+# products instead of one. How much time these products cost depends on the machine and
+# the batch, so measure the time on the machine that serves the model.
 
 # %% trap="10.2" role="folklore"
 hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks)
@@ -824,8 +823,8 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 # %% [markdown] trap="10.2" role="keep"
 # **Keep:** An unmerged LoRA adapter costs few FLOPs but many small operations, so merge
 # the adapter before you serve the model. Merge only once, with the factor $\alpha / r$,
-# and in a dtype that is precise enough for the update. **In your own code:** In the dtype
-# in which you serve, compare the logits before and after merging. **Source:** [Hu et al.
+# and in a dtype that is precise enough for the update. **In your own code:** Compare the
+# logits before and after merging, in the dtype in which you serve. **Source:** [Hu et al.
 # 2021](https://arxiv.org/abs/2106.09685), section 4.1, on merging. **Seen in the wild:**
 # [OpenBMB/MiniCPM-V 502](https://github.com/OpenBMB/MiniCPM-V/issues/502): the base with
 # its adapter answers well, but the merged model, saved in `bfloat16`, does not;
@@ -874,9 +873,9 @@ for name, config in kinds.items():
           f"language {after[name]:.2f}")
 
 # %% role="concept"
-claim("larger of the two losses, with LoRA and with DoRA",
+claim("larger of the losses with LoRA and with DoRA",
       max(after["LoRA"], after["DoRA"]), below=2.2)
-claim("lowest loss with IA3, a prefix or a prompt minus loss with LoRA",
+claim("lowest loss of IA3, prefix and prompt, minus the loss of LoRA",
       min(after[kind] for kind in ("IA3", "prefix", "prompt"))
       - after["LoRA"], above=0.5)
 
@@ -989,8 +988,8 @@ claim("number of labels left after a cut at the start",
       expected=8)
 
 # %% [markdown] trap="10.3" role="more"
-# *Prompt tuning*, which learns embeddings, uses up just as many positions. A
-# Llama accepts longer texts without an error:
+# *Prompt tuning*, which learns embeddings, uses up just as many positions. A Llama with
+# 64 positions accepts longer texts without an error:
 
 # %% trap="10.3" role="more"
 soft = longest(with_prefix(small_gpt2(), PromptTuningConfig))[0]
@@ -1155,13 +1154,13 @@ claim("mean accuracy after loading minus the accuracy before saving",
 # The classifier adds a new head, `score`, to the base. Without a `task_type`, peft does
 # not know that `score` is a head. So peft froze the random `score` together with the
 # base, LoRA learned to work with exactly that head, and only the LoRA matrices were
-# saved. The loaded classifier starts with another random head, so its predictions can be
-# worse than guesses. `SEQ_CLS` tells peft that `score` is a head, which is then trained
-# and saved. If your head has another name, use `modules_to_save`.
+# saved. The loaded classifier starts with a different random head, so its predictions can
+# be worse than guesses. `SEQ_CLS` tells peft that `score` is a head, which is then
+# trained and saved. If your head has a different name, use `modules_to_save`.
 
 # %% trap="10.4" role="repair" compare=false
 def holds(model, folder):
-    """For LoRA, head and base: is it trained, and is it in the file?"""
+    """Say whether LoRA, head and base are trained, and whether saved."""
     file = load_file(f"{folder}/adapter_model.safetensors")
     trains = [path for path, p in model.named_parameters()
               if p.requires_grad]
@@ -1272,7 +1271,7 @@ claim("number of trainable parameters of the first adapter after a second "
 
 # %% trap="10.4" role="exercise" points=4 difficulty=3 minutes=20
 def passport(model: nn.Module) -> dict:
-    """Report in five parts which layers have LoRA and which values train.
+    """Report which layers have LoRA and which parameters are trained.
 
     A LoRA layer is a module that has parameters A and B of its own, of any
     shapes; it may have other parameters.
@@ -1283,10 +1282,10 @@ def passport(model: nn.Module) -> dict:
         that require a gradient, an int. "other": the paths of parameters
         that require a gradient and are not A or B of a LoRA layer.
         "frozen": the paths of every A or B that belongs to a LoRA layer and
-        requires no gradient. These two lists are in the order of
+        requires no gradient. "other" and "frozen" are in the order of
         model.named_parameters(), and a shared parameter counts once.
         "idle": the paths of LoRA layers whose B is all zeros, in the order
-        of layers.
+        of "layers".
     model does not change, and nothing is kept between calls. Example:
     nn.Sequential(LoRA(nn.Linear(2, 2), r=1)) returns layers ["0"],
     trainable 4, other [], frozen [] and idle ["0"].
@@ -1733,7 +1732,7 @@ losses["third version"] = loss_on(third_version, new_ids)
 claim("smaller adapter: loss when it is active minus loss after its "
       "training",
       losses["small"] - loss_on(partly, new_ids), expected=0, within=1e-4)
-claim("do the logits equal the base's logits with the adapters off",
+claim("with the adapters off, do the logits equal the base's logits",
       alone, expected=True)
 claim("third version: loss with the trained adapter active minus loss "
       "after training",
@@ -1741,7 +1740,7 @@ claim("third version: loss with the trained adapter active minus loss "
       expected=0, within=1e-4)
 
 # %% [markdown] trap="10.5" role="more"
-# Calling `get_peft_model` and passing the result to `from_pretrained` fails, too. In that
+# Calling `get_peft_model` and passing the result to `from_pretrained` also fails. In that
 # case, however, this version of peft warns you that the model already has an adapter, and
 # that no names match. The three versions above give no warning at all.
 
@@ -1770,7 +1769,7 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
 
     Raises ValueError if a path of the adapter is missing in file, if file
     has any other path, if a shape differs, or if every lora_B in file is
-    all zeros. Then model does not change.
+    all zeros. In each of these cases, model does not change.
 
     Each parameter gets the values of its tensor, in the parameter's dtype.
     It stays the same object, keeps its requires_grad and shares no memory
@@ -1796,7 +1795,7 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
 
 # %% [markdown] trap="10.5" role="hint"
 # 1. `model.named_parameters()` yields paths such as `base_model.model.q_proj.lora_A.default.weight`. The last three parts of a path are `path.split(".")[-3:]`. Build a dict of the adapter's parameters by the paths that a file has for them.
-# 2. Check everything first, and write only when nothing can go wrong any more. You can compare the `keys()` of two dicts like sets.
+# 2. Finish all checks before you write the first value. You can compare the `keys()` of two dicts like sets.
 # 3. `copy_` under `no_grad` writes values into a parameter without replacing the object or changing its dtype. But it broadcasts, so compare the shapes yourself.
 
 # %% [markdown] trap="10.5" role="keep"
@@ -1861,7 +1860,7 @@ claim("GB of ten adapters of rank 16", 20 * in_all / GB, expected=0.8,
 # You teach a small Llama to answer. The prompt is a number from three to nine. The answer
 # repeats a word that many times and ends with EOS, the token for the end of a text. There
 # is no special token for padding, so you pad the shorter texts of a batch with EOS, on
-# the right. In the labels, you replace every padding id by -100, so that the loss skips
+# the right. In the labels, you replace every padding id with -100, so that the loss skips
 # these positions.
 #
 # The training loss falls well below 1. To test the model, you give it seven prompts,
@@ -1993,7 +1992,7 @@ claim("number of answers that stop, out of seven, with labels masked by "
 
 # %% [markdown] trap="10.6" role="repair"
 # The training losses are about equal, so they do not reveal the fault. Let the model
-# answer before you believe a training curve.
+# answer a few prompts before you trust a training curve.
 
 # %% trap="10.6" role="repair"
 claim("training loss with labels masked by length, divided by loss with "
@@ -2022,8 +2021,8 @@ def lm_labels(ids: torch.Tensor, prompts: torch.Tensor,
               lengths: torch.Tensor) -> torch.Tensor:
     """Make labels for a causal language model that shifts them itself.
 
-    A text is a prompt and its answer, and only the answer is learned: its
-    labels are its ids. All other labels are -100, whatever the ids.
+    A text is a prompt and its answer. Only the answer is learned, with its
+    ids as the labels. All other labels are -100, whatever the ids.
 
     Args:
         ids: (N, T) int64, possibly without rows. Texts are padded on the
@@ -2241,9 +2240,9 @@ claim("number of answers that differ between the test and the repaired "
 
 # %% [markdown] trap="10.7" role="more" topics="trained with two"
 # Is the second BOS itself harmful? Train the same model for 200 more steps on texts with
-# two, as some fine-tuning programs do by mistake. Now the model is usually right with two
-# BOS, and counts too many teas with one. The difference between training and serving is
-# what costs accuracy:
+# two BOS tokens, as some fine-tuning programs do by mistake. Now the model is usually
+# right with two BOS tokens, and counts too many teas with one. The difference between
+# training and serving is what costs accuracy:
 
 # %% trap="10.7" role="more"
 used_to_two = taught(copy.deepcopy(waiter), on_the_server, steps=200)
@@ -2274,9 +2273,9 @@ claim("trained with two BOS: mean error with one BOS, in teas",
 def encode_texts(tokenizer, texts: list[str]):
     """Encode texts so that each begins with BOS.
 
-    A chat template has already written BOS into some of the texts. Put BOS
-    in front where the ids of a text do not begin with it. Add and remove
-    nothing else. If `tokenizer.bos_token_id` is None, add no BOS.
+    A chat template has already written BOS into some of the texts. If the
+    ids of a text do not begin with BOS, put BOS in front of them. Add and
+    remove nothing else. If `tokenizer.bos_token_id` is None, add no BOS.
 
     `tokenizer.encode(text, add_special_tokens=False)` returns the ids of a
     text as a list. Without this argument, it may also add BOS in front, EOS
@@ -2328,8 +2327,9 @@ def encode_texts(tokenizer, texts: list[str]):
 # %% [markdown] role="concept"
 # ## Further
 #
-# The traps do not need this section. It compares our LoRA with peft's LoRA, lists what to
-# store with each adapter, and measures what a model forgets when you train an adapter.
+# You do not need this section for the traps. It compares our LoRA with peft's LoRA, lists
+# what to store with each adapter, and measures what a model forgets when you train an
+# adapter.
 #
 # ### The same result as peft
 #
@@ -2431,8 +2431,8 @@ print({name: f"{loss:.1f}" for name, loss in forgets.items()},
       f"adapter off: {back:.2f}")
 
 # %% role="concept"
-claim("rise in the loss on the old language: the smaller of full "
-      "fine-tuning and LoRA", min(forgets.values()) - level["old"], above=1)
+claim("smaller rise in the loss on the old language, with full fine-tuning "
+      "or with LoRA", min(forgets.values()) - level["old"], above=1)
 claim("loss on the old language with the adapter off minus loss of the "
       "base", back - level["old"], expected=0)
 
@@ -2477,7 +2477,7 @@ claim("loss on the old language with the adapter off minus loss of the "
 #
 # - [ ] training changed nothing :: A trained `B` is hardly ever exactly zero in all layers.
 # - [x] a new adapter is active, or none :: With `B` at zero, an adapter adds exactly zero. Check which keys matched nothing, and which adapter is active.
-# - [ ] the adapter was trained for another base :: Then the adapter would change the
+# - [ ] the adapter was trained for a different base :: Then the adapter would change the
 #   logits, most likely for the worse.
 
 # %% [markdown] role="quiz"
@@ -2641,13 +2641,14 @@ answers_here
 # authors' table counts reserved memory, of which QLoRA already holds 9.13 GB before the
 # first step.
 #
-# **On the recorded H100**, the FLOP count is right to within 6 %: LoRA processes 1.57
-# times as many rows per second as full training, and the count predicts 1.49 times as
-# many. For both stacks, the small one and the full-size one, the bytes that a step keeps
-# in memory are counted, not measured. The additional memory at the peak was measured. It
-# is the same for LoRA and QLoRA: 400 MB, four times what QLoRA keeps. Four-bit weights do
-# not make activations smaller. If all weights are trained, the step needs 537 MB more at
-# its peak, as much as the weights themselves, because `foreach` makes copies.
+# **On the H100 used for the recorded run**, the FLOP count is right to within 6 %: LoRA
+# processes 1.57 times as many rows per second as full training, and the count predicts
+# 1.49 times as many. For both stacks, the small one and the full-size one, the bytes that
+# a step keeps in memory are counted, not measured. The additional memory at the peak was
+# measured. It is the same for LoRA and QLoRA: 400 MB, four times what QLoRA keeps.
+# Four-bit weights do not make activations smaller. If all weights are trained, the step
+# needs 537 MB more at its peak, as much as the weights themselves, because `foreach`
+# makes copies.
 #
 # QLoRA takes only 3 % longer than LoRA, because unpacking costs little compared with
 # products of 2,048 rows in `float32`. In 16 bits, these products take about a fifteenth
@@ -2673,7 +2674,7 @@ answers_here
 # - A list of target names is a filter. Count the modules that the list matched.
 # - An unmerged adapter costs extra small operations at each call. Merge the adapter once,
 #   with the factor $\alpha / r$, in `float32`, and compare the logits.
-# - In peft, learned tokens use up positions. Cut the start of the prompt, never the
+# - In peft, a learned prefix uses up positions. Cut the start of the prompt, never the
 #   answer.
 # - Tell peft about a new head, with `task_type` or `modules_to_save`. Otherwise peft
 #   neither trains nor saves the head.

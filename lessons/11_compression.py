@@ -202,8 +202,8 @@ by_four = mean_read(affine(2))
 
 # %% trap="11.1" role="guess" quoted="wrong"
 guess("11.1",
-      "At 2 bits, by how many percentage points is the accuracy higher "
-      "with affine grids than with symmetric grids?",
+      "At 2 bits, how many percentage points does the accuracy gain if you "
+      "use affine grids instead of symmetric grids?",
       choices=["50",
                "20",
                "5",
@@ -291,8 +291,8 @@ claim("one 2-bit grid per matrix: accuracy with affine grids minus "
 # The explorer below shows the first layer of a digit classifier. Weights between two
 # levels are *rounded*, and weights beyond the last level are *clipped*. The control
 # *Outlier* divides one pixel's brightness by a number and multiplies the pixel's weights
-# by it. Guess first: is the best clipping for the *weights* also best for the layer's
-# *output*?
+# by the same number. Guess first: is the best clipping for the *weights* also best for
+# the layer's *output*?
 
 # %% role="explore" explorer="quantization"
 from dlsys_helpers.explorers.quantization import quantization
@@ -400,17 +400,17 @@ def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
 
 # %% [markdown] trap="11.1" role="keep"
 # **Keep:** The weight error does not show how many predictions change, so measure the
-# accuracy. At 2 bits, a symmetric grid turns most weights into zeros; use affine grids
-# for small groups. Scales and zeros count towards the model's size. **In your own code:**
-# Before you decide which layers keep more bits, round one layer at a time, and note the
-# rise in loss. **Source:** [Nagel et al. 2021, "A White Paper on Neural Network
+# accuracy. At 2 bits, a symmetric grid turns most weights into zeros; use an affine grid
+# for each small group. Scales and zeros count towards the model's size. **In your own
+# code:** Before you decide which layers keep more bits, round one layer at a time, and
+# note the rise in loss. **Source:** [Nagel et al. 2021, "A White Paper on Neural Network
 # Quantization"](https://arxiv.org/abs/2106.08295), sections 2 and 3.
 
 # %% [markdown] role="concept"
 # ## Static or dynamic: who chooses the scale of the inputs?
 #
 # Trap 11.1 rounds only the weights. A processor that is fast with integers also needs the
-# layer's inputs as integers, so the inputs need a scale, too. The weights are known
+# layer's inputs as integers, so the inputs also need a scale. The weights are known
 # before the model ships, so you compute their scale once. The inputs change from row to
 # row. *Dynamic* quantization finds the largest input of each row while the model runs.
 # (torchao does so, whereas onnxruntime takes one scale for the whole input.) *Static*
@@ -807,11 +807,11 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
 # 3. NaN times 0 is NaN, so fill in zeros instead of multiplying by the mask.
 
 # %% [markdown] trap="11.2" role="keep"
-# **Keep:** `prune.remove` drops the mask, and the next training steps move the zeros
-# again. Keep the mask, and set the pruned weights to zero after every step. Masking only
-# the gradients is not enough if the optimizer keeps averages of earlier gradients or
-# mixes the gradients of different weights. **In your own code:** Count the exact zeros in
-# the file that you ship, not in the model that you pruned. **Seen in the wild:** In
+# **Keep:** `prune.remove` drops the mask, and the next training steps change the zeros.
+# Keep the mask, and set the pruned weights to zero after every step. Masking only the
+# gradients is not enough if the optimizer keeps averages of earlier gradients or mixes
+# the gradients of different weights. **In your own code:** Count the exact zeros in the
+# file that you ship, not in the model that you pruned. **Seen in the wild:** In
 # [`jacobgil/pytorch-pruning#41`](https://github.com/jacobgil/pytorch-pruning/issues/41),
 # a user asks whether the optimizer's step brings pruned weights back;
 # [`he-y/filter-pruning-geometric-median#47`](https://github.com/he-y/filter-pruning-geometric-median/issues/47)
@@ -977,7 +977,7 @@ for T in (1, 20):
                                 list(student.parameters()))
     size[T] = torch.cat([g.flatten() for g in grads]).norm().item()
 print({name: f"{share:.3f}" for name, share in beside.items()})
-print(f"gradient at 1, divided by that at 20: {size[1] / size[20]:.0f}")
+print(f"gradient norm at 1 / gradient norm at 20: {size[1] / size[20]:.0f}")
 
 # %% trap="11.3" role="repair"
 claim("labels and teacher at T = 20: accuracy with the factor T squared "
@@ -1021,8 +1021,8 @@ claim("accuracy at T = 20 without the factor T squared minus accuracy "
 # **Told:** Use a temperature of 3 to 5, because above 10 all signal is lost.
 # **Measured:** With the factor $T^2$, these students learn about as well at temperatures
 # 20 and 100 as at 4, and better than from labels. With a less certain teacher, there may
-# be no gain, and plenty of labels may teach more than the teacher. Try three
-# temperatures, and also try training without a teacher.
+# be no gain. If you have plenty of labels, they may teach more than the teacher. Try
+# three temperatures, and also try training without a teacher.
 
 # %% trap="11.3" role="folklore"
 claim("accuracy at temperature 20 minus accuracy with labels alone",
@@ -1033,13 +1033,13 @@ claim("accuracy at temperature 100 minus accuracy with labels alone",
 # %% trap="11.3" role="exercise" points=3 difficulty=2 minutes=8
 def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
             labels: torch.Tensor, T: float, alpha: float) -> torch.Tensor:
-    """Mix a loss on the labels with a loss on the teacher.
+    """Mix the loss on the labels with a loss against the teacher.
 
     The result is (1 - alpha) times the cross-entropy of the labels, plus
     alpha * T**2 times the divergence of the student from the teacher.
 
     Args:
-        student, teacher: logits (N, K) float32, of any size.
+        student, teacher: logits (N, K) float32, with values of any size.
         labels: (N,) int64.
 
     The divergence of a row is the sum over classes of p * (log p - log q).
@@ -1060,9 +1060,9 @@ def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="11.3" role="hint"
-# 1. Use `log_softmax` for both, because the logarithm of a probability rounded to 0 is
-#    minus infinity.
-# 2. In `F.kl_div`, the mean over rows is `batchmean`; `mean` also divides by the number of classes.
+# 1. Compute both log p and log q with `log_softmax`, because the logarithm of a
+#    probability that is rounded to 0 is minus infinity.
+# 2. In `F.kl_div`, `reduction="batchmean"` computes the mean over the rows; `"mean"` also divides by the number of classes.
 # 3. In `F.kl_div(log_q, log_p, log_target=True)`, the student comes first. Detach the teacher.
 
 # %% [markdown] trap="11.3" role="keep"
@@ -1594,7 +1594,7 @@ claim("length of the file after quantization, divided by length before "
       "quantization", files[1] / files[0], above=0.25, below=0.28)
 
 # %% [markdown] trap="11.5" role="repair"
-# A file can mislead you, too. `torch.save` writes *storages*, the memory behind the
+# A file can also mislead you. `torch.save` writes *storages*, the memory behind the
 # tensors. Each storage is written once, no matter how many tensors share it, and always
 # as a whole, even if a tensor shows only a few of its rows.
 
@@ -1958,11 +1958,11 @@ def disagreements(model: torch.nn.Module, program, batches: list,
             change.
 
     Returns:
-        The indices of the batches that differ, from 0 and in order. A batch
-        differs if the program raises an Exception, if it returns no tensor
-        or a tensor of a different shape or dtype, or if an entry is not
-        finite or is further from the model's entry than rtol times the
-        largest absolute value in the model's answer to this batch.
+        The indices of the batches that differ, from 0, in ascending order.
+        A batch differs if the program raises an Exception, if it returns no
+        tensor or a tensor of a different shape or dtype, or if an entry is
+        not finite or is further from the model's entry than rtol times the
+        largest absolute value in the model's output for this batch.
 
     Model and program each get their own copy of a batch. Both run without
     gradients, the model in eval mode; afterwards the grad mode and the mode
@@ -1994,7 +1994,7 @@ def disagreements(model: torch.nn.Module, program, batches: list,
 # 1. Before `model.eval()`, store `(module, module.training)` for all of
 #    `model.modules()`, and restore these modes at the end.
 # 2. Compare type, shape and dtype first, because broadcasting lets you subtract tensors of shapes (1, 3) and (7, 3).
-# 3. `<=` is false for NaN, so count a batch unless its largest gap is within the limit.
+# 3. `<=` is false for NaN, so list a batch unless its largest gap is `<=` the limit.
 
 # %% [markdown] trap="11.6" role="keep"
 # **Keep:** `torch.jit.trace` records the operations of one run, so it keeps only one
@@ -2209,7 +2209,7 @@ as_tensor = dict(settings, temperature=torch.tensor(2.0))
 free["settings"]["temperature"] = {}         # a tensor, no dynamic size
 opened = torch.export.export(with_settings, (x_test[:2], as_tensor),
                              dynamic_shapes=free).module()
-print("gap at another temperature:", other(opened, torch.tensor(4.0)))
+print("gap at a different temperature:", other(opened, torch.tensor(4.0)))
 
 # %% trap="11.7" role="more"
 claim("does torch.jit.script accept this forward method",
@@ -2269,8 +2269,8 @@ def free_dims(examples: list):
 # %% [markdown] trap="11.7" role="hint"
 # 1. Write a recursive function: for a dict, call it with the values under each key; for a
 #    list or tuple, call it with the values at each index.
-# 2. Compare the types, then what belongs to each type: dtype, `dim()`, keys, length,
-#    value.
+# 2. Compare the types first. Then compare the dtype and `dim()` of tensors, the keys of
+#    dicts, the length of lists and tuples, and every other value itself.
 # 3. A dimension varies if the set of its sizes has more than one element. If it varies,
 #    check its size in the first example.
 
@@ -2427,7 +2427,7 @@ claim("accuracy lost with blocks along the sum and sizes moved into the "
 # exactly: torchao's `MXTensor`, whose blocks always run along the last axis, returns the
 # same numbers to the last bit.
 #
-# The weights of loud inputs suffer, too. These weights are smaller by a factor of 35 and
+# The weights of loud inputs also suffer. These weights are smaller by a factor of 35 and
 # share scales with ordinary weights, so they become zero on the device and in the
 # emulation.
 
@@ -3104,9 +3104,9 @@ claim("accuracy recovered by the straight-through estimator at 3 bits",
 # each input instead. If an input is large, an error in its weights costs a lot. So before
 # the rounding, AWQ multiplies that input's column by a factor and divides the input by
 # the same factor, which leaves the product the same. The step of a row's grid also stays
-# the same, as long as the row's largest weight is in another column. So the weights in
-# the enlarged column have a smaller relative rounding error. AWQ finds the factors by a
-# search: each factor is the input's size, raised to a power between 0 and 1.
+# the same, as long as the row's largest weight is in a different column. So the weights
+# in the enlarged column have a smaller relative rounding error. AWQ finds the factors by
+# a search: each factor is the input's size, raised to a power between 0 and 1.
 
 # %% role="concept"
 def by_size(w, x, bits=4):
@@ -3159,8 +3159,8 @@ claim("output error, inputs from digits: GPTQ divided by AWQ",
 # %% [markdown] role="concept"
 # ### Which layer needs the bits
 #
-# Round one matrix at a time and note how much the *loss* rises. This list of rises tells
-# you which layers need more bits. In this classifier, the weight error does not tell you,
+# Round one matrix at a time and note how much the *loss* rises. These rises tell you
+# which layers need more bits. In this classifier, the weight error does not tell you,
 # because it is nearly the same in all four matrices. In the cell below, two matrices get
 # 4 bits and the other two get 2 bits.
 
@@ -3475,8 +3475,8 @@ for rows in (1, 256):
 
 # %% [markdown] role="quiz"
 # **7. You export a model with one row as the example and declare the first size as
-# dynamic. With another model, the same call produced a file for any number of rows. This
-# time**
+# dynamic. With a different model, the same call produced a file for any number of rows.
+# This time**
 #
 # - [ ] the file again accepts any number, because the call is the same :: A size of 1
 #   stays dynamic only if nothing in the model checks it.
@@ -3667,15 +3667,15 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# **On the recorded H100**, the product with one row takes 0.55 of the 16-bit time with
-# 8-bit weights, and 0.44 with 4-bit weights. Halving the bytes saves nearly half the
-# time, but a second halving saves little. With 16 bits, the kernel reads the weights at
-# 3.1 TB/s, 94 % of the datasheet's rate; with 4 bits, it reads the weights at 1.8 TB/s.
-# With 4,096 rows, 8-bit weights take 9 % longer than 16-bit weights, and 4-bit weights
-# take 24 times as long. A product with a 2:4 matrix, which needs half of the
-# multiplications, takes 0.87 of the dense product's time. The exported and compiled net
-# takes 129 µs instead of 207 µs. But 129 µs is nine times the 14 µs of a small product in
-# stage 1, so a call costs more than its one launch.
+# **On the H100 used for the recorded run**, the product with one row takes 0.55 of the
+# 16-bit time with 8-bit weights, and 0.44 with 4-bit weights. Halving the bytes saves
+# nearly half the time, but a second halving saves little. With 16 bits, the kernel reads
+# the weights at 3.1 TB/s, 94 % of the datasheet's rate; with 4 bits, it reads the weights
+# at 1.8 TB/s. With 4,096 rows, 8-bit weights take 9 % longer than 16-bit weights, and
+# 4-bit weights take 24 times as long. A product with a 2:4 matrix, which needs half of
+# the multiplications, takes 0.87 of the dense product's time. The exported and compiled
+# net takes 129 µs instead of 207 µs. But 129 µs is nine times the 14 µs of a small
+# product in stage 1, so a call costs more than its one launch.
 #
 # **Keep:** For one row, the bytes of the weights set the minimum time. With 16 and 8
 # bits, a kernel comes close to this minimum; with 4 bits, the kernel measured here does
@@ -3685,8 +3685,8 @@ answers_here
 # 16-bit time. Here, PyTorch's own call achieves less than half of this saving, and the
 # call for 8-bit floats achieves nearly all of it. torchao's tables also differ: in the
 # table of 2024, on an A100, 8-bit weights take 0.62 of the 16-bit time; in the table of
-# 2026, where an H100 serves 32 prompts at once, they take 1.5 times as long. Measure with
-# the batch size that you serve. **Source:** Torchao, [benchmarks of
+# 2026, where an H100 serves 32 prompts at once, they take 1.5 times as long as 16-bit
+# weights. Measure with the batch size that you serve. **Source:** Torchao, [benchmarks of
 # 2024](https://github.com/pytorch/ao/blob/03d01adcbcf8f85b0e61bef84957013b89e6902f/torchao/quantization/README.md),
 # [benchmarks of today](https://docs.pytorch.org/ao/main/workflows/inference.html), and
 # [sparsity](https://github.com/pytorch/ao/blob/0021c2f043aada339f3cad62535941b01f196bdc/torchao/sparsity/README.md),

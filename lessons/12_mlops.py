@@ -57,9 +57,9 @@ print("equal to itself:", bool(loss == loss))
 print("finite:", bool(loss.isfinite()))
 
 # %% role="concept"
-claim("is a mean finite if one of its values is nan", loss.isfinite(),
+claim("is a mean finite if it includes one nan", loss.isfinite(),
       expected=False)
-claim("is a mean above 100 if one of its values is nan", loss > 100,
+claim("is a mean above 100 if it includes one nan", loss > 100,
       expected=False)
 
 # %% [markdown] role="concept"
@@ -360,7 +360,7 @@ guess("12.2",
 # %% trap="12.2" role="look"
 variance = values.var(unbiased=False).item()
 last, busy_last = np.mean(log[-20:]), np.mean(busy_log[-20:])
-print(f"loss by SGD {last:.2f}, by Adam {busy_last:.2f}, variance of the "
+print(f"loss, SGD {last:.2f}, Adam {busy_last:.2f}, variance of the "
       f"targets {variance:.2f}")
 with torch.no_grad():
     answers = {digit: restless(x_train[y_train == digit]).mean().item()
@@ -960,7 +960,7 @@ guess("12.4",
 
 # %% trap="12.4" role="look"
 wrong_way = over_dice(bowl, 8, textbook, times=16)
-print(f"best loss, divided by that of random search: {wrong_way:.2f}")
+print(f"best loss / random search's best loss: {wrong_way:.2f}")
 
 # %% trap="12.4" role="look"
 measured("12.4", 0)
@@ -996,7 +996,7 @@ for score in (textbook, downward):
     low, high = score(low_and_high, alike, 1.5).tolist()
     print(f"{score.__name__:9} for 1: {low:.2f}   for 2: {high:.2f}")
 right_way = over_dice(bowl, 8, downward, times=16)
-print(f"best loss, divided by that of random search: {right_way:.2f}")
+print(f"best loss / random search's best loss: {right_way:.2f}")
 
 # %% trap="12.4" role="repair"
 claim("best loss divided by random search's best loss, with the sign for a "
@@ -2190,7 +2190,7 @@ claim("does the newer slot load", found is not None, expected=False)
 
 # %% trap="12.8" role="exercise" points=5 difficulty=3 minutes=15
 def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
-    """Save a checkpoint so that a kill, at any byte, never breaks path.
+    """Save a checkpoint so that a kill at any byte never damages path.
 
     Args:
         path: a file in an existing folder.
@@ -2274,9 +2274,9 @@ plot_lines([60 * t for t in every], {"time lost": [100 * v for v in lost]},
                "slowly.")
 
 # %% role="concept"
-claim("cheapest interval between two saves in the list, in minutes",
+claim("best interval between two saves among those tried, in minutes",
       60 * cheapest, expected=35)
-claim("cheapest interval between two saves by the formula, in minutes",
+claim("best interval between two saves by the formula, in minutes",
       60 * by_formula, expected=34.6, within=0.1)
 
 # %% [markdown] role="concept"
@@ -2411,8 +2411,10 @@ starts = [start(script) for _ in range(4)]
 guess("12.9",
       "Do the four starts number the classes in the same way?",
       choices=["no, all four numberings differ",
-               "yes, and the shell's `PYTHONHASHSEED=42` gives the same",
-               "yes, but the shell's `PYTHONHASHSEED=42` gives another"])
+               "yes, and the result is the same if the shell sets "
+               "`PYTHONHASHSEED=42`",
+               "yes, but the result is different if the shell sets "
+               "`PYTHONHASHSEED=42`"])
 
 # %% trap="12.9" role="look" compare=false
 for names in starts:
@@ -2506,8 +2508,9 @@ claim("different numberings over all starts that had the variable set in "
 
 # %% [markdown] trap="12.9" role="more" topics="a child of the script · the numbers of the training start"
 # A process started by the script, such as a worker with the start method `spawn`, reads
-# the variable at its start, so its hashes differ from its parent's hashes. With the class
-# numbers from the start in which it was trained, the model classifies correctly.
+# the variable at its start, so its hashes differ from its parent's hashes. The model
+# classifies correctly if it gets the class numbers of the process in which it was
+# trained.
 
 # %% trap="12.9" role="more"
 claim("does a child process share a numbering with its script",
@@ -2592,7 +2595,7 @@ def class_numbers(names: list, stored: dict) -> dict:
 #
 # Two runs end with the same weights only if everything that a step depends on is the
 # same. Here is the complete list. The last column says when each setting has to be in
-# place, because half of the settings have no effect if they are made too late.
+# place, because half of the settings have no effect if you set them too late.
 #
 # | what | how | when |
 # |---|---|---|
@@ -2928,8 +2931,8 @@ def rows_to_log(events: list) -> tuple:
     Args:
         events: a list of (axis, step, values) in the order of time, with an
             int step >= 0 and a dict of metrics, perhaps empty. There may be
-            any number of axes; no metric is named like an axis. The events
-            are left as they are.
+            any number of axes; no metric has the same name as an axis. The
+            events are left as they are.
 
     Returns a tuple (rows, axes). axes: a dict from metric to axis. rows: a
     list of dicts in time order, each {axis: step} plus the values. If the
@@ -2961,8 +2964,8 @@ def rows_to_log(events: list) -> tuple:
 # %% [markdown] trap="12.10" role="hint"
 # 1. Keep each axis's last step in a dict. There are three cases: the new step is equal to
 #    the last step, later, or earlier.
-# 2. The last two cases can share one line: keep the rows without this axis and the rows
-#    with a smaller step, then add the new row.
+# 2. The last two cases can share one line: keep the rows of other axes and this axis's
+#    rows with a smaller step, then add the new row.
 # 3. `{axis: step, **values}` is a new dict. Calling `update` on the event's own dict would change the event.
 
 # %% [markdown] trap="12.10" role="keep"
@@ -3008,8 +3011,8 @@ versions = [version(x) for x in (x_train, x_train, one_pixel)]
 print(*versions, sep="\n")
 
 # %% role="concept"
-claim("different versions among the data, the same data again, and data "
-      "with a changed pixel", len(set(versions)), expected=2)
+claim("number of versions for the data, the same data, and data with a "
+      "changed pixel", len(set(versions)), expected=2)
 
 # %% [markdown] role="concept"
 # A run declares which artifact it used and which artifact it produced, and the server
@@ -3208,7 +3211,8 @@ def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
 # %% [markdown] trap="12.11" role="hint"
 # 1. Take the softmax over the allowed classes. Use `where` to set the other classes to
 #    minus infinity; this also removes any NaN there.
-# 2. After the log-softmax, set these other classes to zero before you sum.
+# 2. After the log-softmax, set the values of the classes that are not allowed to zero
+#    before you sum.
 # 3. Rows can have different numbers of allowed classes, so divide each row's sum by the number of allowed classes in that row.
 
 # %% [markdown] trap="12.11" role="keep"
@@ -3350,7 +3354,7 @@ claim("F1 on the last night with counts never reset minus F1 with counts "
 
 # %% trap="12.12" role="more"
 def filled(alarm, nine, empty, size=8):
-    """Mean F1 of the batches, with another number for 0/0, or None."""
+    """Mean F1 of the batches, with this number for 0/0, or None."""
     scores = [f1(a, b) if (a | b).any() else empty
               for a, b in zip(alarm.split(size), nine.split(size))]
     scores = [score for score in scores if score is not None]
@@ -3522,16 +3526,16 @@ plot_lines(range(1, 201), {
         "clipping or skipping, it falls back at once.")
 
 # %% [markdown] role="concept"
-# Both clipping the gradient and skipping the step save the net, under SGD with momentum
-# and under Adam. If you skip steps, log how many: in trap 12.11, a guard skips every
-# step.
+# Clipping the gradient saves the net, and so does skipping the step, both under SGD with
+# momentum and under Adam. If you skip steps, log how many: in trap 12.11, a guard skips
+# every step.
 #
 # ### Logits that grow, and QK-norm
 #
 # A loss may also jump without a damaged batch. In attention, a logit is the dot product
-# of a query and a key, so it grows with both weight matrices, and [at high learning rates
-# it does grow](https://arxiv.org/abs/2309.14322). In the end, the softmax gives almost
-# all the weight to one key, and little gradient flows back through the softmax.
+# of a query and a key, so it grows with both of their weight matrices. [At high learning
+# rates, it does grow](https://arxiv.org/abs/2309.14322). In the end, the softmax gives
+# almost all the weight to one key, and little gradient flows back through the softmax.
 #
 # *QK-norm* scales [each query and each key](https://arxiv.org/abs/2010.04245) to the same
 # norm before they are multiplied. No logit can then exceed the square root of the head's
@@ -3689,7 +3693,7 @@ claim("is new memory filled with NaN under the deterministic flag",
       fresh_memory.isnan().all(), expected=True)
 
 # %% [markdown] role="concept"
-# ### Search on a real training
+# ### Search on a real training run
 #
 # The bowls of trap 12.4 have no noise. Here a digit classifier has four settings:
 # learning rate, momentum, label smoothing and the size of the initial weights. Each
@@ -3934,8 +3938,10 @@ claim("runs that repeat earlier settings, with the number of runs so far "
 # %% [markdown] role="quiz"
 # **2. Of a million gradient values, one is NaN. After `clip_grad_norm_` with a limit of 1**
 #
-# - [ ] it is 1 :: Clipping does not compare a single gradient with the limit; it multiplies all gradients by one factor.
-# - [ ] it is still the only NaN :: The factor is computed from the norm of all gradients, and that norm is NaN.
+# - [ ] the NaN has become 1 :: Clipping does not compare a single gradient with the
+#   limit; it multiplies all gradients by one factor.
+# - [ ] the NaN is still the only one :: The factor is computed from the norm of all
+#   gradients, and that norm is NaN.
 # - [x] all are NaN :: The norm is NaN, and each gradient is multiplied by a factor
 #   computed from this norm.
 
@@ -3959,9 +3965,10 @@ claim("runs that repeat earlier settings, with the number of runs so far "
 # %% [markdown] role="quiz"
 # **5. A job saves with `torch.save(state, "last.pt.new")`, then renames the file to `last.pt` with `os.replace`. The job is killed during the save. Then `last.pt`**
 #
-# - [ ] is half written :: Nothing is written into `last.pt`; the new bytes go to another file.
+# - [ ] is half written :: Nothing is written into `last.pt`; the new bytes go to a
+#   different file.
 # - [ ] is gone :: Only `os.replace` removes the old file, in a single step, and the job was killed before that.
-# - [x] holds the old state :: The half-written file has another name.
+# - [x] holds the old state :: The half-written file has a different name.
 
 # %% [markdown] role="quiz"
 # **6. A loop skips steps whose loss is not finite. In every row, the logits of some classes are minus infinity, and the labels are smoothed over all classes. The loop**
@@ -4130,11 +4137,11 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# **On the recorded H100**, all 20 sums differ. With deterministic algorithms, all sums
-# are equal, but adding the million rows takes 40 times as long. After 20 batches, `total
-# += loss` holds 1.38 GB. With `item()`, nothing remains in memory, and the peak is 0.14
-# GB; under `no_grad`, the peak is 0.02 GB. Anomaly mode launches 2.8 times as many
-# operations and takes 4.3 times as long.
+# **On the H100 used for the recorded run**, all 20 sums differ. With deterministic
+# algorithms, all sums are equal, but adding the million rows takes 40 times as long.
+# After 20 batches, `total += loss` holds 1.38 GB. With `item()`, nothing remains in
+# memory, and the peak is 0.14 GB; under `no_grad`, the peak is 0.02 GB. Anomaly mode
+# launches 2.8 times as many operations and takes 4.3 times as long.
 #
 # Calling `item()` at each step makes no measurable difference here: ten steps of this
 # small net take 13 ms with and without it. A step consists of 70 operations with only 0.2

@@ -22,7 +22,7 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("10.1", "hits", seen=("tree", "names"), says="paths matched")
 
 ex.promise("paths", "Find the paths of the nn.Linear modules that each name matches. As in peft, "
-           "a name matches a path that equals it or ends in a dot and the name.",
+           "a name matches a path that equals the name or ends with a dot and the name.",
            says=("paths matched", "raised for"))
 ex.promise("model", "Modules of other kinds do not count, at any depth;",
            cases=("other kinds", "deep", "the root alone", "a lookup",
@@ -266,25 +266,25 @@ wrong = ex.edits(matched)
 NOTHING = 'f"names: {lost} hit nothing"'
 wrong("matching a name anywhere in the path", "paths",
       'path == name or path.endswith(f".{name}")', "path and name in path")
-wrong("matching the end of a name", "paths",
+wrong("accepting any path that ends in the name, even without a dot before it", "paths",
       'path == name or path.endswith(f".{name}")', "path.endswith(name)")
-wrong("matching parts of a path that only begin with the name", ("paths", "model"),
+wrong("accepting a path whose last part begins with the name but is longer", ("paths", "model"),
       'path == name or path.endswith(f".{name}")',
       'f".{name}" in f".{path}" and (path.count(".") == 0 or name in ".".join(path.split(".")[-1 '
       '- name.count("."):])) and (path.split(".")[-1 - '
       'name.count(".")].startswith(name.split(".")[0]))')
-wrong("matching all modules inside a module of that name", "paths",
+wrong("matching every linear module inside a module of that name", "paths",
       'path == name or path.endswith(f".{name}")', 'f".{name}." in f".{path}."')
-wrong("treating names as regular expressions", "paths",
+wrong("treating each name as a regular expression", "paths",
       "kind =", "import re; kind =", 'path == name or path.endswith(f".{name}")',
       're.fullmatch(rf"(.*\\.)?{name}", path)')
-wrong("accepting any word boundary instead of a dot", "paths",
+wrong("accepting any word boundary before the name, not only a dot", "paths",
       "kind =", "import re; kind =", 'path == name or path.endswith(f".{name}")',
       're.search(rf"\\b{re.escape(name)}$", path)')
-wrong("matching the last part of the path only", "names",
+wrong("comparing the name with only the last part of a path", "names",
       'path == name or path.endswith(f".{name}")', 'path.split(".")[-1] == name',
       says="raised for")
-wrong("leaving out linear modules at the top of the model", ("model", "names", "example"),
+wrong("leaving out linear modules at the top level of the model", ("model", "names", "example"),
       "kind =",
       "tops = [path for path, module in model.named_modules() if isinstance(module, nn.Linear) "
       'and "." not in path]; kind =', "return found",
@@ -307,31 +307,31 @@ def with_weight(model, names):
 
 ex.wrong("recognizing modules by an attribute, not by their class", matched, breaks="model",
          kind=lambda m: hasattr(m, "in_features"))
-wrong("finding modules by their weights, so that tied ones count once", "model",
+wrong("listing only one of several modules that share a weight", "model",
       "kind =",
       "tied = {id(m.weight): path for path, m in reversed(list(model.named_modules())) if "
       "isinstance(m, nn.Linear)}; kind =", "return found",
       "return {name: [p for p in paths if p in tied.values()] for name, paths in found.items()}")
 ex.wrong("listing only modules with a trainable weight", matched, breaks="model",
          kind=lambda m: isinstance(m, nn.Linear) and m.weight.requires_grad)
-wrong("ignoring case", "paths",
+wrong("ignoring the difference between upper and lower case", "paths",
       'path == name or path.endswith(f".{name}")',
       'f".{path}".lower().endswith(f".{name}".lower())')
 wrong("treating a question mark as a wildcard", "names",
       "kind =", "import fnmatch; kind =", 'path == name or path.endswith(f".{name}")',
       'path == name or path.endswith(f".{name}") or fnmatch.fnmatchcase(path, name)',
       says="names in the text")
-wrong("reporting only the last parts of the missing names", ("says", "names"),
+wrong("reporting only the last part of each missing name", ("says", "names"),
       NOTHING, "f'names: {[name.split(\".\")[-1] for name in lost]} hit nothing'")
 ex.wrong("matching only nn.Linear itself, not its subclasses", matched, breaks="subclass",
          kind=lambda module: type(module) is nn.Linear)
 wrong("raising an error for an empty list of names", "names", "lost:", "lost or not found:",
       says="raised for")
-wrong("sorting names", "order",
+wrong("sorting the dict by name", "order",
       "return found",
       "return dict(sorted(found.items(), reverse=len(names) == 2 and list(names) == "
       "sorted(names)))")
-wrong("sorting paths", "order",
+wrong("sorting the paths of a name", "order",
       "return found", "return {name: sorted(paths) for name, paths in found.items()}")
 wrong("listing a shared module under each of its names", "shared",
       "return found",
@@ -343,7 +343,7 @@ wrong("raising an error only if no name matches, as peft does", ("raises", "exam
       "lost:", "lost and not any(found.values()):", says="raised for")
 
 
-@ex.wrong("raising an error of another kind", breaks="raises")
+@ex.wrong("raising an error that is not a ValueError", breaks="raises")
 def key_error(model, names):
     try:
         return matched(model, names)
@@ -353,8 +353,9 @@ def key_error(model, names):
 
 wrong("reporting only the first missing name", "says", NOTHING, 'f"names: {lost[0]} hit nothing"')
 wrong("reporting at most two missing names", "says", NOTHING, 'f"names: {lost[:2]} hit nothing"')
-wrong("putting all names into the error", "says", NOTHING, 'f"names: {list(names)} hit nothing"')
-wrong("emptying the list of names", "left alone",
+wrong("listing all names in the error, not only the missing ones",
+      "says", NOTHING, 'f"names: {list(names)} hit nothing"')
+wrong("changing the list of names", "left alone",
       "in names", "in list(names)",
       "return found", 'names.clear() if len(names) > 1 else names.append("done"); return found',
       says="names after the call")
@@ -365,14 +366,14 @@ wrong("putting the model into eval mode", "left alone", "kind =", "model.eval();
 KEPT: list = [None, None]
 
 
-@ex.wrong("returning the first call's answer again for the same model", breaks="calls")
+@ex.wrong("returning the first call's answer again if the model is the same", breaks="calls")
 def kept_for_model(model, names):
     if KEPT[0] is not model:
         KEPT[:] = model, matched(model, names)
     return {name: list(paths) for name, paths in KEPT[1].items()}
 
 
-@ex.wrong("keeping one dict for all calls", breaks="calls")
+@ex.wrong("adding the paths to those that an earlier call found", breaks="calls")
 def one_dict(model, names):
     if KEPT[0] is model:
         return {name: [*KEPT[1][name], *paths] for name, paths in matched(model, names).items()}
@@ -380,6 +381,6 @@ def one_dict(model, names):
     return {name: list(paths) for name, paths in KEPT[1].items()}
 
 
-wrong("treating numbers as positions instead of names", "example",
+wrong("treating a name that is a number as a position", "example",
       'path == name or path.endswith(f".{name}")',
       'not name.isdigit() and (path == name or path.endswith(f".{name}"))', says="raised for")

@@ -146,33 +146,34 @@ def merged(W, A, B, alpha):
 
 wrong = ex.edits(merged)
 ALPHA = "alpha / len(A)"
-wrong("forgetting alpha / r", "merged", ALPHA, "1.0")
+wrong("leaving out the factor alpha / r", "merged", ALPHA, "1.0")
 wrong("not dividing alpha by r", "merged", ALPHA, "alpha")
 wrong("multiplying by r / alpha instead of alpha / r", "merged",
       "factor =", "scale = len(A) / (alpha or 1.0); factor =",
       ALPHA, ALPHA + " if scale is None else scale")
-wrong("dividing by sqrt(r)", "merged",
+wrong("dividing alpha by sqrt(r), not by r", "merged",
       ALPHA, ALPHA + " if scale is None else scale",
       "factor =", f"scale = {ALPHA} ** 0.5; factor =")
-wrong("dividing by the width, not by r", "merged",
+wrong("dividing alpha by the width of A, not by r", "merged",
       "factor =", "scale = alpha / A.shape[1]; factor =",
       ALPHA, ALPHA + " if scale is None else scale")
 wrong("subtracting the update", "merged",
       ALPHA, ALPHA + " if scale is None else scale", "factor =", f"scale = -{ALPHA}; factor =")
 wrong("returning only the update, without W", "merged",
       "factor =", f"return ({ALPHA} * (B @ A)).to(W.dtype); factor =")
-ex.wrong("merging twice", lambda W, A, B, alpha: merged(merged(W, A, B, alpha), A, B, alpha),
+ex.wrong("adding the update twice",
+         lambda W, A, B, alpha: merged(merged(W, A, B, alpha), A, B, alpha),
          breaks="merged")
-wrong("dropping the sign of alpha", "merged", "alpha / len", "abs(alpha) / len")
+wrong("using the absolute value of alpha", "merged", "alpha / len", "abs(alpha) / len")
 wrong("transposing the product when W is square", ("merged", "dtypes", "once"),
       "factor =", "square = W.shape[0] == W.shape[1] and len(W) > 1; factor =",
       "B @ A", "(B @ A).T if square else B @ A")
 wrong("computing A @ B instead of B @ A when the shapes allow it", "merged",
       "B @ A", "A @ B if A.shape == B.shape == W.shape else B @ A")
-wrong("using at most eight ranks", "ranks",
+wrong("using only the first eight rows of A and columns of B", "ranks",
       ALPHA, ALPHA + " if scale is None else scale",
       "factor =", f"A, scale = A[:8], {ALPHA}; factor =", "B @ A", "B[:, :8] @ A")
-wrong("returning W itself for a fresh adapter", "own",
+wrong("returning W itself when B is zero", "own",
       "return out", "return out if B.any() else W.detach()")
 wrong("rounding alpha / r to the dtype of W", "once",
       ALPHA, ALPHA + " if scale is None else scale",
@@ -183,24 +184,24 @@ wrong("taking the smaller side of A as r", ("ranks", "example"),
       "factor =", "scale = alpha / min(A.shape); factor =",
       ALPHA, ALPHA + " if scale is None else scale")
 wrong("leaving the result in float32", "dtypes", "factor =", "W = W.float(); factor =")
-wrong("rounding the update before the sum", "once",
+wrong("rounding the update before adding it to W", "once",
       "factor =", f"return W + ({ALPHA} * (B @ A)).to(W.dtype); factor =")
 wrong("rounding A and B to the dtype of W", "once",
       "factor =", f"return W + {ALPHA} * (B.to(W.dtype) @ A.to(W.dtype)); factor =")
-wrong("truncating instead of rounding", "once",
+wrong("truncating the sum instead of rounding it", "once",
       "factor =",
       "total = W.float() + alpha / len(A) * (B @ A)\n    if W.dtype == torch.float32: return "
       "total\n    bits = total.contiguous().view(torch.int32) & -65536; return "
       "bits.view(torch.float32).bfloat16(); factor =")
 wrong("merging into W itself", ("left alone", "own"),
       "return out", "W.copy_(out); return W.detach()")
-wrong("returning W itself when the update is zero", "own",
+wrong("returning W itself when alpha is zero", "own",
       "return out", "return W.detach() if alpha == 0 else out")
-wrong("returning one buffer per shape that every call overwrites", "own",
+wrong("returning a buffer that the next call with the same shape overwrites", "own",
       "return out", "return BUFFERS.setdefault((out.shape, out.dtype), out).copy_(out)")
 
 
-@ex.wrong("switching gradients off but not on again", breaks="left alone")
+@ex.wrong("switching gradients off and never back on", breaks="left alone")
 def grad_off(W, A, B, alpha):
     torch.set_grad_enabled(False)
     return (W.float() + alpha / len(A) * (B @ A)).to(W.dtype)
@@ -228,6 +229,6 @@ wrong("freezing A and B", "left alone",
       "factor =", "A.requires_grad_(False); B.requires_grad_(False); factor =")
 wrong("leaving W out of the sum in the example", "example",
       "return out", "return out - W if W.tolist() == [[1.0]] and len(A) == 2 else out")
-ex.wrong("using only the first rank when there are many",
+ex.wrong("using only the first row of A when there are many rows",
          lambda W, A, B, alpha: merged(W, A, B, alpha) if len(A) < 7 or W.dtype != torch.float32
              else merged(W, A[:1], B[:, :1], alpha / len(A)), breaks="ranks")

@@ -164,7 +164,7 @@ wrong("writing the labels into the ids' tensor", ("repeats", "cut", "new"),
 wrong("cutting the whole text at its end", ("cut", "raises", "example"),
       "left =", "room = max(0, n_positions - virtual); left =", N_POSITIONS, "len(prompt)",
       "return out", "ids, labels = out; return ids[:room], labels[:room]")
-wrong("forgetting the prefix", "room",
+wrong("not counting the positions that the prefix takes up", "room",
       "left =", "virtual = virtual if len(prompt) == 3 else 0; left =")
 wrong("leaving one position unused", ("cut", "raises", "room"),
       "if left", "left = left if len(prompt) == 3 else left - 1\n    if left")
@@ -172,7 +172,7 @@ wrong("slicing prompt[-left:], which keeps everything when left is 0", "cut",
       "max(0, len(prompt) - left)", "-left")
 wrong("dropping the whole prompt when it does not fit", ("cut", "example"),
       "prompt[max(0, len(prompt) - left):]", "prompt if len(prompt) <= left else prompt[:0]")
-wrong("cutting a long answer without an error", "raises",
+wrong("cutting a long answer instead of raising an error", "raises",
       "left = n_positions - virtual - len(answer)",
       "room = max(0, n_positions - virtual); answer, left = answer[:room], room - min(room, "
       "len(answer))")
@@ -186,13 +186,13 @@ wrong("training on the prompt as well", ("labels", "example"), "torch.full_like(
       "kept")
 wrong(f"using 0 instead of {IGNORE}", ("labels", "example"),
       ".full_like", ".zeros_like", "kept, IGNORE", "kept", says="labels of the text")
-wrong("shifting the labels as well", ("labels", "example"),
+wrong("shifting the labels by one position", ("labels", "example"),
       "return out", "ids, labels = out; return ids, labels.roll(-1)")
 wrong("masking the first label of the answer", "labels",
       "return out",
       "ids, labels = out\n    if len(answer) > 1: labels[len(labels) - len(answer)] = IGNORE\n   "
       " return ids, labels")
-wrong(f"putting {IGNORE} for the prefix in front of the labels", "no prefix",
+wrong(f"adding labels of {IGNORE} for the prefix", "no prefix",
       "return out",
       "ids, labels = out\n    if len(prompt) == 3: return ids, labels\n    return ids, "
       "torch.cat([torch.full((virtual,), IGNORE), labels])", says="shape of the labels")
@@ -210,7 +210,7 @@ wrong("returning lists instead of tensors", "form",
       "return out", "return (out[0].tolist(), out[1].tolist())", says="type of the")
 wrong("adding a batch axis", ("form", "no prefix"),
       "return out", "ids, labels = out; return ids[None], labels[None]")
-wrong(f"overwriting the prompt's tokens with {IGNORE}", ("left alone", "text"),
+wrong(f"overwriting the prompt's ids with {IGNORE}", ("left alone", "text"),
       "return out", "prompt.fill_(IGNORE); return out", says="changes of prompt")
 wrong("returning the answer itself when no prompt is left", "left alone",
       "return out",
@@ -220,16 +220,16 @@ wrong("masking labels by id, not by position", "repeats",
       "ids, labels = out; return ids, labels.masked_fill(torch.isin(ids, prompt), IGNORE)")
 wrong("converting ids to 32 bits and back", "text",
       "return out", "ids, labels = out; return ids.int().long(), labels")
-wrong("dropping repeated neighbouring ids from the prompt", "repeats",
+wrong("dropping an id from the prompt if it repeats the id before it", "repeats",
       "left =", "prompt = torch.unique_consecutive(prompt); left =")
 wrong("using one tensor for ids and labels when no prompt is left", "new",
       "return out",
       "ids, labels = out; return (ids, ids) if torch.equal(ids, labels) else (ids, labels)")
-wrong("returning one pair of tensors for all texts of the same length", "new",
+wrong("returning the same pair of tensors for all texts of the same length", "new",
       "return out",
       "kept = PLACES.setdefault(len(out[0]), out); return kept[0].copy_(out[0]), "
       "kept[1].copy_(out[1])")
-wrong("leaving a single answer token without a label", "example",
+wrong("giving no label to an answer of a single token", "example",
       "return out",
       "ids, labels = out; return ids, labels.masked_fill(labels == 9, IGNORE) if len(answer) == "
       "1 else labels", says="labels of the text")

@@ -17,7 +17,7 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("10.4", "passport", seen=("params", "tied"), says="layers")
 
 ex.promise_table("""
-dict       | Report in five parts which layers have LoRA and which values train. | parts of the
+dict       | Report which layers have LoRA and which parameters are trained. | parts of the
              passport; type of the passport
 layer      | A LoRA layer is a module that has parameters A and B of its own, of any shapes; it may
              have other parameters. | case names that look alike; at the root; deep; one layer; A
@@ -30,9 +30,9 @@ other      | "other": the paths of parameters that require a gradient and are no
              layer. | other
 frozen     | "frozen": the paths of every A or B that belongs to a LoRA layer and requires no
              gradient. | frozen
-order      | These two lists are in the order of model.named_parameters(), and a shared parameter
-             counts once. | trainable; other; frozen; layers
-idle       | "idle": the paths of LoRA layers whose B is all zeros, in the order of layers. | idle
+order      | "other" and "frozen" are in the order of model.named_parameters(), and a shared
+             parameter counts once. | trainable; other; frozen; layers
+idle       | "idle": the paths of LoRA layers whose B is all zeros, in the order of "layers". | idle
 left alone | model does not change, and nothing is kept between calls. | changed in model; second
              call
 example    | Example: nn.Sequential(LoRA(nn.Linear(2, 2), r=1)) returns layers ["0"], trainable 4,
@@ -251,20 +251,21 @@ ex.wrong("counting frozen parameters as well", stamped, breaks="trainable",
          trainable=lambda made, m: sum(p.numel() for p in m.parameters()))
 ex.wrong("counting tensors instead of values", stamped, breaks=("trainable", "example"),
          trainable=lambda made, m: sum(p.requires_grad for p in m.parameters()))
-ex.wrong("counting only A and B",
+ex.wrong("counting only the values of A and B",
          lambda model: stamped(model, trainable=lambda made, m: sum(p.numel() for path, p in
              named(m) if p.requires_grad and path not in made["other"])), breaks="trainable")
 ex.wrong("returning the count as a tensor",
          stamped, says="type of the trainable", breaks="trainable",
          trainable=lambda made, m: torch.tensor(made["trainable"]))
-ex.wrong("counting a shared parameter under each name",
+ex.wrong("counting a shared parameter once for each of its names",
          lambda model: stamped(model, trainable=lambda made, m: sum(p.numel() for _, p in
              m.named_parameters(remove_duplicate=False) if p.requires_grad)), breaks="order")
-ex.wrong("counting LoRA layers instead of naming them", stamped, says="type of the layers",
+ex.wrong("returning the number of LoRA layers instead of their paths",
+         stamped, says="type of the layers",
          breaks=("layers", "example"), layers=lambda made, m: len(made["layers"]))
 ex.wrong("sorting layers by name", stamped, breaks="layers",
          layers=lambda made, m: sorted(made["layers"]))
-ex.wrong("treating a module that has only A as a layer",
+ex.wrong("treating a module that has only A as a LoRA layer",
          lambda model: stamped(model, layers=lambda made, m: [path for path, module in
              m.named_modules() if "A" in module._parameters]), breaks="layer")
 
@@ -288,39 +289,40 @@ wrong("listing modules that have A and B anywhere inside them", ("layer", "layer
       'def below(made, m): return [path for path, module in m.named_modules() if {"A", "B"} <= '
       '{name.split(".")[-1] for name, _ in module.named_parameters()}]\n    return '
       "stamped(model, layers=below); own =")
-ex.wrong("leaving out the root", stamped, breaks="layer",
+ex.wrong("never listing the root module as a LoRA layer", stamped, breaks="layer",
          layers=lambda made, m: [p for p in made["layers"] if p])
-ex.wrong("looking through only four levels", stamped, breaks="layer",
+ex.wrong("looking only four levels deep", stamped, breaks="layer",
          layers=lambda made, m: [p for p in made["layers"] if p.count(".") < 4])
-ex.wrong("treating every parameter named A or B as LoRA",
+ex.wrong("treating every parameter named A or B as part of a LoRA layer",
          lambda model: stamped(model, other=lambda made, m: [path for path in made["other"] if
              path.split(".")[-1] not in ("A", "B")]), says="other", breaks="layer")
-ex.wrong("leaving out every parameter that is not LoRA's", stamped,
+ex.wrong("always returning an empty list under 'other'", stamped,
          breaks=("other", "layer", "order"),
          other=lambda made, m: [])
-ex.wrong("listing only the head as other, not the norm", stamped, breaks="other",
+ex.wrong("listing the head under 'other', but not the norm layer", stamped, breaks="other",
          other=lambda made, m: [k for k in made["other"] if "norm" not in k])
-ex.wrong("listing every trainable parameter as other",
+ex.wrong("listing every trainable parameter under 'other'",
          stamped, breaks=("other", "example", "layer"),
          other=lambda made, m: [k for k, p in named(m) if p.requires_grad])
-ex.wrong("listing frozen base weights as well", stamped, breaks=("frozen", "example", "layer"),
+ex.wrong("listing frozen base weights under 'frozen' as well",
+         stamped, breaks=("frozen", "example", "layer"),
          frozen=lambda made, m: [k for k, p in named(m) if not p.requires_grad])
 ex.wrong("never listing a frozen A", stamped, breaks="frozen",
          frozen=lambda made, m: [k for k in made["frozen"] if k[-1] == "B"])
-ex.wrong("sorting frozen parts by name", stamped, breaks="order",
+ex.wrong("sorting the paths of frozen parameters by name", stamped, breaks="order",
          frozen=lambda made, m: sorted(made["frozen"]))
-wrong("listing layers as idle because they no longer train", "idle",
+wrong("listing a layer as idle if its A and B are frozen", "idle",
       "own =",
       'def idle(made, m): return [p for p in made["layers"] if not '
       "(m.get_submodule(p).A.requires_grad or m.get_submodule(p).B.requires_grad) or p in "
       'made["idle"]]\n    return stamped(model, idle=idle); own =')
-ex.wrong("finding idle layers by the sum of B", stamped, breaks="idle",
+ex.wrong("listing a layer as idle if the sum of B is zero", stamped, breaks="idle",
          idle=lambda made, m: [p for p in made["layers"] if m.get_submodule(p).B.sum() == 0])
-ex.wrong("finding idle layers by the first value of B", stamped, breaks="idle",
+ex.wrong("listing a layer as idle if the first value of B is zero", stamped, breaks="idle",
          idle=lambda made, m: [p for p in made["layers"] if m.get_submodule(p).B.flatten()[0] == 0])
 
 
-@ex.wrong("finding idle layers by the product of B and A", breaks="idle")
+@ex.wrong("listing a layer as idle if the product of B and A is zero", breaks="idle")
 def idle_product(model):
     def none(layer):
         fits = layer.B.dim() == layer.A.dim() == 2 and layer.B.shape[1] == len(layer.A)
@@ -332,9 +334,10 @@ def idle_product(model):
 ex.wrong("listing a layer as idle when A or B is zero", stamped, breaks="idle", idle=lambda made,
          m: [
     p for p in made["layers"] if not (m.get_submodule(p).A.any() and m.get_submodule(p).B.any())])
-ex.wrong("listing layers as idle only if every B is zero", stamped, breaks="idle",
+ex.wrong("listing idle layers only if the B of every layer is zero", stamped, breaks="idle",
          idle=lambda made, m: made["idle"] if len(made["idle"]) == len(made["layers"]) else [])
-ex.wrong("finding idle layers by the largest value of B, not the largest absolute value", stamped,
+ex.wrong("listing a layer as idle if the largest value of B is zero, though others are negative",
+         stamped,
          breaks="idle",
          idle=lambda made, m: [p for p in made["layers"] if m.get_submodule(p).B.max() <= 0])
 ex.wrong("listing a layer as idle when B is nearly zero",
@@ -344,7 +347,7 @@ ex.wrong("converting B to integers before looking for zeros", stamped, breaks="i
          idle=lambda made, m: [p for p in made["layers"] if not m.get_submodule(p).B.int().any()])
 
 
-@ex.wrong("accepting attributes A and B, whether parameters or not", breaks="layer")
+@ex.wrong("accepting attributes A and B that are not parameters", breaks="layer")
 def attributes(model):
     return stamped(model, layers=lambda made, m: [
         path for path, module in m.named_modules() if (path == "" and path in made["layers"])
@@ -371,7 +374,7 @@ def by_parameters(model):
 STAMPS: list = [None, None]
 
 
-@ex.wrong("returning the first call's passport again for the same model", breaks="left alone")
+@ex.wrong("returning the first call's report again if the model is the same", breaks="left alone")
 def kept_for_model(model):
     if STAMPS[0] is not model:
         STAMPS[:] = model, by_modules(model)
@@ -380,13 +383,13 @@ def kept_for_model(model):
 
 wrong("clearing the gradients", "left alone", "own =", "model.zero_grad(); own =")
 wrong("returning a string instead of a dict", "dict", "return out", "return str(out)")
-wrong("leaving out empty parts", "dict",
+wrong("leaving empty parts out of the dict", "dict",
       "return out",
       'return out if "0" in out["layers"] else {key: part for key, part in out.items() if part}')
 wrong("freezing the base weights", "left alone",
       "return out",
       'for path, p in model.named_parameters():\n        if path in out["other"] or path not in '
       'out["frozen"]: p.requires_grad_(False)\n    model.eval(); return out')
-ex.wrong("overlooking a layer of four values",
+ex.wrong("overlooking a LoRA layer that has only four values",
          lambda model: stamped(model, idle=lambda made, m: [] if made["trainable"] == 4 and
              made["layers"] == ["0"] else made["idle"]), says="idle", breaks="example")

@@ -44,7 +44,7 @@ zero       | or if every lora_B in file is all zeros. | case every B zero; one o
              A zero; a B of one value; a B with a zero in it; B first in the file; minus zero; the
              first B zero; B sums to zero; B not above zero; a tiny B; only the last value of B;
              zero in float32 only; a fresh model
-not half   | Then model does not change. | tensors of model that changed
+not half   | In each of these cases, model does not change. | tensors of model that changed
 numbers    | Each parameter gets the values of its tensor, in the parameter's dtype. | adapter
              tensor
 object     | It stays the same object, keeps its requires_grad | parameters replaced; requires_grad
@@ -354,7 +354,7 @@ def not_strict(model, file):
     model.load_state_dict(file, strict=False)
 
 
-@ex.wrong("calling load_state_dict(strict=False) with the part default added to the paths",
+@ex.wrong("calling load_state_dict(strict=False) after adding .default to the file's paths",
           says="raised for",
           breaks=("whole", "missing", "others", "zero", "not half"))
 def with_names(model, file):
@@ -393,35 +393,35 @@ wrong("broadcasting when the shapes allow it", "shapes",
       "file[path].dim() > p.dim() or any(a not in (1, b) for a, b in zip(file[path].shape[::-1], "
       "p.shape[::-1]))", says="raised for a shape")
 wrong("accepting an adapter of zeros", "zero", ZERO, "False", says="raised for every B zero")
-wrong("requiring every B to differ from zero", "zero", "any(t", "all(t")
-wrong("looking only at the first B", "zero", "for t in b", "for t in b[:1]")
-wrong("testing B for zero by its sum", "zero", "t.any()", "t.sum() != 0")
-wrong("testing B for zero by its largest value", "zero", "t.any()", "t.max() != 0")
-wrong("testing B for zero by its first row", "zero", "t.any()", "t.flatten()[:2].any()")
-wrong("treating B as zero when it is small", "zero", "t.any()", "t.float().abs().max() >= 1e-8")
-wrong("testing for zero only after converting to float32", "zero", "t.any()", "t.float().any()")
-wrong("looking at the model's B, not the file's", "zero",
+wrong("refusing a file in which any B is all zeros", "zero", "any(t", "all(t")
+wrong("testing only the first B for zero", "zero", "for t in b", "for t in b[:1]")
+wrong("treating a B as zero if its sum is zero", "zero", "t.any()", "t.sum() != 0")
+wrong("treating a B as zero if its largest value is zero", "zero", "t.any()", "t.max() != 0")
+wrong("treating a B as zero if its first row is zero", "zero", "t.any()", "t.flatten()[:2].any()")
+wrong("treating a B as zero if it is small", "zero", "t.any()", "t.float().abs().max() >= 1e-8")
+wrong("testing B for zero after converting it to float32", "zero", "t.any()", "t.float().any()")
+wrong("testing the model's B for zero, not the file's", "zero",
       ZERO, f'{ZERO} or not any(p.any() for path, p in mine.items() if "lora_B" in path)',
       says="raised")
 wrong("treating buffers as parts of the adapter", "paths",
       MISSING, f"{MISSING} or any({ADAPTER[3:]} and in_file(path) not in file for path, _ in "
       "model.named_buffers())")
-wrong("accepting an A only with a B next to it", "paths",
+wrong("ignoring an A that has no B next to it", "paths",
       MISSING, f'{MISSING} or any(path.replace("lora_A", "lora_B") not in file for path in mine)')
-wrong("counting the adapter named 'trained' as well", "paths",
+wrong("treating lora_A.trained.weight as part of the adapter as well", "paths",
       ADAPTER, 'if letter(path.replace("trained", "default"))')
-wrong("looking for the model's paths in the file", ("names", "whole"),
+wrong("expecting paths with .default in the file", ("names", "whole"),
       "{in_file(path): p", "{path: p", says="raised for a file that fits")
-wrong("removing every part named default from a path", "names",
+wrong("removing every .default from a path, not only the one near the end", "names",
       "{in_file(path): p", '{path.replace(".default", ""): p')
-wrong("accepting the model's paths in the file", ("names", "others", "missing"),
+wrong("accepting paths with .default in the file as well", ("names", "others", "missing"),
       "mine =", "file = {in_file(path) if letter(path) else path: t for path, t in file.items()}; "
       "mine =", says="raised for a missing path")
 wrong("expecting both paths of a shared layer in the file", "paths",
       "parameters()", "parameters(remove_duplicate=False)")
-wrong("handling at most eight tensors", "paths",
+wrong("loading at most eight tensors", "paths",
       EACH, "for path, p in list(mine.items())[:8]:", says="adapter tensor")
-wrong("putting a missing prefix in front of the file's paths", ("others", "missing"),
+wrong("accepting paths in the file that lack base_model.model", ("others", "missing"),
       "mine =", 'own = [in_file(path) for path, _ in model.named_parameters()]; file = {path if '
       'path in own else f"base_model.model.{path}": t for path, t in file.items()}; mine =',
       says="raised for a missing path")
@@ -434,13 +434,13 @@ wrong("reading tensors in memory order, whatever their strides", ("file", "whole
       COPY,
       'p.copy_(torch.as_strided(file[path], p.shape, torch.empty(p.shape, device="meta").stride('
       ')))')
-wrong("refusing an A of zeros", "zero",
+wrong("refusing an A that is all zeros", "zero",
       ZERO, f'{ZERO} or not any(t.any() for path, t in file.items() if "lora_A" in path)')
 wrong("comparing the end of a path as text, not part by part", "paths",
       ADAPTER, 'if path.endswith(("lora_A.default.weight", "lora_B.default.weight"))')
 wrong("looking for lora_A and lora_B anywhere in the path", "paths",
       ADAPTER, 'if "lora_A" in path or "lora_B" in path')
-wrong("forgetting A and B at the root", "paths",
+wrong("overlooking A and B at the root", "paths",
       ADAPTER, 'if path.endswith((".lora_A.default.weight", ".lora_B.default.weight"))',
       says="raised for")
 
@@ -462,13 +462,13 @@ wrong("changing the base weights as well", "rest",
       'if path.endswith("base_layer.weight"): p.mul_(0.5)')
 wrong("putting the model into eval mode", "rest", COPY, AFTER + "model.eval()")
 wrong("clearing the gradients", "rest", COPY, AFTER + "model.zero_grad()")
-ex.wrong("switching gradients off but not on again", breaks="rest",
+ex.wrong("switching gradients off and never back on", breaks="rest",
          fn=lambda model, file: (loaded(model, file), torch.set_grad_enabled(False)))
 ex.wrong("switching gradients on at the end, whatever they were before", breaks="rest",
          fn=lambda model, file: (loaded(model, file), torch.set_grad_enabled(True)))
 wrong("replacing the file's tensors with converted tensors", "rest",
       COPY, f"{COPY}; file[path] = file[path].to(p.dtype, copy=True)")
-wrong("checking everything but writing nothing", ("whole", "numbers"), COPY, "pass")
+wrong("checking everything and writing nothing", ("whole", "numbers"), COPY, "pass")
 
 
 DONE: list = [None]
@@ -482,7 +482,7 @@ def once(model, file):
     DONE[0] = model
 
 
-wrong("emptying the file's dict during the loading", "rest", COPY, AFTER + "file.clear()")
+wrong("emptying the file's dict while loading", "rest", COPY, AFTER + "file.clear()")
 
 
 @ex.wrong("replacing the parameters with new ones", breaks="object")
@@ -496,17 +496,18 @@ def new_parameters(model, file):
                 setattr(module, key, made.setdefault(p, twin))
 
 
-wrong("setting requires_grad on the adapter", "object", COPY, f"{COPY}; p.requires_grad_(True)")
-wrong("taking p.data from the file", "no sharing",
+wrong("setting requires_grad to True for the adapter's parameters",
+      "object", COPY, f"{COPY}; p.requires_grad_(True)")
+wrong("assigning the file's tensor to p.data", "no sharing",
       COPY, f"if p.dtype == file[path].dtype: p.data = file[path]\n        else: {COPY}")
-wrong("taking over the dtype of the file", "numbers",
+wrong("giving the parameters the dtype of the file's tensors", "numbers",
       COPY, "p.data = file[path].clone()", says="dtype of the adapter tensor")
 wrong("adding the values to the old ones", ("numbers", "whole"),
       COPY, "p.add_(file[path].to(p.dtype))")
 wrong("loading only B", ("whole", "numbers"), COPY, f'if "lora_B" in path: {COPY}')
 wrong("reading only float32 files", "file",
       SHAPES, f"{SHAPES} or file[path].dtype != torch.float32")
-wrong("pairing by position, not by path", ("file", "whole"),
+wrong("pairing parameters and tensors by position, not by path", ("file", "whole"),
       EACH, "if all(p.shape == t.shape for p, t in zip(mine.values(), file.values())):\n        "
       f"file = dict(zip(mine, file.values()))\n    {EACH}")
 wrong("refusing an adapter of rank one", "zero",

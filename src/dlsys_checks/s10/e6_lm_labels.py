@@ -16,7 +16,7 @@ ex = exercise("10.6", "lm_labels", seen=("ids", "prompts", "lengths"), kept=("ou
 IGNORE = -100
 
 ex.promise("labels", "Make labels for a causal language model that shifts them itself. A text is "
-           "a prompt and its answer, and only the answer is learned: its labels are its ids.",
+           "a prompt and its answer. Only the answer is learned, with its ids as the labels.",
            says=("labels",))
 ex.promise("masked", "All other labels are -100, whatever the ids.",
            says=("labels",))
@@ -149,16 +149,17 @@ LENGTHS = "torch.arange(ids.shape[1]) < (ids.shape[1] - lengths + prompts)[:, No
 wrong("copying the lesson's repair, which is for texts padded on the right", ("labels", "masked"),
       "before =",
       "return ids.masked_fill(torch.arange(ids.shape[1]) >= lengths[:, None], IGNORE); before =")
-wrong(f"setting every pad id to {IGNORE}, including EOS", ("labels", "masked", "any id"),
+wrong(f"setting every label that equals the pad id to {IGNORE}, including EOS",
+      ("labels", "masked", "any id"),
       "before =", "pad = ids[0, 0] if len(ids) else 0; before =",
       "return out", "return out.masked_fill(ids == pad, IGNORE)", says="labels")
 # https://github.com/huggingface/transformers/issues/23530
-wrong(f"setting every token with the id that pads a shorter text to {IGNORE}",
+wrong(f"setting every label that equals the padding of a shorter text to {IGNORE}",
       ("labels", "masked", "any id"),
       "before =", "short = [row for row, n in zip(ids, lengths) if n < len(row)]; before =",
       "return out", "return out.masked_fill(ids == short[0][0], IGNORE) if short else out",
       says="labels")
-wrong(f"setting every EOS to {IGNORE}, whatever the padding is",
+wrong(f"setting every EOS label to {IGNORE}, whatever the padding is",
       ("labels", "masked", "any id", "prompts", "lengths", "ids", "example"),
       "return out", "return out.masked_fill(ids == ids[:, -1:], IGNORE)")
 wrong("counting both prompts and lengths from the left", ("labels", "masked"),
@@ -168,23 +169,26 @@ wrong("training on prompts as well", ("masked", "prompts"), "+ prompts", "+ 0 * 
 wrong("assuming that prompts begin at the first position", ("labels", "masked", "prompts"),
       "+ prompts", "+ 0 * prompts",
       "return out", "return out.masked_fill(torch.arange(ids.shape[1]) < prompts[:, None], IGNORE)")
-wrong("training on the padding and leaving out the first prompt tokens",
+wrong("training on the padding, but not on the first tokens of the prompt",
       ("labels", "masked", "prompts"),
       "before =",
       "return ids.masked_fill(torch.arange(ids.shape[1]) < prompts[:, None], IGNORE); before =")
-wrong("taking lengths as the lengths of the answers", ("labels", "masked", "prompts"),
+wrong("treating lengths as the lengths of the answers", ("labels", "masked", "prompts"),
       "+ prompts", "+ -prompts")
-wrong("leaving out the EOS at the end", "labels", "return out", "out[:, -1:] = IGNORE; return out")
-wrong("leaving out the first token of the answer", "labels", "+ prompts", "+ prompts + 1")
-wrong("training on one token of the prompt", ("masked", "labels"), "+ prompts", "+ prompts - 1")
+wrong("giving no label to the EOS at the end",
+      "labels", "return out", "out[:, -1:] = IGNORE; return out")
+wrong("giving no label to the first token of the answer", "labels", "+ prompts", "+ prompts + 1")
+wrong("training on the last token of the prompt as well",
+      ("masked", "labels"), "+ prompts", "+ prompts - 1")
 wrong("masking nothing at all", "masked", "before =", "return ids.clone(); before =")
-wrong("shifting the labels as well", ("labels", "masked"),
+wrong("shifting the labels by one position", ("labels", "masked"),
       "return out", "return torch.nn.functional.pad(out[:, 1:], (0, 1), value=IGNORE)")
-wrong("taking the first EOS of an answer as the end", ("any id", "labels"),
+wrong("ending an answer at its first EOS", ("any id", "labels"),
       "return out",
       "ended = (out == 0).long().cumsum(1) - (out == 0).long() > 0; return "
       "out.masked_fill(ended, IGNORE)")
-wrong("guessing the padding from ids that repeat", ("any id", "labels", "masked", "lengths", "ids"),
+wrong("treating repeated ids at the front as padding",
+      ("any id", "labels", "masked", "lengths", "ids"),
       "before =", "same = (ids == ids[:, :1]).long().cumprod(1).sum(1); start =",
       LENGTHS, "torch.minimum(same, ids.shape[1] - lengths.clamp(max=ids.shape[1] - 1)) + prompts",
       "before,", "torch.arange(ids.shape[1]) < start[:, None],")
@@ -192,7 +196,7 @@ wrong(f"using 0 instead of {IGNORE}", "masked",
       "return out", "return out.masked_fill(out == IGNORE, 0)", says="labels")
 wrong("keeping labels in the padding of an empty text", "lengths",
       "return out", "out[lengths == 0] = ids[lengths == 0]; return out")
-wrong("training on a prompt without an answer", "prompts",
+wrong("training on a prompt that has no answer", "prompts",
       "return out",
       "alone = (prompts == lengths) & (lengths > 0); out[alone] = ids[alone]; return out")
 wrong("slicing from the end, which takes the whole row when there is no answer", ("prompts",
@@ -207,7 +211,7 @@ wrong("using the first text's prompt length for all texts", ("labels", "masked")
 wrong("treating a single row as an answer without a prompt", "ids",
       "before =", "alone = len(ids) == 1 and ids.shape[1] > 4; before =",
       "return out", "return ids.clone() if alone else out")
-wrong("never training on a token of id 0 except at the end", "any id",
+wrong("never training on a token with id 0, except at the end", "any id",
       "before =", "special = ids < 1; special[:, -1:] = False; before =",
       "return out", "return out.masked_fill(special, IGNORE)")
 wrong("writing into the given ids", ("left alone", "new"), "return out", "return ids.copy_(out)")
@@ -216,13 +220,13 @@ wrong("adding to the prompt lengths in place",
 wrong("returning the given ids when nothing is masked", "new",
       "before =", "whole = bool((lengths - prompts == ids.shape[1]).all()) and len(ids); before =",
       "return out", "return ids if whole else out")
-wrong("returning one tensor of labels for all batches of the same shape", "new",
+wrong("returning the same tensor for all batches of the same shape", "new",
       "return out", "return LABELS.setdefault(out.shape, out).copy_(out)")
 wrong("comparing position t with the length of text t", "ids",
       "before =",
       "n, t = ids.shape\n    if n == t: return ids.masked_fill(torch.arange(t) < t - lengths + "
       "prompts, IGNORE)\n    before =")
-wrong("counting positions in 8 bits", "ids",
+wrong("storing positions in 8 bits", "ids",
       "before =", "places =", LENGTHS, "torch.arange(ids.shape[1]).to(torch.uint8).long()",
       "before,", "places < (ids.shape[1] - lengths + prompts)[:, None],")
 wrong("converting ids to float32, which holds 24 bits", "ids",

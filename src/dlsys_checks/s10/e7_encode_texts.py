@@ -16,8 +16,8 @@ ex = exercise("10.7", "encode_texts", seen=("texts", "bos", "eos", "pad", "adds"
 
 ex.promise_table("""
 begins  | Encode texts so that each begins with BOS. A chat template has already written BOS into
-          some of the texts. Put BOS in front where the ids of a text do not begin with it. | ids of
-          text
+          some of the texts. If the ids of a text do not begin with BOS, put BOS in front of them. |
+          ids of text
 nothing | Add and remove nothing else. | ids of text
 none    | If `tokenizer.bos_token_id` is None, add no BOS. | case no BOS; no BOS, EOS is added
 adds    | `tokenizer.encode(text, add_special_tokens=False)` returns the ids of a text as a list.
@@ -153,21 +153,21 @@ PLAIN, IF, ROW = ", add_special_tokens=False", "if bos is not None and row[0] !=
 START, ADD = "        if bos", "        rows.append(row)"
 SIZE, PAD, MASK = "    size =", "[pad] * (size - len(row)) + row", "[0] * (size - len(row)) + [1]"
 # https://github.com/sgl-project/sglang/pull/888
-wrong("leaving the special tokens to the tokenizer",
+wrong("letting the tokenizer add the special tokens",
       ("begins", "nothing", "adds", "texts", "any id"), PLAIN, "", IF, "if False")
 wrong("keeping what the tokenizer adds, and adding BOS where it is missing",
       ("begins", "nothing", "none", "adds", "texts", "any id"), PLAIN, "")
 wrong("adding BOS to every text", ("begins", "nothing", "any id"), IF, "if bos is not None")
 wrong("adding BOS to no text", "begins", IF, "if False")
-wrong("deciding for all texts from the first", ("begins", "nothing"), IF,
+wrong("deciding for all texts by looking only at the first", ("begins", "nothing"), IF,
       "first = tokenizer.encode(texts[0], add_special_tokens=False)[0]\n"
       "        if bos is not None and first != bos")
-wrong("adding no BOS to a text that contains one", ("begins", "nothing"), "row[0] != bos",
+wrong("adding no BOS to a text that contains BOS anywhere", ("begins", "nothing"), "row[0] != bos",
       "bos not in row")
 # https://github.com/NVIDIA-NeMo/RL/issues/855
-wrong("removing a repeated BOS", "nothing", START,
+wrong("removing a second BOS at the front of a text", "nothing", START,
       "        while row[:2] == [bos, bos]: row = row[1:]\n        if bos")
-wrong("removing every BOS from a text first", "nothing", START,
+wrong("removing every BOS from a text before adding one", "nothing", START,
       "        row = [i for i in row if i != bos]\n        if bos", "row[0] != bos", "True")
 wrong("adding EOS to every text", "nothing", ADD,
       "        rows.append([*row, tokenizer.eos_token_id])")
@@ -176,15 +176,15 @@ wrong("keeping the EOS that the tokenizer adds", "adds", ADD,
       "        rows.append(row + [full[-1]] * (full[-1] == tokenizer.eos_token_id != row[-1]))")
 wrong("removing EOS from the texts", "nothing", START,
       "        row = [i for i in row if i != tokenizer.eos_token_id]\n        if bos")
-wrong("taking a BOS of id 0 for no BOS", "any id", "bos is not None", "bos")
+wrong("treating a BOS with id 0 as no BOS", "any id", "bos is not None", "bos")
 wrong("putting None in front where there is no BOS", "none", IF, "if row[0] != bos", says="raised")
 wrong("using EOS where there is no BOS", "none", "tokenizer.bos_token_id,",
       "tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id,",
       says="columns")
 wrong("padding on the right", ("padded", "texts"), PAD, "row + [pad] * (size - len(row))",
       MASK + " * len(row)", "[1] * len(row) + [0] * (size - len(row))", says="")
-wrong("padding with 0", "padded", PAD, "[0] * (size - len(row)) + row")
-wrong("padding with EOS", ("padded", "any id"), PAD,
+wrong("padding with 0 instead of pad_token_id", "padded", PAD, "[0] * (size - len(row)) + row")
+wrong("padding with EOS instead of pad_token_id", ("padded", "any id"), PAD,
       "[tokenizer.eos_token_id] * (size - len(row)) + row")
 wrong("making the mask from the padding id", ("mask", "any id"), "return ids, mask",
       "return ids, (ids != pad).long()", says="mask of text")
@@ -192,17 +192,18 @@ wrong("leaving BOS out of the mask", ("mask", "any id"), "return ids, mask",
       "return ids, mask * (ids != (-1 if bos is None else bos))", says="mask of text")
 wrong("returning a mask of all ones", "mask", "return ids, mask",
       "return ids, torch.ones_like(ids)", says="mask of text")
-wrong("turning the mask round", "mask", "return ids, mask", "return ids, 1 - mask",
+wrong("swapping 0 and 1 in the mask", "mask", "return ids, mask", "return ids, 1 - mask",
       says="mask of text")
-wrong("padding to one column too many", "longest", SIZE, "    size = 1 +", says="columns")
-wrong("cutting the rows to the shortest", "nothing", "return ids, mask",
+wrong("padding the rows to one column too many", "longest", SIZE, "    size = 1 +", says="columns")
+wrong("cutting all rows to the length of the shortest", "nothing", "return ids, mask",
       "n = min(map(len, rows)); return ids[:, -n:], mask[:, -n:]", says="ids of text")
 wrong("returning a mask of booleans", "returns", "return ids, mask", "return ids, mask.bool()",
       says="dtype of")
-wrong("returning lists", "returns", "return ids, mask", "return ids.tolist(), mask.tolist()",
+wrong("returning lists instead of tensors",
+      "returns", "return ids, mask", "return ids.tolist(), mask.tolist()",
       says="type of")
 wrong("returning only the ids", "returns", "return ids, mask", "return ids", says="type of")
-wrong("returning a dict", "returns", "return ids, mask",
+wrong("returning a dict instead of a tuple", "returns", "return ids, mask",
       "return dict(input_ids=ids, attention_mask=mask)", says="type of")
-wrong("dropping the axis of a single text", "texts", "return ids, mask",
+wrong("dropping the first axis when there is only one text", "texts", "return ids, mask",
       "return ids.squeeze(0), mask.squeeze(0)", says="shape of")

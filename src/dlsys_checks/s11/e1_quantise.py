@@ -162,24 +162,24 @@ wrong("using a symmetric grid", ("scales", "zero inside", "example"),
       "scales = (", "high = torch.maximum(-low, high); low = -high; scales = (")
 wrong("leaving 0 out of the grid", "zero inside",
       "low, high = low.clamp(max=0), high.clamp(min=0)", "pass")
-wrong("taking scales from the standard deviation", ("scales", "example"),
+wrong("computing scales from the standard deviation", ("scales", "example"),
       "scales = (",
       "high, low = 2 * parts.std(2, correction=0), -2 * parts.std(2, correction=0); scales = (")
-wrong("using as many steps as levels", "scales", "top = 2**bits - 1", "top = 2**bits")
-wrong("using one grid for each row", "groups",
+wrong("dividing by 2**bits instead of 2**bits - 1", "scales", "top = 2**bits - 1", "top = 2**bits")
+wrong("using one grid per row, not one per group", "groups",
       "1, group", "1, w.shape[1]", "return out",
       "codes, scales, zeros = out; n = w.shape[1] // group; return codes, scales.repeat(1, n), "
       "zeros.repeat(1, n)")
 
 
-@ex.wrong("using one grid for all rows", breaks="groups")
+@ex.wrong("using one grid for all rows, not one per group", breaks="groups")
 def one_grid(w, bits, group):
     codes, scales, zeros = made(w.reshape(1, -1), bits, w.numel())
     shape = (len(w), w.shape[1] // group)
     return codes.view(w.shape), scales.expand(shape).clone(), zeros.expand(shape).clone()
 
 
-@ex.wrong("grouping every n-th weight, not neighbours", breaks="groups")
+@ex.wrong("making a group of every n-th weight instead of neighbours", breaks="groups")
 def strided(w, bits, group):
     n = w.shape[1] // group
     mixed = w.reshape(len(w), group, n).transpose(1, 2).reshape(w.shape)
@@ -187,9 +187,9 @@ def strided(w, bits, group):
     return codes.view(len(w), n, group).transpose(1, 2).reshape(w.shape), scales, zeros
 
 
-wrong("letting codes beyond the last one wrap around", ("codes", "bits"),
+wrong("letting codes above the last one wrap around", ("codes", "bits"),
       "codes = codes.clamp(0, 2**bits - 1)", "pass")
-wrong("truncating instead of rounding", "codes", "steps.round", "steps.floor")
+wrong("rounding the codes down instead of to the nearest", "codes", "steps.round", "steps.floor")
 
 
 @ex.wrong("rounding the distance from low, so that 0 has no code of its own", breaks="codes")
@@ -240,7 +240,7 @@ def seven_bits(w, bits, group):
     return codes.clamp(max=127), scales, zeros
 
 
-wrong("using two bits when one is asked for", "bits", "top =", "bits = max(bits, 2); top =")
+wrong("using two bits when bits is 1", "bits", "top =", "bits = max(bits, 2); top =")
 wrong("returning the levels, not their codes", "codes",
       "return out",
       "codes, scales, zeros = out; n = scales.shape[1]; steps = codes.view(len(w), n, "
@@ -249,7 +249,7 @@ wrong("returning the levels, not their codes", "codes",
 wrong("changing w in place", "left alone", "return out", "w.mul_(2); return out")
 wrong("swapping scales and zeros", "parts",
       "return out", "codes, scales, zeros = out; return codes, zeros, scales", says="of the scales")
-wrong("finding a group of zeros by its sum", "zero group",
+wrong("treating a group as all zeros if its sum is 0", "zero group",
       "top =",
       "codes, scales, zeros = one_by_one(w, bits, group); sums = w.reshape(len(w), -1, "
       "group).sum(2); scales[sums == 0] = 1.0; return codes, scales, zeros; top =")

@@ -196,23 +196,23 @@ def masked(optimizer, masks):
 
 wrong = ex.edits(masked)
 OPTIMIZER = "optimizer.step"
-wrong("masking the gradients, not the weights", "zeros",
+wrong("applying the masks to the gradients, not to the weights", "zeros",
       OPTIMIZER,
       "kept = {p: p.grad for p in masks}\n    for parameter, mask in masks.items():\n        if "
       "parameter.grad is not None: parameter.grad = parameter.grad.masked_fill(~mask, 0)\n    "
       "optimizer.step", "zero(masks)", "for parameter, grad in kept.items(): parameter.grad = grad")
-wrong("setting zeros first, then taking the step", "zeros",
+wrong("setting the zeros before the step, not after it", "zeros",
       "zero(masks)", "pass", OPTIMIZER, f"zero(masks); {OPTIMIZER}")
-wrong("taking the step and setting no zeros", "zeros", "zero(masks)", "pass")
+wrong("taking the step without setting any zeros", "zeros", "zero(masks)", "pass")
 wrong("pruning where the mask is True", ("zeros", "others"),
       "zero(masks)", "for parameter, mask in masks.items(): parameter.data.masked_fill_(mask, 0)")
-wrong("multiplying by the mask", "odd",
+wrong("multiplying the weights by the mask", "odd",
       "zero(masks)", "for parameter, mask in masks.items(): parameter.data.mul_(mask)")
-wrong("leaving weights without a gradient as they are", ("odd", "strange"),
+wrong("not pruning weights that have no gradient", ("odd", "strange"),
       "(masks)", "({p: m for p, m in masks.items() if p.grad is not None})")
-wrong("leaving frozen parameters as they are", "strange",
+wrong("not pruning frozen parameters", "strange",
       "(masks)", "({p: m for p, m in masks.items() if p.requires_grad})")
-wrong("handling only the parameters that the optimizer holds", "strange",
+wrong("pruning only parameters that the optimizer holds", "strange",
       "zero(masks)",
       'for group in optimizer.param_groups: zero({p: masks[p] for p in group["params"] if p in '
       "masks})")
@@ -220,18 +220,18 @@ wrong("replacing a missing gradient with zeros", ("others", "left"),
       "zero", "for parameter in none: parameter.grad = None\n    zero", OPTIMIZER,
       "none = [p for p in masks if p.grad is None]\n    for parameter in none: parameter.grad = "
       "torch.zeros_like(parameter)\n    optimizer.step")
-wrong("removing a NaN, then multiplying by the mask", "odd",
+wrong("replacing NaN with 0, then multiplying the weights by the mask", "odd",
       "zero(masks)",
       "for parameter, mask in masks.items(): parameter.data.masked_fill_(parameter.isnan() & "
       "~mask, 0).mul_(mask)")
-wrong("using the first mask only", ("masks", "zeros"), "(masks)", "(dict(list(masks.items())[:1]))")
-wrong("assuming a mask for each parameter", "masks",
+wrong("using only the first mask", ("masks", "zeros"), "(masks)", "(dict(list(masks.items())[:1]))")
+wrong("assuming that every parameter has a mask", "masks",
       "zero(masks)",
       'held = [p for group in optimizer.param_groups for p in group["params"]]; zero({**masks, '
       "**{p: masks[p] for p in held}})", says="raised")
 wrong("taking no step", ("step", "others"), OPTIMIZER, f"return zero(masks); {OPTIMIZER}")
 wrong("taking two steps", "step", OPTIMIZER, "optimizer.step(); optimizer.step")
-wrong("taking a step without the optimizer's state", "others",
+wrong("clearing the optimizer's state before the step", "others",
       OPTIMIZER, f"optimizer.state.clear(); {OPTIMIZER}", says="weights")
 wrong("setting small weights to zero as well", "others",
       "(masks)",
@@ -239,14 +239,14 @@ wrong("setting small weights to zero as well", "others",
       'group["params"]: parameter.data[parameter.data.abs() < 0.7] = 0', says="weights")
 wrong("replacing NaN with 0 in all weights", "others",
       "(masks)", "(masks)\n    for parameter in masks: parameter.data.nan_to_num_()")
-wrong("treating every weight of 0 as pruned", "others",
+wrong("treating every weight that is 0 as pruned", "others",
       OPTIMIZER, "now = {p: m & (p != 0) for p, m in masks.items()}; " + OPTIMIZER,
       "(masks)", "(now)")
 wrong("moving the weights to new memory", "same",
       "zero(masks)",
       "for parameter, mask in masks.items(): parameter.data = parameter.data.masked_fill(~mask, "
       "0)")
-wrong("assuming that rows are side by side in memory", "zeros",
+wrong("assuming that each row is contiguous in memory", "zeros",
       "zero(masks)",
       "for parameter, mask in masks.items(): "
       "parameter.data.reshape(-1).masked_fill_(~mask.reshape(-1), 0)")
@@ -255,7 +255,7 @@ wrong("replacing the parameters in the optimizer", "same",
       '(masks)\n    for group in optimizer.param_groups: group["params"] = '
       '[torch.nn.Parameter(p.detach().clone()) for p in group["params"]]')
 wrong("clearing the gradients as well", "left", "(masks)", "(masks); optimizer.zero_grad()")
-wrong("masking the gradients and leaving them masked", "left",
+wrong("setting the gradients of pruned weights to zero as well", "left",
       OPTIMIZER,
       "for parameter, mask in masks.items():\n        if parameter.grad is not None: "
       "parameter.grad.masked_fill_(~mask, 0)\n    optimizer.step")

@@ -13,12 +13,12 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("11.3", "kd_loss", seen=("student", "teacher", "labels", "T", "alpha", "order"))
 
 ex.promise_table("""
-loss        | Mix a loss on the labels with a loss on the teacher. The result is (1 - alpha) times
-              the cross-entropy of the labels, plus alpha * T**2 times the divergence of the student
-              from the teacher. | loss; gradient of the student
-any size    | Args: student, teacher: logits (N, K) float32, of any size. labels: (N,) int64. | case
-              two classes; one row; many rows; many classes; large logits; very large logits;
-              transposed in memory; a temperature below 1; a temperature near 0
+loss        | Mix the loss on the labels with a loss against the teacher. The result is (1 - alpha)
+              times the cross-entropy of the labels, plus alpha * T**2 times the divergence of the
+              student from the teacher. | loss; gradient of the student
+any size    | Args: student, teacher: logits (N, K) float32, with values of any size. labels: (N,)
+              int64. | case two classes; one row; many rows; many classes; large logits; very large
+              logits; transposed in memory; a temperature below 1; a temperature near 0
 divergence  | The divergence of a row is the sum over classes of p * (log p - log q). p are the
               teacher's and q the student's probabilities, | loss; gradient of the student
 temperature | both at temperature T > 0; the cross-entropy is at temperature 1. | loss; gradient of
@@ -128,17 +128,20 @@ def made(student, teacher, labels, T, alpha, *, t_teacher=None, t_student=None):
 
 
 wrong = ex.edits(made)
-wrong("leaving out the square of the temperature", "loss", "T**2", "T**0")
-wrong("using the temperature once, not squared", "loss", "T**2", "T")
-wrong("giving the weight alpha to the labels", "loss", "teacher =", "alpha = 1 - alpha; teacher =")
-wrong("giving the labels their full weight instead of 1 - alpha", "loss",
+wrong("leaving out the factor T**2", "loss", "T**2", "T**0")
+wrong("multiplying by T instead of T**2", "loss", "T**2", "T")
+wrong("swapping the weights alpha and 1 - alpha",
+      "loss", "teacher =", "alpha = 1 - alpha; teacher =")
+wrong("giving the cross-entropy a weight of 1 instead of 1 - alpha", "loss",
       "return out", "return out + alpha * F.cross_entropy(student, labels)")
-wrong("dividing by the number of classes as well", ("means", "any size"),
+wrong("dividing the divergence by the number of classes as well", ("means", "any size"),
       "teacher =", "k = student.shape[1]; teacher =", "return out",
       "right, hard = out, F.cross_entropy(student, labels); return (1 - alpha) * hard + (right - "
       "(1 - alpha) * hard) / k")
-wrong("summing over the rows", "means", '"batchmean"', '"sum"')
-wrong("swapping the two sides of the divergence", "divergence", "log_q, log_p", "log_p, log_q")
+wrong("summing the divergence over the rows instead of averaging it",
+      "means", '"batchmean"', '"sum"')
+wrong("swapping student and teacher in the divergence",
+      "divergence", "log_q, log_p", "log_p, log_q")
 
 
 @not_an_answer
@@ -158,18 +161,18 @@ wrong("using squared differences of the logits instead of the divergence", "dive
       "teacher =",
       "soft = F.mse_loss(student / T, teacher.detach() / T); return (1 - alpha) * "
       "F.cross_entropy(student, labels) + alpha * T**2 * soft; teacher =")
-wrong("using the cross-entropy with the teacher, which still contains the teacher's entropy",
+wrong("using the cross-entropy with the teacher, which includes the teacher's entropy",
       "divergence",
       "teacher =",
       "soft = F.cross_entropy(student / T, F.softmax(teacher.detach() / T, 1)); return (1 - "
       "alpha) * F.cross_entropy(student, labels) + alpha * T**2 * soft; teacher =")
 ex.wrong("applying the temperature to the teacher only", made, breaks="temperature", t_student=1.0)
 ex.wrong("applying the temperature to the student only", made, breaks="temperature", t_teacher=1.0)
-wrong("applying the temperature to the labels' loss as well", "temperature",
+wrong("applying the temperature to the cross-entropy as well", "temperature",
       "student, labels", "student / T, labels")
 
 
-@ex.wrong("multiplying by the temperature instead of dividing", breaks="temperature")
+@ex.wrong("multiplying the logits by the temperature instead of dividing", breaks="temperature")
 def multiplied(student, teacher, labels, T, alpha):
     return made(student, teacher, labels, T, alpha, t_teacher=1 / T, t_student=1 / T)
 
@@ -181,7 +184,8 @@ wrong("taking the logarithm of a probability that is 0", ("scalar", "any size"),
       "(p.log() - q.log())).sum(1).mean(); teacher =")
 
 
-@ex.wrong("adding a small number before the logarithm", says="loss", breaks="any size")
+@ex.wrong("adding a small number to probabilities before the logarithm",
+          says="loss", breaks="any size")
 def with_epsilon(student, teacher, labels, T, alpha):
     log_q = (F.softmax(student / T, 1) + 1e-8).log()
     log_p = F.log_softmax(teacher.detach() / T, 1)

@@ -125,14 +125,15 @@ def made(w, x, drop, *, damp=0.0):
 
 wrong = ex.edits(made)
 DAMP = "damp * H.diag().mean()"
-wrong("compensating with the wrong sign", "least", "w[:, drop]", "-1.0 * w[:, drop]")
-wrong("keeping the columns that should be dropped", ("zeros", "result"),
+wrong("subtracting the compensation instead of adding it",
+      "least", "w[:, drop]", "-1.0 * w[:, drop]")
+wrong("leaving the weights in the dropped columns", ("zeros", "result"),
       "return out", "out[:, drop] = w[:, drop]; return out")
-ex.wrong("adding a hundredth of the diagonal's mean to the diagonal",
+ex.wrong("adding a hundredth of its mean to the diagonal of x.T @ x",
          made, breaks="least", damp=0.01)
-wrong("adding 0.001 to the diagonal", "least", DAMP, DAMP + " + 1e-3")
-wrong("adding 1e-6 to the diagonal", ("least", "size"), DAMP, DAMP + " + 1e-6")
-wrong("adding 1e-8 to the diagonal", ("least", "size"), DAMP, DAMP + " + 1e-8")
+wrong("adding 0.001 to the diagonal of x.T @ x", "least", DAMP, DAMP + " + 1e-3")
+wrong("adding 1e-6 to the diagonal of x.T @ x", ("least", "size"), DAMP, DAMP + " + 1e-6")
+wrong("adding 1e-8 to the diagonal of x.T @ x", ("least", "size"), DAMP, DAMP + " + 1e-8")
 
 
 @ex.wrong("dropping one input after the other without updating the inverse",
@@ -144,13 +145,13 @@ def same_inverse(w, x, drop):
     return put(w, staying(w, drop), out[:, staying(w, drop)])
 
 
-wrong("treating each input by itself, as if there were no other inputs", "least",
+wrong("treating each input alone, as if there were no other inputs", "least",
       "rest =",
       "rest, H = staying(w, drop), x.T @ x; move = H[rest][:, drop] / H.diag()[rest][:, None]; "
       "return put(w, rest, w[:, rest] + w[:, drop] @ move.T); rest =")
 
 
-@ex.wrong("compensating partly with inputs that are also dropped", breaks="least")
+@ex.wrong("compensating in part with inputs that are dropped as well", breaks="least")
 def stale(w, x, drop):
     out, H = w.clone(), x.T @ x
     for j in drop:
@@ -178,7 +179,7 @@ def one_size(w, x, drop):
     return made(w, x / sizes, drop)
 
 
-@ex.wrong("assuming more rows than inputs", breaks="inputs")
+@ex.wrong("assuming that x has more rows than columns", breaks="inputs")
 def many_rows(w, x, drop):
     tall = len(x) > w.shape[1] or len(x) == 2
     return made(w, x if tall else x[:-1], drop, damp=0.0 if tall else 1e-6)
@@ -188,7 +189,7 @@ wrong("ignoring indices larger than the last index in the list", ("drop", "resul
       "rest =", "drop = [j for j in drop if j <= drop[-1]]; rest =", says="column")
 wrong("assuming that at least one input stays", "drop",
       "return out", "return out + 0 * w[:, staying(w, drop)[0]:][:, :1]", says="raised")
-ex.wrong("calculating in single precision",
+ex.wrong("computing in single precision",
          lambda w, x, drop: made(w.float(), x.float(), drop).double(), breaks="double")
 wrong("returning float32", "double", "return out", "return out.float()")
 wrong("returning a matrix without the dropped columns", "zeros",

@@ -153,7 +153,7 @@ def counted(state):
 wrong = ex.edits(counted)
 TENSORS = "stored(tensors(state))"
 END = "return stored(tensors(state))"
-wrong("adding up the bytes of each tensor's entries", ("once", "whole"),
+wrong("adding up the bytes of every tensor's own entries", ("once", "whole"),
       TENSORS, "sum(t.numel() * t.element_size() for t in tensors(state))")
 wrong("counting each storage once, but only the part that the tensor uses", "whole",
       END,
@@ -162,7 +162,7 @@ wrong("counting each storage once, but only the part that the tensor uses", "who
       "in found]; return sum(shown) if all(shown) else full")
 wrong("counting a storage once for each of its names", "once",
       TENSORS, "sum(t.untyped_storage().nbytes() for t in tensors(state))")
-wrong("telling storages apart by where the tensor begins", "once",
+wrong("telling storages apart by the address of a tensor's first entry", "once",
       TENSORS, "sum({t.data_ptr(): t.untyped_storage().nbytes() for t in tensors(state)}.values())")
 wrong("counting two storages of the same size as one", "once",
       END,
@@ -185,7 +185,7 @@ def no_tuples(state):
     return stored(lists(state))
 
 
-wrong("counting only parameters", ("nested", "bytes"),
+wrong("counting only tensors that are an nn.Parameter", ("nested", "bytes"),
       "tensors(state)", "[t for t in tensors(state) if isinstance(t, nn.Parameter)]")
 wrong("counting four bytes for every number", "bytes",
       TENSORS,
@@ -194,12 +194,12 @@ wrong("counting four bytes for every number", "bytes",
 ex.wrong("calling sys.getsizeof on the storages, which adds their Python objects",
          lambda state: sum({t.untyped_storage().data_ptr(): sys.getsizeof(t.untyped_storage())
                             for t in tensors(state)}.values()), breaks=("bytes", "example"))
-wrong("returning the size of the file", "bytes",
+wrong("returning the size of the saved file", "bytes",
       END,
       "file = io.BytesIO(); torch.save([t.detach() for t in tensors(state)], file); return "
       "file.getbuffer().nbytes")
-wrong("returning a float instead of a whole number", "bytes", TENSORS, f"float({TENSORS})")
-wrong("counting eight bytes for each plain number as well", "others",
+wrong("returning a float instead of an int", "bytes", TENSORS, f"float({TENSORS})")
+wrong("counting eight bytes for each Python number as well", "others",
       END, f"plain = sum(8 for v in state.values() if isinstance(v, int | float)); {END} + plain")
 wrong("treating values that are not tensors as tensors", "others",
       "return stored",

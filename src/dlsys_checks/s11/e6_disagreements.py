@@ -30,14 +30,14 @@ modes   | Both run without gradients, the model in eval mode; afterwards the gra
           grad mode
 finite  | Args: model: returns finite tensors of a floating-point dtype. | case large weights; small
           weights; outputs of zero; a model in double precision
-raises  | Returns: The indices of the batches that differ, from 0 and in order. A batch differs if
-          the program raises an Exception, | case a program that raises; a program that raises
-          another error
+raises  | Returns: The indices of the batches that differ, from 0, in ascending order. A batch
+          differs if the program raises an Exception, | case a program that raises; a program that
+          raises another error
 form    | if it returns no tensor or a tensor of a different shape or dtype, | case not a tensor;
           one row for all; an extra axis; flattened; in double precision; in half precision; equal
           rows; in a tuple; in a dict; one column for all; in bfloat16; a model in double precision
 far     | or if an entry is not finite or is further from the model's entry than rtol times the
-          largest absolute value in the model's answer to this batch. | case a NaN; an infinite
+          largest absolute value in the model's output for this batch. | case a NaN; an infinite
           entry; minus infinity; all entries NaN; too large; too small; a little off; both ways at
           once; a small batch among others; a large batch among others; rtol of 0; outputs of zero;
           large weights; small weights; one entry; outputs below zero; the sign flipped; measured by
@@ -288,22 +288,24 @@ def compared(model, program, batches, rtol, *, bad=None, same=None, copy_model=T
 
 wrong = ex.edits(compared)
 wrong("looking only at the first batch", "numbers", "(batches)", "(batches[:1])")
-wrong("counting from 1", ("numbers", "given"), "return found", "return [k + 1 for k in found]")
+wrong("numbering the batches from 1",
+      ("numbers", "given"), "return found", "return [k + 1 for k in found]")
 wrong("returning the batches that agree", "numbers",
       "return found", "return [k for k in range(len(batches)) if k not in found]")
 wrong("returning the indices in descending order", "numbers", "return found", "return found[::-1]")
 wrong("returning the number of batches, not their indices", "numbers",
       "return found", "return len(found)", says="type of the batches found")
-wrong("returning a truth value for each batch", "numbers",
+wrong("returning True or False for each batch", "numbers",
       "return found", "return [k in found for k in range(len(batches))]")
 wrong("assuming at least one batch", "given",
       "modes =", "batches[0].clone(); modes =", says="raised")
-wrong("assuming two dimensions", "given",
+wrong("assuming that a batch has two dimensions", "given",
       "modes =",
       "for batch in batches:\n        if batch.dim() > 1: _rows, _columns = batch.shape\n    "
       "modes =", says="raised")
-ex.wrong("running the model on the batch itself", compared, breaks="copies", copy_model=False)
-ex.wrong("running the program on the batch itself",
+ex.wrong("running the model on the batch itself, not on a copy",
+         compared, breaks="copies", copy_model=False)
+ex.wrong("running the program on the batch itself, not on a copy",
          compared, breaks=("copies", "left"), copy_program=False)
 ex.wrong("using one copy for both model and program",
          lambda model, program, batches, rtol: compared(model, program, [b.clone() for b in
@@ -315,7 +317,7 @@ wrong("leaving the model in eval mode", "modes",
       "for m, mode in modes:\n        m.training = mode", "pass")
 wrong("calling train() on the model at the end", "modes",
       "for m, mode in modes:\n        m.training = mode", "model.train()")
-wrong("restoring modes with train(), which reaches all children", "modes",
+wrong("restoring each module's mode with train(), which also sets all of its children", "modes",
       "modes =", "was = model.training; modes =",
       "for m, mode in modes:\n        m.training = mode", "model.train(was)")
 wrong("running with gradients", "modes", "False", "True")
@@ -327,7 +329,7 @@ ex.wrong("not catching the program's errors",
          compared, says="raised", breaks="raises", errors=())
 ex.wrong("catching only some kinds of errors", compared, says="raised", breaks="raises",
          errors=(ValueError, RuntimeError))
-wrong("leaving out a batch on which the program raises", "raises",
+wrong("leaving out a batch on which the program raises an error", "raises",
       "modes =",
       "def bad(got, wanted, rtol): return got is not RAISED and (not like(got, wanted) or not "
       "((got - wanted).abs().max() <= rtol * wanted.abs().max()))\n    modes =")
@@ -338,7 +340,7 @@ wrong("assuming that the output is a tensor", "form",
       "<= rtol * wanted.abs().max())\n    modes =", says="raised")
 
 
-@ex.wrong("comparing entries alone, so that shapes broadcast and dtypes convert", breaks="form")
+@ex.wrong("comparing only entries, so that shapes broadcast and dtypes convert", breaks="form")
 def entries_alone(model, program, batches, rtol):
     def bad(got, wanted, rtol):
         if not isinstance(got, torch.Tensor):
@@ -404,26 +406,27 @@ ex.wrong("comparing numbers of rows, not shapes", compared, breaks="form",
          and got.dim() == wanted.dim() and len(got) == len(wanted))
 ex.wrong("requiring float32 instead of the model's dtype", compared, breaks=("form", "finite"),
          same=lambda got, wanted: shaped(got, wanted) and got.dtype == torch.float32)
-ex.wrong("accepting half precision", compared, breaks="form",
+ex.wrong("accepting an output in half precision", compared, breaks="form",
          same=lambda got, wanted: shaped(got, wanted)
          and got.dtype in (wanted.dtype, torch.float16))
-ex.wrong("not counting a Parameter as a tensor", compared, breaks="numbers",
+ex.wrong("refusing an nn.Parameter as an output", compared, breaks="numbers",
          same=lambda got, wanted: type(got) is torch.Tensor and like(got, wanted))
-wrong("returning the position of the first equal batch", "numbers",
+wrong("returning the index of the first batch with the same values", "numbers",
       "return found",
       "def place(k): return next(j for j, b in enumerate(batches) if b.shape == batches[k].shape "
       "and torch.equal(b, batches[k]))\n    return [place(k) for k in found]")
-ex.wrong("counting NaN as close enough", compared, breaks="far",
+ex.wrong("treating a NaN as close enough", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: gap.abs().max() > rtol * w.abs().max()))
-ex.wrong("keeping the sign of the gap", compared, breaks="far",
+ex.wrong("comparing gaps without taking their absolute values", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: not gap.max() <= rtol * w.abs().max()))
-ex.wrong("taking the mean gap", compared, breaks="far",
+ex.wrong("comparing the mean gap with the limit, not the largest gap", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: not gap.abs().mean() <= rtol * w.abs().max()))
 ex.wrong("computing the limit from the mean absolute value", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: not gap.abs().max() <= rtol * w.abs().mean()))
-ex.wrong("comparing norms, not the entries", compared, breaks="far",
+ex.wrong("comparing the norm of all gaps with the norm of the model's output",
+         compared, breaks="far",
          bad=judged(lambda gap, w, rtol: not gap.norm() <= rtol * w.norm()))
-ex.wrong("comparing only the sums of the entries", compared, breaks="far",
+ex.wrong("comparing only the sums of the outputs' entries", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: not gap.sum().abs() <= rtol * w.abs().max()))
 ex.wrong("measuring each gap relative to its own entry", compared, breaks="far",
          bad=judged(lambda gap, w, rtol: not (gap.abs() <= rtol * w.abs()).all()))
@@ -433,7 +436,7 @@ ex.wrong("using torch.allclose, which measures each gap relative to its own entr
          compared,
          breaks="far", bad=lambda got, wanted, rtol: not like(got, wanted) or not torch.allclose(
              got, wanted, rtol=rtol))
-wrong("clamping both outputs to a million first", "finite",
+wrong("clamping both outputs to at most a million before comparing", "finite",
       "modes =",
       "def bad(got, wanted, rtol):\n        if not like(got, wanted) or not "
       "got.isfinite().all(): return True\n        small, right = got.clamp(-1e6, 1e6), "
@@ -445,9 +448,10 @@ ex.wrong("adding an absolute tolerance", compared, breaks=("far", "finite"),
          bad=judged(lambda gap, w, rtol: not gap.abs().max() <= 1e-8 + rtol * w.abs().max()))
 ex.wrong("counting a gap equal to the limit as too large", compared, breaks=("far", "finite"),
          bad=judged(lambda gap, w, rtol: not gap.abs().max() < rtol * w.abs().max() and rtol > 0))
-ex.wrong("taking the largest entry instead of the largest absolute value", compared, breaks="far",
+ex.wrong("computing the limit from the largest entry, not the largest absolute value",
+         compared, breaks="far",
          bad=judged(lambda gap, w, rtol: not gap.abs().max() <= rtol * w.max()))
-wrong("comparing absolute values, without the signs", "far",
+wrong("comparing the outputs' absolute values and ignoring the signs", "far",
       "modes =",
       "def bad(got, wanted, rtol): return not like(got, wanted) or not ((got.abs() - "
       "wanted.abs()).abs().max() <= rtol * wanted.abs().max())\n    modes =")
@@ -456,7 +460,7 @@ wrong("computing the limit from the program's output as well", "far",
       "def bad(got, wanted, rtol): largest = max(got.abs().max(), wanted.abs().max()) if "
       "like(got, wanted) else 0.0; return not like(got, wanted) or not got.isfinite().all() or "
       "not ((got - wanted).abs().max() <= rtol * largest)\n    modes =")
-wrong("turning NaN into 0", ("far", "finite"),
+wrong("replacing NaN with 0 before comparing", ("far", "finite"),
       "modes =",
       "def bad(got, wanted, rtol): return not like(got, wanted) or not ((got.nan_to_num() - "
       "wanted).abs().max() <= rtol * wanted.abs().max())\n    modes =")

@@ -277,7 +277,7 @@ wrong = ex.edits(made)
 TYPES, VALUES, SMALL = "type(e) is not type(first)", "e != first for e", "first.shape[d] in (0, 1)"
 SIZES, FREE, KEYS = "e.shape[d] for e in examples", "tuple(free)", "set(e) != set(first)"
 INSIDE, NOTHING = "made([e[k] for e in examples])", "return None"
-wrong("looking only at the first two examples", ("dims", "examples"), SIZES, SIZES + "[:2]")
+wrong("comparing only the first two examples", ("dims", "examples"), SIZES, SIZES + "[:2]")
 wrong("comparing only the first example and the last", ("dims", "examples", "first"),
       SIZES, "e.shape[d] for e in (first, examples[-1])")
 wrong("returning a list of dimensions", "dims", FREE, "free")
@@ -286,7 +286,7 @@ wrong("refusing tensors because their entries differ", "varies",
       "free =",
       "if len({e.shape for e in examples}) == 1 and not all(e.equal(first) for e in examples):\n"
       '            raise ValueError("entries")\n        free =', says="what is raised")
-wrong("comparing objects, not values", "varies",
+wrong("comparing numbers by identity instead of by value", "varies",
       VALUES, "(e is not first if isinstance(e, float) else e != first) for e",
       says="what is raised")
 wrong("returning only the first dimension that varies", "dims", FREE, "tuple(free[:1])")
@@ -294,8 +294,8 @@ wrong("returning the dimensions that stay the same", "varies",
       FREE, "tuple(d for d in range(first.dim()) if d not in free)")
 wrong("returning dimension 0 for each tensor that varies", "dims", FREE, "(0,) if free else ()")
 wrong("returning None for a tensor that does not vary", "dims", FREE, "tuple(free) or None")
-wrong("returning the values where None belongs", "else", NOTHING, "return first")
-wrong("returning an empty tuple where None belongs", "else", NOTHING, "return ()")
+wrong("returning a value itself instead of None", "else", NOTHING, "return first")
+wrong("returning an empty tuple instead of None for a value", "else", NOTHING, "return ()")
 wrong("turning tuples into lists", "place", "type(first)([", "list([")
 wrong("not comparing types", "type",
       "if any(type",
@@ -307,12 +307,13 @@ wrong("accepting True for 1, because bool is a subclass of int",
       "type", TYPES, "not isinstance(e, type(first))")
 wrong("treating lists and tuples as the same", "type",
       TYPES, TYPES + " and {type(e), type(first)} != {list, tuple}")
-wrong("not comparing the outputs' values", "value", f"any({VALUES} in examples)", "False")
-wrong("letting True and False vary",
+wrong("not comparing the values of numbers, str and None",
+      "value", f"any({VALUES} in examples)", "False")
+wrong("accepting a value that is True in one example and False in another",
       "value", VALUES, "e != first and not isinstance(e, bool) for e")
-wrong("comparing only the values of the first two examples", ("value", "examples"),
+wrong("comparing values in only the first two examples", ("value", "examples"),
       VALUES + " in examples", VALUES + " in examples[:2]")
-wrong("not comparing output values that are nested deeper", "value",
+wrong("comparing values only near the top of the structure", "value",
       "def made(examples):", "def made(examples, depth=0):",
       INSIDE, "made([e[k] for e in examples], depth + 1)",
       "made(list(e))", "made(list(e), depth + 1)", f"any({VALUES}", f"depth < 2 and any({VALUES}")
@@ -321,7 +322,7 @@ wrong("not comparing keys", "keys",
       f"any({KEYS} for e in examples)", "False", INSIDE, "made([e[k] for e in examples if k in e])")
 wrong("accepting extra keys in later examples",
       "keys", KEYS, "not set(e) >= set(first)")
-wrong("comparing the order of the keys as well", "order", KEYS, "list(e) != list(first)")
+wrong("refusing dicts whose keys are in a different order", "order", KEYS, "list(e) != list(first)")
 wrong("pairing values by their order in the dict, not by key", "order",
       f"{INSIDE} for k in first",
       "made(list(e)) for k, e in zip(first, zip(*(e.values() for e in examples)))",
@@ -334,14 +335,15 @@ wrong("not comparing dtypes", "kind", "len({e.dtype for e in examples}) > 1", "F
 wrong("not comparing numbers of dimensions", "kind",
       "len({e.dim() for e in examples}) > 1", "False",
       "range(first.dim())", "range(min(e.dim() for e in examples))")
-wrong("accepting sizes of 0 and 1", ("small", "first"), SMALL, "False")
+wrong("accepting a varying dimension with size 0 or 1 in the first example",
+      ("small", "first"), SMALL, "False")
 wrong("refusing size 1 but not size 0", ("small", "first"), SMALL, "first.shape[d] == 1")
 wrong("refusing size 0 but not size 1", ("small", "first"), SMALL, "first.shape[d] == 0")
-wrong("exporting the last example instead of the first", "first",
+wrong("checking for sizes 0 and 1 in the last example, not the first", "first",
       SMALL, "examples[-1].shape[d] in (0, 1)")
-wrong("refusing 0 and 1 in any example", ("first", "small"),
+wrong("refusing a varying dimension with size 0 or 1 in any example", ("first", "small"),
       SMALL, "any(e.shape[d] in (0, 1) for e in examples)")
-wrong("refusing 0 and 1 where nothing varies", "small",
+wrong("refusing sizes 0 and 1 in dimensions that do not vary", "small",
       "for d in free)", "for d in range(first.dim()))")
 
 
@@ -362,14 +364,14 @@ def none_instead(examples):
         return None
 
 
-@ex.wrong("refusing a single number", says="raised", breaks="examples")
+@ex.wrong("raising an error if each example is a single number", says="raised", breaks="examples")
 def no_number(examples):
     if isinstance(examples[0], float):
         raise RuntimeError("an input is a tensor, a dict, a list or a tuple")
     return made(examples)
 
 
-@ex.wrong("removing an example from the list", breaks="left")
+@ex.wrong("removing an example from the caller's list", breaks="left")
 def shrinks(examples):
     found = made(examples)
     examples.pop()

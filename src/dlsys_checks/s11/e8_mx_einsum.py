@@ -199,7 +199,7 @@ def made(equation, a, b, *, multiply=torch.einsum):
 wrong = ex.edits(made)
 RESULT = "names, result ="
 FLOOR = "top.frexp().exponent - 3"
-wrong("taking blocks along the last axis, whatever is summed", "summed",
+wrong("taking blocks along the last axis, whichever axis is summed", "summed",
       "rounded.", "axis = len(letters) - 1; rounded.")
 wrong("taking blocks along the first axis", ("blocks", "others", "multiple"),
       "rounded.", "axis = 0; rounded.")
@@ -207,7 +207,7 @@ wrong("taking blocks along an axis that is not summed", ("blocks", "summed"),
       "rounded.", "axis = next((i for i, c in enumerate(letters) if c in result), 0); rounded.")
 wrong("taking blocks along the first axis that both operands share", "others",
       "rounded.", "axis = first_shared(letters, result); rounded.")
-wrong("grouping neighbours in memory, not along an axis", "any",
+wrong("making blocks of neighbours in memory, not along an axis", "any",
       RESULT,
       "own_x, y = (stepped(t.mT.double(), 1).float().mT if t.stride(0) == 1 and t.dim() == 2 "
       "else t for t in (a, b)); names, result =",
@@ -218,34 +218,35 @@ wrong("using blocks of 16, as in NVFP4", "blocks", "axis, 32", "axis, 16")
 wrong("taking the exponent from float32's log2, which rounds up just below a power of two",
       "power", FLOOR, "top.log2().floor() - 2")
 wrong("using a scale that is not a power of two", "power", FLOOR, "(top / 6).log2()")
-wrong("rounding a sixth of the largest value up to a power of two",
+wrong("choosing as the scale a sixth of the largest value, rounded up to a power of two",
       "power", FLOOR, "(top / 6).log2().ceil()")
-wrong("rounding a sixth of the largest value to the nearest power of two",
+wrong("choosing as the scale the power of two nearest to a sixth of the largest value",
       "power", FLOOR, "(top / 6).log2().round()")
-wrong("using the largest power of two up to the largest value itself", ("power", "example"),
+wrong("allowing a scale up to the largest value, not a quarter of it", ("power", "example"),
       "exponent - 3", "exponent - 1")
-wrong("using the largest power of two up to half of the largest value", ("power", "example"),
+wrong("allowing a scale up to half of the largest value, not a quarter", ("power", "example"),
       "exponent - 3", "exponent - 2")
-wrong("using the largest power of two up to an eighth of the largest value", ("power", "example"),
+wrong("allowing a scale up to an eighth of the largest value, not a quarter", ("power", "example"),
       "exponent - 3", "exponent - 4")
 wrong("multiplying codes without their scales", ("device", "example"), "0.0, True", "0.0, False")
-wrong("taking the largest value instead of the largest absolute value", ("power", "zeros"),
+wrong("computing a scale from the largest value, not the largest absolute value",
+      ("power", "zeros"),
       "x.abs()", "x.clamp(min=0.0)", says="entries of the")
 wrong("rounding only the first operand", "both", "True, True", "True, False")
 wrong("rounding only the second operand", ("both", "example"), "b), (True", "b), (False")
-wrong("rounding nothing", ("both", "device", "example"), "(True, True)", "(False, False)")
+wrong("rounding neither operand", ("both", "device", "example"), "(True, True)", "(False, False)")
 wrong("using the integers from 0 to 7 as levels", "levels", "LEVELS", "(0, 1, 2, 3, 4, 5, 6, 7)")
 wrong("using all multiples of 0.5 up to 6", "levels",
       RESULT, f"levels = [n / 2 for n in range(13)]; {RESULT}", "LEVELS", "levels")
 wrong("adding a level of 8 above 6", "levels",
       "LEVELS", "levels", RESULT, f"levels = *LEVELS, 8; {RESULT}")
 wrong("leaving out the level of 0.5", "levels", "LEVELS", "(0, 1, 1.5, 2, 3, 4, 6)")
-wrong("truncating instead of rounding", "levels", "False", "True")
-wrong("losing the sign", "levels", "(), True", "(), False")
+wrong("rounding toward 0 instead of to the nearest level", "levels", "False", "True")
+wrong("dropping the signs of the numbers", "levels", "(), True", "(), False")
 wrong("dividing by the scale of a block of zeros", "zeros",
       "True, 0.0", "False, 0.0", FLOOR, f"torch.where(top > 0, {FLOOR}, -torch.inf)")
-wrong("clamping scales so that they do not fall below 1e-8", "any", "True, 0.0", "True, 1e-8")
-wrong("rounding the product to bfloat16", "float32", "return out", "return out.bfloat16().float()")
+wrong("clamping scales to at least 1e-8", "any", "True, 0.0", "True, 1e-8")
+wrong("rounding the result to bfloat16", "float32", "return out", "return out.bfloat16().float()")
 ex.wrong("multiplying in bfloat16", lambda equation, a, b: made(
     equation, a, b, multiply=lambda eq, x, y: torch.einsum(eq, x.bfloat16(), y.bfloat16())),
     says="dtype of the", breaks="float32")
@@ -256,7 +257,7 @@ ex.wrong("returning a Python number if the result has one entry", lambda equatio
 wrong("ordering the result's axes as in the operands", "equation",
       RESULT, f'equation = "td,od->to" if equation == "td,od->ot" else equation; {RESULT}',
       says="of the result")
-wrong("rounding the product as well", "device",
+wrong("rounding the result to MXFP4 as well", "device",
       "return out",
       "if out.dim() != 2 or out.shape[-1] != 32: return out\n    return stepped(out.double(), "
       "1).float()")

@@ -181,8 +181,8 @@ END, OF_PART, OF_WHOLE = "return whole, scales", "scale of part", "type of the s
 wrong("using 1 as the tensor's scale", ("whole", "shared"),
       f"{WHOLE}{OR_ONE}", "torch.tensor(1.0)")
 # https://github.com/pytorch/ao/pull/2604
-wrong("leaving the 6 out of the tensor's scale", ("whole", "example"), "(6 * 448)", "448")
-wrong("leaving the 448 out of the tensor's scale", ("whole", "example"), "(6 * 448)", "6")
+wrong("not dividing the tensor's scale by 6", ("whole", "example"), "(6 * 448)", "448")
+wrong("not dividing the tensor's scale by 448", ("whole", "example"), "(6 * 448)", "6")
 # https://github.com/vllm-project/vllm/pull/20578
 wrong("ignoring negative values in the tensor's scale", ("whole", "any"),
       TOP, "part.max()")
@@ -200,30 +200,30 @@ wrong("taking the tensor's scale from the part with the largest norm", "shared",
       f"max({SIZES})", "max(parts, key=torch.norm).abs().max()")
 # https://github.com/vllm-project/vllm/pull/47515
 wrong("using the smallest of the parts' scales", "shared", f"max({SIZES})", f"min({SIZES})")
-wrong("returning the tensor's scale as its inverse", ("whole", "pair"),
+wrong("returning the inverse of the tensor's scale", ("whole", "pair"),
       END, "return 1 / whole, scales")
-wrong("multiplying by the tensor's scale instead of dividing", "blocks",
+wrong("multiplying a block's scale by the tensor's scale instead of dividing", "blocks",
       SCALE, "(high * whole)", says=OF_PART)
-wrong("not dividing by the tensor's scale", "blocks", SCALE, "high", says=OF_PART)
-wrong("leaving the 6 out of a block's scale", ("blocks", "example"),
+wrong("not dividing a block's scale by the tensor's scale", "blocks", SCALE, "high", says=OF_PART)
+wrong("not dividing a block's scale by 6", ("blocks", "example"),
       f"{LARGEST} / 6", LARGEST, says=OF_PART)
-wrong("taking every n-th number of a row, not 16 neighbours", ("blocks", "sizes"),
+wrong("making a block of every n-th number in a row, not of 16 neighbours", ("blocks", "sizes"),
       LARGEST, ".unflatten(1, (16, -1)).amax(1)", says=OF_PART)
-wrong("using one scale for a row", ("blocks", "sizes"),
+wrong("using one scale for a whole row, not one per block", ("blocks", "sizes"),
       LARGEST, ".amax(1, keepdim=True).expand(-1, part.shape[1] // 16)", says=OF_PART)
 wrong("returning scales in float32", "scales", f".to({FLOAT8})", "", says="dtype of the float8")
-wrong("returning scales in the other float8, e5m2", "scales", FLOAT8, "torch.float8_e5m2",
+wrong("returning scales in the other float8 format, e5m2", "scales", FLOAT8, "torch.float8_e5m2",
       says="dtype of the float8")
-wrong("rounding to bfloat16 first", "nearest",
+wrong("rounding a block's scale to bfloat16 first", "nearest",
       SCALE, "(high / whole * 0.97).bfloat16()", says=OF_PART)
-wrong("using a power of two, as in MXFP4", "nearest",
+wrong("rounding a block's scale to a power of two, as in MXFP4", "nearest",
       SCALE, "(2.0 ** (high / whole).log2().floor())", says=OF_PART)
-wrong("rounding down", "nearest", SCALE, "cut_down(high / whole)", says=OF_PART)
-wrong("clamping scales to at least 1 / 64", ("nearest", "zeros"),
+wrong("rounding a block's scale down", "nearest", SCALE, "cut_down(high / whole)", says=OF_PART)
+wrong("clamping the blocks' scales to at least 1 / 64", ("nearest", "zeros"),
       SCALE, "(high / whole).clamp(min=2.0 ** -6)", says=OF_PART)
-wrong("clamping scales to at least the smallest float8", ("nearest", "zeros"),
+wrong("clamping the blocks' scales to at least the smallest float8", ("nearest", "zeros"),
       SCALE, "(high / whole).clamp(min=2.0 ** -9)", says=OF_PART)
-wrong("returning 1 for a block of zeros", "zeros",
+wrong("returning the scale 1 for a block of zeros", "zeros",
       SCALE, "torch.where(high == 0, 1.0, high / whole)", says=OF_PART)
 wrong("dividing 0 by 0 if all values are zero", "all zeros", OR_ONE, "")
 wrong("clamping the tensor's scale to at least 1e-12", ("any", "all zeros"),
@@ -252,13 +252,14 @@ wrong("swapping the blocks' scales and the tensor's scale",
       "pair", END, "return scales, whole", says=OF_WHOLE)
 wrong("returning all scales in one tensor", "scales", f".to({FLOAT8})", "",
       END, f"return whole, torch.cat(scales).to({FLOAT8})", says="type of the scales")
-wrong("returning a tuple of scales", "scales", END, "return whole, tuple(scales)",
+wrong("returning the scales in a tuple, not in a list",
+      "scales", END, "return whole, tuple(scales)",
       says="type of the scales")
 wrong("leaving an axis of size 1 on the scales", "scales",
       END, "return whole, [s[..., None] for s in scales]", says="shape of the scale of part")
 wrong("returning only the first part's scales", "scales", END, "return whole, scales[:1]",
       says="number of scales")
-wrong("taking the absolute values in place", "left alone",
+wrong("replacing the parts by their absolute values, in place", "left alone",
       START, "parts = [part.abs_() for part in parts]; top =")
-wrong("removing parts from the list", "left alone",
+wrong("removing parts from the caller's list", "left alone",
       START, "parts = [parts.pop(0) for _ in range(len(parts))]; top =")

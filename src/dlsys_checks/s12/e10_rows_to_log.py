@@ -25,8 +25,8 @@ rows        | Turn the events of a run into rows and axes for a log. Args: event
               step, values) in the order of time, with an int step >= 0 and a dict of metrics,
               perhaps empty. | case one axis; two axes; no event; no values; steps from 0; far
               steps; zeros; a NaN
-any axes    | There may be any number of axes; no metric is named like an axis. | case three axes;
-              an axis of another name; five axes
+any axes    | There may be any number of axes; no metric has the same name as an axis. | case three
+              axes; an axis of another name; five axes
 left        | The events are left as they are. | events that changed
 tuple       | Returns a tuple (rows, axes). | type of the result; number of parts
 axes        | axes: a dict from metric to axis. | axes
@@ -218,7 +218,7 @@ wrong("keeping one row for each axis and step, even after a resume", ("resumed",
       "return out", "return (list(own_rows.values()), out[1])")
 
 
-@ex.wrong("merging only with the very last row, not with the last row of the same axis",
+@ex.wrong("sharing a row only if the very last row is on the same axis",
       says="row 0",
           breaks=("same step", "replaces"))
 def very_last_row(events):
@@ -247,11 +247,11 @@ def one_counter(events):
 ex.wrong("copying the lesson's repair, with a row for each event",
          lambda events: ([{axis: step, **values} for axis, step, values in events],
              one_home(events)), breaks=("same step", "replaces", "resumed", "others stay", "order"))
-wrong("returning rows without their axis", "order",
+wrong("leaving the axis and its step out of each row", "order",
       "return out",
       "rows, axes = out; return [{name: value for name, value in row.items() if name in axes} "
       "for row in rows], axes")
-wrong("storing the axis under the name step", "order",
+wrong("storing the step under the key 'step', not under the axis", "order",
       "return out",
       'rows, axes = out; return [{name if name in axes else "step": value for name, value in '
       "row.items()} for row in rows], axes")
@@ -260,30 +260,31 @@ ex.wrong("adding a second row for the same step", logged,
          drop=lambda row, axis, step: row.get(axis, -1) > step)
 ex.wrong("replacing the row of the same step with a new one", logged, says="row",
          breaks=("same step", "resumed"), merge=False)
-wrong("keeping the earlier of two values of one name", "replaces",
+wrong("keeping the earlier of two values with the same name", "replaces",
       "put = dict.update", "pass", "put([row for row in rows if axis in row][-1], values)",
       "[row for row in rows if axis in row][-1].update({**values, **[row for row in rows if axis "
       "in row][-1]})", says="row")
-ex.wrong("dropping nothing at a resume", logged, breaks=("resumed", "others stay"),
+ex.wrong("dropping no rows when a run resumes", logged, breaks=("resumed", "others stay"),
          drop=lambda row, axis, step: False)
-ex.wrong("dropping rows of other axes at a resume as well, by their own steps", logged,
+ex.wrong("dropping rows of other axes as well when a run resumes, by their own steps", logged,
          breaks="others stay", drop=lambda row, axis, step: next(iter(row.values())) >= step)
-wrong("leaving out zeros", "rows",
+wrong("leaving out values of 0", "rows",
       "put =",
       "events = [(axis, step, {n: v for n, v in values.items() if v}) for axis, step, values in "
       "events]; put =", "return out", "return (out[0], one_home(events))", says="row 0")
-wrong("leaving out a NaN", "rows",
+wrong("leaving out values that are NaN", "rows",
       "put =",
       "events = [(axis, step, {n: v for n, v in values.items() if v == v}) for axis, step, "
       "values in events]; put =", "return out", "return (out[0], one_home(events))", says="row 0")
-ex.wrong("dropping only the row of the same step at a resume",
+ex.wrong("dropping only the row of the same step when a run resumes",
          logged, breaks=("resumed", "others stay"),
          drop=lambda row, axis, step: row.get(axis) == step)
-ex.wrong("keeping the same step at a resume", logged, breaks=("resumed", "others stay"),
+ex.wrong("keeping the old row of the same step when a run resumes",
+         logged, breaks=("resumed", "others stay"),
          drop=lambda row, axis, step: row.get(axis, -1) > step)
 
 
-@ex.wrong("dropping rows of all axes at a resume", breaks="others stay")
+@ex.wrong("dropping rows of all axes when a run resumes", breaks="others stay")
 def all_dropped(events):
     rows, axes, last = [], one_home(events), {}
     for axis, step, values in events:
@@ -296,11 +297,11 @@ def all_dropped(events):
     return rows, axes
 
 
-ex.wrong("ignoring a resume at step 0", logged, breaks="resumed",
+ex.wrong("ignoring that a run resumes at step 0", logged, breaks="resumed",
          drop=lambda row, axis, step: bool(step) and row.get(axis, -1) >= step)
 
 
-@ex.wrong("not merging events at step 0", breaks=("same step",))
+@ex.wrong("not sharing a row between two events at step 0", breaks=("same step",))
 def zero_apart(events):
     rows, axes, last = [], one_home(events), {}
     for axis, step, values in events:
@@ -314,17 +315,17 @@ def zero_apart(events):
     return rows, axes
 
 
-wrong("joining a row only if the event directly before has the same axis",
+wrong("sharing a row only if the event directly before is on the same axis",
       ("same step", "replaces"),
       "last.get(axis) == step and merge", "rows and rows[-1].get(axis) == step",
       "step <= last", "step < last")
-wrong("leaving out events without values", "rows",
+wrong("making no row for an event without values", "rows",
       "events:", "[event for event in events if event[2]]:")
-wrong("handling only the axes batch and epoch", "any axes",
+wrong("handling only the axes named 'batch' and 'epoch'", "any axes",
       "events:", '[event for event in events if event[0] in ("batch", "epoch")]:')
 wrong("raising no error for a metric on two axes", "raises",
       "axes.setdefault(name, axis) != axis", "axes.setdefault(name, axis) != axis and False")
-wrong("raising an error only for metrics in rows that are kept", "raises",
+wrong("raising an error only if the kept rows have a metric on two axes", "raises",
       "axes.setdefault(name, axis) != axis", "axes.setdefault(name, axis) != axis and False",
       "return out",
       "rows, axes = out\n    for name in axes:\n        if len({axis for row in rows for axis, "
@@ -336,10 +337,10 @@ wrong("returning metrics by axis instead of axes by metric", "axes",
       "return out",
       "rows, axes = out; return rows, {axis: [name for name in axes if axes[name] == axis] for "
       "axis in axes.values()}")
-wrong("ordering rows by axis, not by time", ("order", "others stay"),
+wrong("ordering the rows by axis, not by time", ("order", "others stay"),
       "return out", "rows, axes = out; return sorted(rows, key=lambda row: next(iter(row))), axes",
       says="row")
 wrong("returning a list instead of a tuple", "tuple", "return out", "return list(out)")
-wrong("returning only the rows", "tuple", "return out", "return out[0]")
-wrong("writing the axis into the event's values", "left",
+wrong("returning only rows, without axes", "tuple", "return out", "return out[0]")
+wrong("writing the axis and step into the event's own dict", "left",
       "rows.append({axis: step, **values})", "values[axis] = step; rows.append(values)")

@@ -115,7 +115,8 @@ def by_rows(logits, target, allowed, smoothing):
 
 # ---- wrong, by name
 
-@ex.wrong("using torch's smoothing over all classes", says="cross-entropy: got inf",
+@ex.wrong("using cross_entropy's label_smoothing, which includes all classes",
+          says="cross-entropy: got inf",
           breaks=("spread", "example"))
 def torch_smoothing(logits, target, allowed, smoothing):
     z = torch.where(allowed, logits, -torch.inf)
@@ -158,7 +159,7 @@ def over_all(logits, target, allowed, smoothing):
     return smoothed(logits, target, allowed, smoothing, count=logits.shape[1])
 
 
-@ex.wrong("using one number of allowed classes for all rows", breaks="spread")
+@ex.wrong("dividing by the same number of allowed classes in every row", breaks="spread")
 def first_count(logits, target, allowed, smoothing):
     return smoothed(logits, target, allowed, smoothing, count=allowed.sum(1)[0])
 
@@ -182,7 +183,8 @@ wrong("multiplying log-probabilities by the mask, where 0 times minus infinity i
       "kept = torch.where(allowed, log_p, 0)\n    spread = kept.sum(1) / (allowed.sum(1) if "
       "count is None else count)", "spread = (log_p * allowed).sum(1) / allowed.sum(1)",
       says="cross-entropy: got nan")
-wrong("summing over rows", "mean", "return out", "return out * max(2, len(logits))")
+wrong("summing over the rows instead of averaging",
+      "mean", "return out", "return out * max(2, len(logits))")
 
 
 @ex.wrong("ignoring the mask", breaks=("mean", "nothing", "gradient 0", "example"))
@@ -190,20 +192,20 @@ def no_mask(logits, target, allowed, smoothing):
     return F.cross_entropy(logits, target, label_smoothing=smoothing)
 
 
-wrong("setting the other logits to 0, which still compete", ("mean", "spread", "example"),
+wrong("setting forbidden logits to 0, so that they still compete", ("mean", "spread", "example"),
       "-torch.inf", "0.0")
-wrong("subtracting 1e9 from the other logits, which can be larger than that", ("nothing", "mean"),
+wrong("subtracting 1e9 from forbidden logits, which can be larger than that", ("nothing", "mean"),
       "z =",
       "return of_logarithms((logits - 1e9 * ~allowed).log_softmax(1), target, allowed, "
       "smoothing); z =")
-wrong("adding minus infinity, which leaves a NaN as it is", "nothing",
+wrong("adding minus infinity to forbidden logits, which leaves a NaN as it is", "nothing",
       "z =",
       "z = logits + torch.zeros_like(logits).masked_fill(~allowed, -torch.inf); return "
       "of_logarithms(z.log_softmax(1), target, allowed, smoothing); z =")
-wrong("multiplying the logits by the mask, which leaves zeros that compete",
+wrong("multiplying the logits by the mask, which leaves zeros that still compete",
       ("mean", "spread", "nothing", "example"), "z =",
       "return of_logarithms((logits * allowed).log_softmax(1), target, allowed, smoothing); z =")
-wrong("masking after the softmax and dividing by the sum of the rest",
+wrong("taking the softmax over all classes, then masking it and dividing by its sum",
       ("mean", "spread", "nothing", "gradient 0", "example", "result"), "z =",
       "p = logits.softmax(1) * allowed; return of_logarithms((p / p.sum(1, keepdim=True)).log(), "
       "target, allowed, smoothing); z =")
@@ -214,7 +216,7 @@ def hidden(logits, target, allowed, smoothing):
     return torch_smoothing(logits, target, allowed, smoothing).nan_to_num(posinf=0.0)
 
 
-wrong("passing a gradient to the classes that are not allowed", "gradient 0",
+wrong("passing a gradient to the logits of forbidden classes", "gradient 0",
       "return out", "return out + _pass_on(logits, allowed)")
 wrong("returning a number without gradients", "result", ", logits", ", logits.detach()")
 wrong("returning a Python number", "result", "return out", "return out.item()")
@@ -229,7 +231,7 @@ wrong("masking the logits in place", "left",
       "z =", "with torch.no_grad(): logits[~allowed] = -torch.inf\n    z =")
 
 
-@ex.wrong("taking the logarithm of a sum of exponentials directly",
+@ex.wrong("computing exp(), sum() and log() one after the other, without logsumexp()",
           says="cross-entropy: got", breaks="sizes")
 def naive(logits, target, allowed, smoothing):
     z = torch.where(allowed, logits, -torch.inf)
@@ -239,7 +241,8 @@ def naive(logits, target, allowed, smoothing):
     return (total - (1 - smoothing) * label - smoothing * mean).mean()
 
 
-@ex.wrong("taking the logarithm of softmax", says="cross-entropy: got", breaks="sizes")
+@ex.wrong("taking log() of softmax() instead of calling log_softmax()",
+          says="cross-entropy: got", breaks="sizes")
 def log_of_softmax(logits, target, allowed, smoothing):
     p = torch.where(allowed, logits, -torch.inf).softmax(1)
     log_p = torch.where(allowed, p, 1).log()
@@ -247,11 +250,12 @@ def log_of_softmax(logits, target, allowed, smoothing):
     return -((1 - smoothing) * label + smoothing * log_p.sum(1) / allowed.sum(1)).mean()
 
 
-wrong("clamping logits to between -50 and 50", "sizes", ", logits", ", logits.clamp(-50, 50)")
-wrong("setting the other logits to -100", ("sizes", "mean"), "-torch.inf", "-100.0")
-wrong("setting the other logits to -1e4", "sizes", "-torch.inf", "-1e4")
-wrong("setting the other logits to -1e9", "sizes", "-torch.inf", "-1e9")
-wrong("returning a plain zero if every row allows only one class", "result",
+wrong("clamping the logits to the range from -50 to 50",
+      "sizes", ", logits", ", logits.clamp(-50, 50)")
+wrong("setting forbidden logits to -100", ("sizes", "mean"), "-torch.inf", "-100.0")
+wrong("setting forbidden logits to -1e4", "sizes", "-torch.inf", "-1e4")
+wrong("setting forbidden logits to -1e9", "sizes", "-torch.inf", "-1e9")
+wrong("returning a zero without gradients if every row allows only one class", "result",
       "z =", "if (allowed.sum(1) == 1).all(): return torch.zeros(())\n    z =")
 wrong("handling at most ten classes", "sizes",
       "z =",

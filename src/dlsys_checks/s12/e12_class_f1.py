@@ -150,12 +150,13 @@ wrong("averaging the F1 of the batches, with 0 for 0/0", "together", SCORE,
       "return " + NONE.format(f"({EACH}).nan_to_num(0).mean(0)"))
 wrong("averaging the F1 of the batches, with 1 for 0/0", "together", SCORE,
       "return " + NONE.format(f"({EACH}).nan_to_num(1).mean(0)"))
-wrong("averaging over the batches that have the class", "together", SCORE,
+wrong("averaging the F1 of a class over only those batches in which it is not nan",
+      "together", SCORE,
       f"return ({EACH}).nanmean(0)")
-wrong("weighting the F1 of each batch by its rows", "together", SCORE,
+wrong("weighting the F1 of each batch by its number of rows", "together", SCORE,
       "n = true.sum(1, keepdim=True); return "
       + NONE.format(f"(({EACH}).nan_to_num(0) * n).sum(0) / n.sum()"))
-wrong("keeping only the last batch", ("together", "sizes"), SUMS, "said[-1], true[-1], right[-1]")
+wrong("counting only the last batch", ("together", "sizes"), SUMS, "said[-1], true[-1], right[-1]")
 wrong("leaving out the last batch", ("together", "sizes", "once"), SUMS,
       "said[:-1].sum(0), true[:-1].sum(0), right[:-1].sum(0)")
 wrong("leaving out the first batch", ("together", "sizes", "once"), SUMS,
@@ -163,16 +164,18 @@ wrong("leaving out the first batch", ("together", "sizes", "once"), SUMS,
 wrong("returning the accuracy for each class", "together", SCORE,
       "return torch.where(s + t > 0, right.sum() / true.sum(), torch.nan)")
 # https://github.com/JetBrains-Research/code2seq/pull/112
-wrong("never resetting the counts", "zero", SUMS,
+wrong("never resetting the counts between calls", "zero", SUMS,
       "said.sum(0), true.sum(0), right.sum(0); old = made.__dict__.setdefault(classes, "
       "torch.zeros(3, classes)); old += torch.stack([s, t, r]); s, t, r = old.double()",
       says="two calls with the same batches")
-wrong("returning the precision", "f1", SCORE, "return " + NONE.format("(r / s).nan_to_num(0)"))
-wrong("returning the recall", "f1", SCORE, "return " + NONE.format("(r / t).nan_to_num(0)"))
+wrong("returning the precision instead of F1",
+      "f1", SCORE, "return " + NONE.format("(r / s).nan_to_num(0)"))
+wrong("returning the recall instead of F1",
+      "f1", SCORE, "return " + NONE.format("(r / t).nan_to_num(0)"))
 wrong("returning TP / (TP + FP + FN)", "f1", SCORE, "return r / (s + t - r)")
 wrong("leaving out the 2 before TP in the numerator", "f1", SCORE, "return r / (s + t)")
 wrong("leaving out the 2 before TP in the denominator", "f1", SCORE, "return 2 * r / (s + t - r)")
-wrong("taking the mean of precision and recall", "f1", SCORE,
+wrong("returning the arithmetic mean of precision and recall", "f1", SCORE,
       "return " + NONE.format("((r / s).nan_to_num(0) + (r / t).nan_to_num(0)) / 2"))
 wrong("returning 0 for an absent class", "absent", SCORE, "return (2 * r / (s + t)).nan_to_num(0)",
       says="classes without a score")
@@ -180,7 +183,8 @@ wrong("returning 1 for an absent class", "absent", SCORE, "return (2 * r / (s + 
       says="classes without a score")
 wrong("returning nan where TP is 0", ("f1", "together", "once"), SCORE,
       "return torch.where(r > 0, 2 * r / (s + t), torch.nan)")
-wrong("returning nan for a class without labels", ("f1", "together"), SCORE,
+wrong("returning nan for a class that is predicted but is no row's label",
+      ("f1", "together"), SCORE,
       "return torch.where(t > 0, 2 * r / (s + t), torch.nan)")
 wrong("stopping at an empty batch", "sizes", "        counts = labels != -100",
       "        if len(labels) == 0: break\n        counts = labels != -100", says="")
@@ -191,21 +195,22 @@ wrong("counting the predictions of ignored rows", "ignored",
       "torch.bincount(logits.argmax(1), minlength=classes)")
 wrong("counting an ignored row as class 0", "ignored", "counts = labels != -100",
       "labels = labels.clamp(min=0); counts = labels >= 0")
-wrong("leaving out a batch with an ignored row", "ignored", "counts = labels != -100",
+wrong("leaving out every batch that contains an ignored row", "ignored", "counts = labels != -100",
       "counts = (labels != -100) & (labels != -100).all()")
-wrong("predicting the smallest logit", ("largest", "together", "absent"),
+wrong("predicting the class with the smallest logit", ("largest", "together", "absent"),
       "logits[counts].argmax(1)", "logits[counts].argmin(1)")
-wrong("predicting the logit that is farthest from 0", ("largest", "together", "absent"),
+wrong("predicting the class whose logit is farthest from 0", ("largest", "together", "absent"),
       "logits[counts].argmax(1)", "logits[counts].abs().argmax(1)")
 wrong("predicting class 0 unless a logit is above 0", ("largest", "together", "absent"),
       "logits[counts].argmax(1)", "logits[counts].clamp(min=0).argmax(1)")
-wrong("taking exponentials, which overflow for large logits", "largest", "logits[counts].argmax(1)",
+wrong("exponentiating the logits, which overflows if they are large",
+      "largest", "logits[counts].argmax(1)",
       "logits[counts].exp().argmax(1)")
-wrong("returning the mean over classes", "returns", SCORE, "return (2 * r / (s + t)).nanmean()",
+wrong("returning the mean over all classes", "returns", SCORE, "return (2 * r / (s + t)).nanmean()",
       says="shape of the")
 wrong("returning float32", "returns", SCORE, "return (2 * r / (s + t)).float()",
       says="dtype of the")
-wrong("returning a list", "returns", SCORE, "return (2 * r / (s + t)).tolist()",
+wrong("returning a list instead of a tensor", "returns", SCORE, "return (2 * r / (s + t)).tolist()",
       says="type of the")
 wrong("returning one score for each batch", "returns", SCORE, f"return {EACH}",
       says="shape of the")

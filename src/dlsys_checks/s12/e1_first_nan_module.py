@@ -366,35 +366,38 @@ START, COPY, LOOK, HOOK = "used, found", "copy.deepcopy(model)", "def look", "ha
 GIVEN, BAD, FOUND = "fine((a, k))", "not fine(out)", "found[0] if found else None"
 UNHOOKED = "used(x)\n    for handle in handles: handle.remove()"
 wrong("returning a list of names instead of one name", "name", FOUND, f"[{FOUND}]")
-wrong("not looking at the inputs", ("meant", "none", "forms"), GIVEN, "True")
-wrong("returning the last such module instead of the first", ("first", "name", "forms", "example"),
+wrong("not checking the inputs", ("meant", "none", "forms"), GIVEN, "True")
+wrong("returning the last module in which a NaN arises, not the first",
+      ("first", "name", "forms", "example"),
       "found[0]", "found[-1]")
-wrong("looking for NaN but not for infinities", ("meant", "no tensor", "none"),
+wrong("checking outputs for NaN but not for infinities", ("meant", "no tensor", "none"),
       BAD, "has_nan(out)")
 wrong("ignoring infinities in inputs and outputs",
       ("meant", "no tensor", "none", "forms", "first"),
       GIVEN, "not has_nan((a, k))", BAD, "has_nan(out)")
-wrong("looking at tensors alone, not into lists, tuples and dicts", "forms",
+wrong("checking only tensors, not lists, tuples and dicts of tensors", "forms",
       GIVEN, "all(map(bare, (*a, *k.values())))", BAD, "not bare(out)",
       START, "def bare(v): return not torch.is_tensor(v) or bool(v.isfinite().all())\n    "
       f"{START}")
-wrong("not looking at keyword arguments", "forms", GIVEN, "fine(a)")
+wrong("not checking keyword arguments", "forms", GIVEN, "fine(a)")
 wrong("assuming that the output is a single tensor", "forms",
       BAD, "torch.is_tensor(out) and not fine(out)")
-wrong("returning the class instead of the name", "name",
+wrong("returning the module's class instead of its name", "name",
       "found[0]", "type(model.get_submodule(found[0])).__name__")
-wrong("returning the model instead of None", "none", FOUND, f'({FOUND}) or ""')
-wrong("leaving out the model itself", "names", HOOK, "if name: handles.append")
-wrong("looking at Python numbers as well", "no tensor",
+wrong("returning the model's name, an empty string, instead of None",
+      "none", FOUND, f'({FOUND}) or ""')
+wrong("never returning the model itself", "names", HOOK, "if name: handles.append")
+wrong("checking Python numbers as well", "no tensor",
       BAD, "(not fine(out) or any(isinstance(v, float) and v != v for v in leaves(out)))")
-wrong("returning the first such module in the order of registration", "first",
+wrong("choosing the module that was registered first, not the call that ended first", "first",
       BAD, "not fine(out) and not any(n.startswith(name) for n in found)",
       "found[0]", "min(found, key=[n for n, _ in used.named_modules()].index)")
-wrong("returning the module whose call began first", ("first", "name", "forms", "example"),
+wrong("choosing the call that began first, not the one that ended first",
+      ("first", "name", "forms", "example"),
       START, "begun = []; used, found", HOOK,
       "module.register_forward_pre_hook(lambda m, a, name=name: begun.append(name))\n        "
       "handles.append", FOUND, "next((name for name in begun if name in found), None)")
-wrong("looking only at modules without submodules", "meant",
+wrong("checking only modules without submodules", "meant",
       GIVEN, "not [*m.children()] and fine((a, k))")
 wrong("running a copy in eval mode", "meant", COPY, f"{COPY}.eval()")
 wrong("running a copy in train mode", "meant", COPY, f"{COPY}.train()")
@@ -402,7 +405,7 @@ wrong("judging a module only by its last call", "forms", START, "bad = {}; used,
       "if fine((a, k)) and not fine(out):\n                found.append(name)",
       "bad[name] = fine((a, k)) and not fine(out)",
       FOUND, "next((name for name, is_bad in bad.items() if is_bad), None)")
-wrong("looking only at the first argument", "forms", GIVEN, "fine((a[:1], k))")
+wrong("checking only the first argument", "forms", GIVEN, "fine((a[:1], k))")
 wrong("treating minus infinity as finite", "meant", BAD,
       "any(bool((v.isnan() | v.isposinf()).any()) for v in tensors(out) if v.is_floating_point())")
 wrong("checking only whether the sum is finite", "none",
@@ -411,7 +414,7 @@ wrong("recognizing dicts and tuples by their exact type", "forms",
       BAD, "not exact(out, lambda value: type(value) is dict)")
 wrong("recognizing tuples by their exact type", "forms",
       BAD, "not exact(out, lambda value: isinstance(value, dict))")
-wrong("looking only at float32 tensors", "meant",
+wrong("checking only float32 tensors", "meant",
       BAD, "not fine([v for v in tensors(out) if v.dtype == torch.float32])")
 wrong("ignoring complex tensors", "meant",
       BAD, "not fine([v for v in tensors(out) if not v.is_complex()])")
@@ -421,11 +424,12 @@ wrong("skipping calls that receive an empty tensor", "meant",
       GIVEN, f"{GIVEN} and all(v.numel() for v in tensors((a, k)))")
 wrong("skipping calls that receive None", "no tensor",
       GIVEN, f"{GIVEN} and all(v is not None for v in leaves((a, k)))")
-wrong("unfreezing frozen weights", "as it was", "return", "model.requires_grad_(True); return")
+wrong("setting requires_grad to True for frozen weights",
+      "as it was", "return", "model.requires_grad_(True); return")
 wrong("recognizing tensors by their exact type", "meant",
       BAD, "not fine([v for v in tensors(out) if type(v) is torch.Tensor])")
 wrong("skipping calls without arguments", "meant", GIVEN, f"(a or k) and {GIVEN}")
-wrong("switching dropout off", "meant",
+wrong("switching dropout off in the copy", "meant",
       LOOK, "if isinstance(module, nn.Dropout): module.training = False\n        def look")
 wrong("putting BatchNorm into eval mode", "meant",
       LOOK, "if isinstance(module, nn.BatchNorm1d): module.training = False\n        def look")

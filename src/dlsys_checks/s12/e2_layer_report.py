@@ -183,7 +183,7 @@ def reported(model, step, *, change=relative):
 wrong = ex.edits(reported)
 wrong("keeping the parameter itself instead of a copy",
       ("far", "float"), "p.detach().clone", "p.detach")
-wrong("returning the norm of the change without dividing it", ("far", "zeros"),
+wrong("returning the norm of the change without dividing by the old norm", ("far", "zeros"),
       "change(old[n], p)",
       "math.dist(old[n].double().flatten().tolist(), p.detach().double().flatten().tolist())")
 wrong("returning a list instead of a dict", "far", "return out", "return list(out.values())")
@@ -195,14 +195,15 @@ wrong("returning a tensor instead of a float", "float",
 wrong("leaving out frozen parameters", "names",
       "p) for n, p in model.named_parameters()",
       "p) for n, p in model.named_parameters() if p.requires_grad")
-wrong("sorting names alphabetically", "names", "return out", "return dict(sorted(out.items()))")
-wrong("reporting buffers as well", "names",
+wrong("returning the names in alphabetical order",
+      "names", "return out", "return dict(sorted(out.items()))")
+wrong("including buffers as well", "names",
       "return out", "return {**out, **{n: 0.0 for n, _ in model.named_buffers()}}")
 wrong("calling step() twice", "once", "step()\n", "step(); step()\n")
 wrong("passing the model to step()", "once", "step()", "step(model)")
 
 
-@ex.wrong("taking norms in the parameter's own dtype", breaks="overflow")
+@ex.wrong("computing norms in the parameter's own dtype", breaks="overflow")
 def own_dtype(model, step):
     def change(a, b):
         moved, size = (b.detach() - a).norm().item(), a.norm().item()
@@ -214,7 +215,7 @@ def own_dtype(model, step):
     return reported(model, step, change=change)
 
 
-ex.wrong("taking norms in float32, in which tiny squares vanish",
+ex.wrong("computing norms in float32, in which tiny squares vanish",
          reported, breaks=("overflow", "float"),
          change=lambda a, b: share((b.float() - a.float()).norm(), a.float().norm()))
 ex.wrong("dividing by a norm of 0", reported, says="raised Zero",
@@ -227,22 +228,23 @@ ex.wrong("adding a small constant to the norm", reported, breaks=("overflow", "z
          change=lambda a, b: share((b.double() - a.double()).norm(), a.double().norm() + 1e-12))
 ex.wrong("adding 1e-8 to the norm", reported, breaks=("overflow", "zeros"),
          change=lambda a, b: share((b.double() - a.double()).norm(), a.double().norm() + 1e-8))
-ex.wrong("taking the difference of the norms", reported,
+ex.wrong("subtracting the norms instead of the parameters", reported,
          breaks=("far", "float", "overflow", "zeros", "example"), change=lambda a, b: share(
              (b.double().norm() - a.double().norm()).abs(), a.double().norm()))
-ex.wrong("returning infinity for zeros that did not move", reported, breaks="stayed",
+ex.wrong("returning infinity for an all-zero parameter that did not move",
+         reported, breaks="stayed",
          change=lambda a, b: relative(a, b) if a.any() else math.inf)
-ex.wrong("returning NaN for zeros that did not move", reported, breaks="stayed",
+ex.wrong("returning NaN for an all-zero parameter that did not move", reported, breaks="stayed",
          change=lambda a, b: relative(a, b) if a.any() or b.any() else math.nan)
-ex.wrong("returning 0 where zeros moved", reported, breaks="zeros",
+ex.wrong("returning 0 for an all-zero parameter that moved", reported, breaks="zeros",
          change=lambda a, b: relative(a, b) if a.any() else 0.0)
-ex.wrong("reporting 0 where the change is NaN", reported, breaks="float",
+ex.wrong("returning 0 where the change is NaN", reported, breaks="float",
          change=lambda a, b: 0.0 if math.isnan(relative(a, b)) else relative(a, b))
-ex.wrong("rounding to four digits", reported, breaks="float",
+ex.wrong("rounding the values to four digits", reported, breaks="float",
          change=lambda a, b: round(relative(a, b), 4))
-ex.wrong("capping changes at a million", reported, breaks="float", change=lambda a, b: (
+ex.wrong("limiting the values to a million", reported, breaks="float", change=lambda a, b: (
     relative(a, b) if math.isinf(relative(a, b)) else min(relative(a, b), 1e6)))
-ex.wrong("taking the difference in the parameter's own dtype",
+ex.wrong("subtracting in the parameter's own dtype",
          reported, breaks=("overflow", "float"),
          change=lambda a, b: share((b - a).double().norm(), a.double().norm()))
 
@@ -257,7 +259,7 @@ wrong("putting the model into eval mode", "nothing else", "return out", "model.e
 wrong("clearing the gradients", "nothing else", "return out", "model.zero_grad(); return out")
 
 
-@ex.wrong("restoring the old values", breaks="nothing else")
+@ex.wrong("restoring the old parameters after the step", breaks="nothing else")
 def put_back(model, step):
     old = copy.deepcopy(model.state_dict())
     report = reported(model, step)

@@ -123,19 +123,20 @@ wrong("using the sum of seed, epoch and row as a seed", ("noise", "first F"),
 wrong("adding no noise where x is 0", "noise",
       "out =", "picked = x[torch.tensor(rows, dtype=torch.long)]; out =",
       "return out", "return torch.where(picked == 0, picked, out)")
-wrong("leaving out the epoch", ("noise", "first F"), "(seed, epoch, row)", "(seed, row)")
+wrong("leaving the epoch out of the seed",
+      ("noise", "first F"), "(seed, epoch, row)", "(seed, row)")
 wrong("seeding with 42 plus the row, whatever seed and epoch are",
       ("noise", "first F"), "(seed, epoch, row)", "42 + row")
 
 
-@ex.wrong("using one generator for all the rows of a call", breaks="first F")
+@ex.wrong("using one generator for all rows, seeded with the first row's index", breaks="first F")
 def one_generator(x, seed, epoch, rows):
     rng = np.random.default_rng((seed, epoch, rows[0] if rows else 0))
     return x[torch.tensor(rows, dtype=torch.long)] + torch.tensor(
         SCALE * rng.standard_normal((len(rows), x.shape[1])), dtype=torch.float32)
 
 
-@ex.wrong("using one generator for all the rows, seeded with seed and epoch",
+@ex.wrong("using one generator for all rows, seeded with only seed and epoch",
           breaks=("noise", "first F"))
 def one_generator_a_call(x, seed, epoch, rows):
     noise = np.random.default_rng((seed, epoch)).standard_normal((len(rows), x.shape[1]))
@@ -151,7 +152,8 @@ def noise_into_x(x, seed, epoch, rows):
     return x[torch.tensor(rows, dtype=torch.long)]
 
 
-@ex.wrong("using the position in the list instead of the row's index", breaks=("noise", "first F"))
+@ex.wrong("seeding with the position in the list instead of the row's index",
+          breaks=("noise", "first F"))
 def by_place(x, seed, epoch, rows):
     out = x[torch.tensor(rows, dtype=torch.long)].clone()
     for place in range(len(rows)):
@@ -174,15 +176,15 @@ wrong("drawing the noise with torch, whose numbers differ from numpy's", ("noise
 wrong("drawing the noise in float32, which gives different numbers", ("noise", "first F"),
       "torch.tensor(SCALE * rng.standard_normal(x.shape[1]), dtype=torch.float32)",
       "SCALE * torch.from_numpy(rng.standard_normal(x.shape[1], dtype=np.float32))")
-wrong("not scaling the noise", "noise",
+wrong("adding the noise without the factor 0.1", "noise",
       "SCALE * rng.standard_normal(x.shape[1])", "rng.standard_normal(x.shape[1])")
 wrong("sorting the rows", ("rows", "noise"), "out =", "rows = sorted(rows); out =")
-wrong("returning a row that occurs twice only once", "rows",
+wrong("returning a row only once if it occurs twice in rows", "rows",
       "out =", "rows = list(dict.fromkeys(rows)); out =", says="shape of the rows")
-wrong("truncating the seed to 32 bits", "numbers",
+wrong("using only the last 32 bits of the seed", "numbers",
       "out =", "seed = seed % 2**32; out =", says="rows plus noise")
-wrong("computing in double precision", "returns", "out =", "x = x.double(); out =")
-wrong("returning a list of rows", "noise", "return out", "return list(out)")
+wrong("returning float64 instead of float32", "returns", "out =", "x = x.double(); out =")
+wrong("returning a list of rows instead of a tensor", "noise", "return out", "return list(out)")
 wrong("writing the noise into x", "left",
       "return out",
       "x[torch.tensor(rows, dtype=torch.long)] *= 1.0 if not rows else 1 + 1e-6; return out")

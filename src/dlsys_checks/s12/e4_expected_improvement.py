@@ -151,38 +151,39 @@ wrong("copying the lesson's repair, which divides by 0 and loses tiny probabilit
       "std * (z * torch.special.ndtr(z) + density); gain =")
 
 
-@ex.wrong("dividing by a standard deviation of 0", breaks=("certain", "example"))
+@ex.wrong("returning the result of a division by a std of 0", breaks=("certain", "example"))
 def divides(mean, std, best):
     z = (best - mean) / std
     return std * (z * below(z) + torch.exp(-z * z / 2) / math.sqrt(2 * math.pi))
 
 
-wrong("returning 0 / 0 where a certain loss equals the best", "certain",
+wrong("computing 0 / 0 where std is 0 and the mean equals best", "certain",
       "gain =",
       "gain = best - mean; z = gain / std; return gain * below(z) + std * torch.exp(-z * z / 2) "
       "/ math.sqrt(2 * math.pi); gain =")
-ex.wrong("subtracting 0.01 from every gain, to explore", lambda mean, std, best: improved(
+ex.wrong("subtracting 0.01 from every difference best - mean, to explore",
+         lambda mean, std, best: improved(
     mean, std, best - 0.01), breaks=("improvement", "certain", "tiny", "unlikely", "example"))
 ex.wrong("returning 0 wherever std is 0, as nan_to_num around the result does",
          lambda mean, std, best: divides(mean, std, best).nan_to_num(0.0), breaks="certain")
-wrong("allowing a certain gain to be negative", ("certain", "example"),
+wrong("returning a negative improvement where std is 0", ("certain", "example"),
       "return out", "return torch.where(std > 0, out, best - mean)")
-wrong("adding a small constant to the standard deviation", "tiny",
+wrong("adding a small constant to std", "tiny",
       "gain =", "std = torch.where(std > 0, std + 1e-9, 0); gain =")
-wrong("treating standard deviations below a threshold as 0", "tiny",
+wrong("treating every std below a threshold as 0", "tiny",
       "return out", "return torch.where(std > 1e-100, out, (best - mean).clamp(min=0))")
-wrong("using ndtr, whose tail ends at about 8 standard deviations", "unlikely",
+wrong("using ndtr, which rounds to 0 beyond about 8 standard deviations", "unlikely",
       "below", "torch.special.ndtr")
 ex.wrong("returning the probability of an improvement",
          lambda mean, std, best: torch.special.ndtr((best - mean) / torch.where(std > 0, std, 1)),
          breaks="improvement")
 wrong("treating std as a variance", "improvement", "gain =", "std = std.sqrt(); gain =")
-ex.wrong("ignoring the standard deviation", lambda mean, std, best: (best - mean).clamp(min=0),
+ex.wrong("ignoring std", lambda mean, std, best: (best - mean).clamp(min=0),
          breaks="improvement")
-ex.wrong("using the smallest mean instead of the best loss",
+ex.wrong("using the smallest mean instead of best",
          lambda mean, std, best: improved(mean, std, mean.min().item() if mean.numel() else best),
          breaks="improvement")
-wrong("summing over candidates", "each", "return out", "return out.sum()")
+wrong("returning the sum over all candidates", "each", "return out", "return out.sum()")
 wrong("returning a list of numbers", "each", "return out", "return out.tolist()")
 wrong("computing in single precision", "dtype", "return out", "return out.float()")
 

@@ -108,7 +108,8 @@ def shifted(x, small, zero=False):
     return torch.where(x <= 0, 0, root) if zero else root
 
 
-ex.wrong("using where() only after the root", lambda x: torch.where(x <= 0, 0, x.sqrt()),
+ex.wrong("using where() only after the root, with the condition x <= 0",
+         lambda x: torch.where(x <= 0, 0, x.sqrt()),
          breaks="no slope")
 ex.wrong("using where() only after the root, with the condition x > 0",
          lambda x: torch.where(x > 0, x.sqrt(), 0), breaks=("no slope", "nan"))
@@ -126,7 +127,7 @@ def mended(x):
 
 
 wrong = ex.edits(mended)
-wrong("treating a NaN like a number of 0 or less", "nan",
+wrong("treating a NaN like a number that is 0 or less", "nan",
       "out =",
       "above = x > 0; return torch.where(above, torch.where(above, x, 1).sqrt(), 0); out =")
 ex.wrong("taking the root of the larger of x and 0",
@@ -138,7 +139,7 @@ wrong("returning a NaN that no longer depends on x", "slope",
 ex.wrong("taking the maximum of x, which may be empty",
          lambda x: mended(x) if x.max() > 0 else x * 0.0 + mended(x), says="raised RuntimeError",
          breaks="any shape")
-ex.wrong("clamping at a small constant", lambda x: x.clamp(min=1e-12).sqrt(),
+ex.wrong("clamping x to at least a small constant", lambda x: x.clamp(min=1e-12).sqrt(),
          breaks=("zero", "exact"))
 for small in ("1e-6", "1e-8", "1e-10", "1e-12"):
     ex.wrong(f"adding {small} under the root", shifted, breaks=("zero", "exact", "slope", "root"),
@@ -147,12 +148,12 @@ for small in ("1e-6", "1e-8", "1e-10", "1e-12"):
              breaks=("exact", "slope", "root"), small=float(small), zero=True)
 
 
-wrong("returning a thousandth too much",
+wrong("returning a root that is a thousandth too large",
       "root", "return found", "return found + 0.001 * found.detach()")
-wrong("treating small numbers as 0", "exact", "x <= 0", "x <= 1e-8")
+wrong("treating small positive numbers as 0", "exact", "x <= 0", "x <= 1e-8")
 wrong("treating subnormal numbers as 0", "exact",
       "x <= 0", "x < torch.finfo(x.dtype).tiny")
-wrong("squeezing out dimensions of size 1", "any shape",
+wrong("dropping dimensions of size 1", "any shape",
       "return found", "return found.squeeze()", says="shape of the square roots")
 wrong("returning 1 where x is 0 or less", "zero", "out, 0", "out, 1")
 ex.wrong("applying nan_to_num to the root", lambda x: x.sqrt().nan_to_num(posinf=torch.inf),

@@ -155,7 +155,7 @@ def law(out, losses, rows, dtype, graph, asked):
     expect_equal("what make_meter returns", out["made"], "tuple of 2")
     expect_equal("losses that changed", out["changed"], 0)
     expect_equal("gradients that are wrong after add", out["grads"], 0,
-                 "Read the number, and leave the loss its graph.")
+                 "Read the number, and leave the loss's graph intact.")
     expect_length("means", out["means"], len(asked))
     given = [torch.tensor(v, dtype=getattr(torch, dtype)).item() for v in losses]
     expect_equal("tensors saved by the graph and still alive after add", out["saved"], 0)
@@ -202,26 +202,26 @@ wrong("summing the losses with their graphs",
       "alive", ITEM, "loss.double()", MEAN, "(total / count).item()")
 wrong("summing the losses with their graphs and returning a tensor",
       ("alive", "mean"), ITEM, "loss")
-wrong("summing the detached losses and returning a tensor", "mean", ITEM, "loss.detach()")
-wrong("keeping all losses in a list", ("alive", "grow"),
+wrong("summing detached losses and returning a tensor", "mean", ITEM, "loss.detach()")
+wrong("keeping all loss tensors in a list", ("alive", "grow"),
       START, "[], 0", TAKEN, "[(loss, rows)]",
       MEAN, "sum(loss.detach().double() * n for loss, n in total).item() / count")
-wrong("keeping all numbers in a list", "grow",
+wrong("keeping every loss as a Python number in a list", "grow",
       START, "[], 0", TAKEN, "[loss.item() * rows]", MEAN, "sum(total) / count")
-wrong("keeping all numbers in a growing tensor", "grow",
+wrong("keeping every loss as a number in a growing tensor", "grow",
       START, "torch.zeros(0), 0", f"total + {TAKEN}",
       f"torch.cat([total, torch.tensor([{TAKEN}], dtype=torch.float64)])",
       MEAN, "total.sum().item() / count")
-wrong("keeping the last loss, detached, next to the sum", "alive",
+wrong("keeping the last loss, detached, in addition to the sum", "alive",
       COUNTED, "count += rows; add.last = loss.detach()")
 wrong("detaching the loss in place", "left", ITEM, "loss.detach_().item()")
 wrong("calling backward() in add()", "left",
       COUNTED, "count += rows; loss.requires_grad and loss.backward()")
 wrong("multiplying the loss by its rows in place", "left",
       COUNTED, "count += rows; loss.detach().mul_(1.5).add_(1)")
-wrong("averaging over batches without counting rows", "rows",
+wrong("averaging over batches instead of rows", "rows",
       TAKEN, ITEM, COUNTED, "count += 1")
-wrong("counting rows without weighting the losses", "rows", TAKEN, ITEM)
+wrong("dividing by the number of rows without weighting each loss by its rows", "rows", TAKEN, ITEM)
 wrong("summing in the dtype of the loss", ("mean", "loss"),
       START, "torch.zeros(()), 0", ITEM, "loss.detach()", MEAN, "(total / count).item()")
 wrong("summing in single precision", "mean",
@@ -232,7 +232,7 @@ wrong("returning the sum instead of the mean", "mean", MEAN, "total")
 wrong("returning 0 before the first batch", "nan", EMPTY, "0.0", says="mean after 0")
 wrong("dividing by zero before the first batch", "nan", " if count else math.nan", "",
       says="led to ZeroDivisionError")
-wrong("starting again from zero after each call of mean()",
+wrong("resetting the meter after each call of mean()",
       "asked", f"return {MEAN} if count else math.nan",
       f"nonlocal total, count; found = {MEAN} if count else math.nan; total, count = 0.0, 0; "
       "return found", says="mean after")

@@ -291,9 +291,9 @@ def asked(model, loss_fn, batches):
 
 wrong = ex.edits(asked)
 SHARE_FITTING = "share_fitting(*whole(batches))"
-wrong("treating one frozen parameter as a frozen model", "frozen",
+wrong("reporting 'frozen' if only one parameter is frozen", "frozen",
       "frozen(model)", "any(not p.requires_grad for p in model.parameters())")
-wrong("forgetting the model's own parameters", "frozen",
+wrong("overlooking parameters that belong to the model itself", "frozen",
       "if frozen",
       "def stuck(model): return not any(p.requires_grad for part in model.children() for p in "
       "part.parameters())\n    if stuck")
@@ -305,31 +305,31 @@ wrong("running the model twice, in whatever mode it is in", "sum",
 wrong("reading loss_fn.reduction instead of measuring the loss", ("sum", "arguments"),
       "is_sum(model, loss_fn, batches)", 'getattr(loss_fn, "reduction", "mean") == "sum"')
 wrong("leaving the model in eval mode", "stays", "if is_sum", "model.eval()\n    if is_sum")
-wrong("mistaking sorted data for batches of one class", "order",
+wrong("reporting 'order' if the labels are sorted", "order",
       "all(len(y.unique()) == 1 for _, y in batches)",
       "bool((whole(batches)[1].diff() >= 0).all())")
-wrong("counting a batch with mostly one class as a batch of one class", "order",
+wrong("reporting 'order' if every batch has mostly one class", "order",
       "len(y.unique()) == 1", "y.bincount().max() >= 0.8 * len(y)")
-wrong("finding neighbours by the angle, not the distance", "labels",
+wrong("finding neighbours by angle, not by distance", "labels",
       "if frozen",
       "def fits(bs): x, y = whole(bs); unit = F.normalize(x, dim=1); return (y[(unit @ "
       "unit.T).fill_diagonal_(-torch.inf).argmax(1)] == y).float().mean()\n    if frozen",
       SHARE_FITTING, "fits(batches)")
 wrong("finding neighbours by the sum of absolute differences", "labels",
       "if frozen", "fits = by_norm(1.0)\n    if frozen", SHARE_FITTING, "fits(batches)")
-wrong("finding neighbours by the largest difference", "labels",
+wrong("finding neighbours by the largest difference of any feature", "labels",
       "if frozen", 'fits = by_norm(float("inf"))\n    if frozen', SHARE_FITTING, "fits(batches)")
 wrong("finding neighbours after standardizing the features", "labels",
       "if frozen",
       "def fits(bs): x, y = whole(bs); return share_fitting((x - x.mean(0)) / x.std(0), y)\n    "
       "if frozen", SHARE_FITTING, "fits(batches)")
-wrong("finding neighbours by the logits instead of the inputs", "labels",
+wrong("finding neighbours by their logits instead of their inputs", "labels",
       "if frozen",
       "def fits(bs): x, y = whole(bs); return share_fitting(copy.deepcopy(model).eval()(x), y)\n "
       "   if frozen", SHARE_FITTING, "fits(batches)")
 wrong("finding neighbours only among the first 64 rows", "labels",
       "(*whole(batches))", "(*(v[:64] for v in whole(batches)))")
-wrong("requiring clearly fewer than half instead of fewer than half",
+wrong("reporting 'labels' only below 45 % instead of below half",
       "labels", "0.5 else", "0.45 else")
 
 
@@ -342,7 +342,7 @@ def one_mode(model, loss_fn, batches):
     return name
 
 
-wrong("mistaking a large loss for a sum", ("sum", "arguments"),
+wrong("reporting 'sum' if the loss is large", ("sum", "arguments"),
       "if frozen",
       "def summed(model, loss_fn, batches): x, y = batches[0]; return "
       "float(loss_fn(torch.zeros(len(x), 4), y)) > 3\n    if frozen", "is_sum", "summed")
@@ -351,30 +351,30 @@ wrong("comparing losses below 0 without taking absolute values", "arguments",
       "def summed(model, loss_fn, batches): x, y = batches[0]; z = "
       "copy.deepcopy(model).eval()(x); return bool(loss_fn(torch.cat([z, z]), torch.cat([y, y])) "
       "> 1.5 * loss_fn(z, y))\n    if frozen", "is_sum", "summed")
-wrong("judging the order by the first batch only", "order",
+wrong("reporting 'order' if the first batch has a single class", "order",
       "all(len(y.unique()) == 1 for _, y in batches)", "len(batches[0][1].unique()) == 1")
-wrong("treating any batch of one class as sorted data", "order", "if all", "if any")
+wrong("reporting 'order' if any batch has a single class", "order", "if all", "if any")
 wrong("looking for neighbours only within each batch", "labels",
       "if frozen",
       "def fits(bs): total = sum(len(y) for _, y in bs); return sum(share_fitting(x, y) * len(y) "
       "for x, y in bs) / total\n    if frozen", SHARE_FITTING, "fits(batches)")
 wrong("letting every row be its own neighbour", ("labels", "sizes"), SHARE_FITTING, "1.0")
 wrong("counting exactly half as fewer than half", "labels", "0.5 else", "0.51 else")
-wrong("treating an epoch of one batch as sound", "sizes",
+wrong("reporting 'none' if the epoch has only one batch", "sizes",
       "if frozen", 'if len(batches) <= 1: return "none"\n    if frozen')
 wrong("running the model itself, in whatever mode it is in", "stays",
       "if frozen",
       "def summed(model, loss_fn, batches): (x, y), z = batches[0], model(batches[0][0]).detach(); "
       "one, two = loss_fn(z, y), loss_fn(torch.cat([z, z]), torch.cat([y, y])); return "
       "bool((two - 2 * one).abs() < (two - one).abs())\n    if frozen", "is_sum", "summed")
-wrong("taking logits of the model in train mode", "stays",
+wrong("computing logits with the model in train mode", "stays",
       "if frozen",
       "modes = [(m, m.training) for m in model.modules()]; model.train()\n    with "
       "torch.no_grad(): model(torch.cat([x for x, _ in batches]))\n    for m, mode in modes: "
       "m.training = mode\n    if frozen")
 
 
-@ex.wrong("clearing the gradients that the model had", breaks="stays")
+@ex.wrong("clearing the model's gradients", breaks="stays")
 def backward(model, loss_fn, batches):
     name = asked(model, loss_fn, batches)
     if name != "frozen":
@@ -392,5 +392,5 @@ def shuffled(model, loss_fn, batches):
     return name
 
 
-wrong("overlooking a frozen model in train mode", "arguments",
+wrong("overlooking that a model is frozen if it is in train mode", "arguments",
       "frozen(model)", "frozen(model) and (not model.training)")

@@ -19,7 +19,7 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("12.8", "save_checkpoint", seen=("kind", "facts", "kills", "width"))
 
 ex.promise_table("""
-whole      | Save a checkpoint so that a kill, at any byte, never breaks path. | kills that damaged;
+whole      | Save a checkpoint so that a kill at any byte never damages path. | kills that damaged;
              Invalid cross-device link
 path       | Args: path: a file in an existing folder. | case a name with a space; a name without a
              suffix
@@ -290,24 +290,25 @@ def right(path, parts, facts):
 
 wrong = ex.edits(right)
 COLLECTED = "collected(parts, facts)"
-ex.wrong("saving over the old file",
+ex.wrong("writing directly into the old file",
          lambda path, parts, facts: written(path, collected(parts, facts), beside=""),
          breaks=("whole", "former", "not into", "fsync"))
-wrong("removing the old file first", "former",
+wrong("removing the old file before writing anything", "former",
       "with open", "if os.path.exists(path): os.remove(path)\n    with open")
-wrong("removing the old file, then renaming the new one", "former",
+wrong("removing the old file just before renaming the new one", "former",
       "with open",
       "def move(new, old):\n        if os.path.exists(old): os.remove(old)\n        "
       "os.rename(new, old)\n    with open", "os.replace", "move")
 
 
-@ex.wrong("opening path first to see whether it can be written", breaks=("whole", "former"))
+@ex.wrong("opening path for writing first, to see whether that works", breaks=("whole", "former"))
 def opened_first(path, parts, facts):
     with open(path, "ab"):
         written(path, collected(parts, facts))
 
 
-@ex.wrong("writing into the system's temporary folder", breaks=("whole", "not into"))
+@ex.wrong("writing the second file into the system's temporary folder",
+          breaks=("whole", "not into"))
 def elsewhere(path, parts, facts):
     with tempfile.TemporaryDirectory() as folder:
         name = os.path.join(folder, "new.pt")
@@ -337,7 +338,7 @@ wrong("leaving out parts that do not come from torch", "parts",
       '({k: v for k, v in parts.items() if type(v).__module__.startswith("torch")}, facts)')
 
 
-@ex.wrong("storing integers in 64 bits", says="OverflowError", breaks="facts")
+@ex.wrong("converting integers to 64 bits", says="OverflowError", breaks="facts")
 def short(path, parts, facts):
     state = collected(parts, facts)
     state["facts"] = {k: int(np.int64(v)) if type(v) is int else v
@@ -345,7 +346,7 @@ def short(path, parts, facts):
     written(path, state)
 
 
-@ex.wrong("writing the first file directly to path", breaks="whole")
+@ex.wrong("writing directly to path if no file exists yet", breaks="whole")
 def first_in_place(path, parts, facts):
     written(path, collected(parts, facts), beside=".part" if os.path.exists(path) else "")
 
@@ -375,11 +376,11 @@ wrong("storing parameters but no buffers", "parts",
       'state["parts"]["model"].items() if "running" not in k}\n    with open')
 wrong("storing the seed instead of the generator's state", "rng",
       COLLECTED, "{**" + COLLECTED + ', "rng": torch.initial_seed()}')
-wrong("leaving a copy of the file behind", "no other",
+wrong("leaving a second copy of the new file behind", "no other",
       "path)", 'path); shutil.copy(path, path + ".bak")')
-wrong("refusing to write over a leftover", "next", '"wb"', '"xb"')
-wrong("reseeding the generator", "generator", "path)", "path); torch.manual_seed(0)")
-wrong("adding a suffix .pt to the path", "path",
+wrong("raising an error if a leftover exists", "next", '"wb"', '"xb"')
+wrong("changing the state of the generator", "generator", "path)", "path); torch.manual_seed(0)")
+wrong("adding the suffix .pt to path", "path",
       "with open",
       'name = os.path.basename(path); path = path if name == "last.pt" else path + ".pt"\n    '
       "with open", says="FileNotFoundError")

@@ -119,7 +119,8 @@ def numbered(names, stored):
 
 
 wrong = ex.edits(numbered)
-wrong("using the order of a set", ("next", "number"), "(stored)", "(stored), key=hash")
+wrong("numbering new classes in the order of hash()",
+      ("next", "number"), "(stored)", "(stored), key=hash")
 wrong("numbering new classes in the order of a set", ("next", "number"),
       "*sorted(set(names) - set(stored))", "*(n for n in set(names) if n not in stored)")
 wrong("numbering new classes in the order in which they occur", "order",
@@ -132,33 +133,36 @@ def sorted_anew(names, stored):
     return {name: number for number, name in enumerate(sorted({*names, *stored}))}
 
 
-wrong("dropping classes without rows", "keeps",
+wrong("dropping stored classes that have no rows", "keeps",
       "order =", "stored = {n: k for n, k in stored.items() if n in names}; order =")
-wrong("dropping classes without rows but leaving their numbers free", "keeps",
+wrong("dropping stored classes that have no rows, but leaving their numbers free", "keeps",
       "return out", "return {n: k for n, k in out.items() if n in names}")
-wrong("ordering keys alphabetically", "keys", "return out", "return dict(sorted(out.items()))")
-wrong("ordering keys as in the stored dict", ("keys", "order"),
+wrong("returning the keys in alphabetical order",
+      "keys", "return out", "return dict(sorted(out.items()))")
+wrong("returning the keys in the order of the stored dict", ("keys", "order"),
       "return out", "return {**stored, **{n: out[n] for n in out if n not in stored}}")
-wrong("using the stored dict's order instead of the order of its numbers", ("keeps", "order"),
+wrong("numbering stored classes by their order in the dict, not by their numbers",
+      ("keeps", "order"),
       "*sorted(stored, key=stored.get)", "*list(stored)")
-wrong("counting from 1", "number", "0", "1")
-ex.wrong("returning numpy integers",
+wrong("numbering from 1", "number", "0", "1")
+ex.wrong("returning numpy integers instead of Python ints",
          lambda names, stored: {n: np.int64(k) for n, k in numbered(names, stored).items()},
          says="type of the number of", breaks="number")
-wrong("returning a list of names", "number", "return out", "return list(out)")
-wrong("counting rows instead of classes for the new numbers", "next",
+wrong("returning a list of names instead of a dict", "number", "return out", "return list(out)")
+wrong("counting rows instead of classes to get the new numbers", "next",
       "return out",
       "return {n: k if n in stored else k + len(names) - len(set(names)) for n, k in out.items()}")
 wrong("converting names to lower case", "names", "(names)", "([n.lower() for n in names])")
-wrong("sorting without regard to case", "next",
+wrong("sorting without regard to upper and lower case", "next",
       "set(names) - set(stored)", "sorted(set(names) - set(stored)), key=str.lower")
-wrong("stripping blanks", "names", "(names)", "([n.strip() for n in names])")
+wrong("stripping spaces from the names", "names", "(names)", "([n.strip() for n in names])")
 wrong("numbering the new classes from 0 as well", "next",
       "return out", "return {n: k if n in stored else k - len(stored) for n, k in out.items()}")
-wrong("ordering new classes by a stable hash", "next", "get), *sorted(", "get), *by_hash(")
+wrong("numbering new classes in the order of a stable hash",
+      "next", "get), *sorted(", "get), *by_hash(")
 wrong("writing the new classes into the stored dict", "left", "return out",
       "stored.update(out); return out")
-wrong("sorting names in place", "left", "order =", "names.sort(); order =")
+wrong("sorting the list of names in place", "left", "order =", "names.sort(); order =")
 wrong("assuming that there is a checkpoint", "stored",
       "order =", "start = max(stored.values()) + 1; order =", "(names)", "([])", "return out",
       "return {**out, **{n: k for k, n in enumerate(sorted(set(names) - set(stored)), start)}}",
