@@ -211,7 +211,7 @@ def ratio(model, x, y):
 wrong = ex.edits(ratio)
 GRADED = "graded(model, x, y)"
 RATIO_OF = "ratio_of(linears[0].weight.grad, linears[-1].weight.grad)"
-wrong("dividing the last norm by the first", "ratio",
+wrong("dividing the last Linear's norm by the first Linear's", "ratio",
       "return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)",
       "out = ratio_of(linears[-1].weight.grad, linears[0].weight.grad); return out")
 wrong("taking the largest entry instead of the norm", "ratio",
@@ -219,7 +219,7 @@ wrong("taking the largest entry instead of the norm", "ratio",
 wrong("taking the mean absolute entry instead of the norm", "ratio",
       RATIO_OF,
       "(linears[0].weight.grad.abs().mean() / linears[-1].weight.grad.abs().mean()).item()")
-wrong("adding up the squares without taking the root", "ratio", RATIO_OF, RATIO_OF + " ** 2")
+wrong("taking the sum of the squares without the root", "ratio", RATIO_OF, RATIO_OF + " ** 2")
 wrong("taking the root mean square instead of the norm", "ratio",
       "return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)",
       "first, last = (m.weight.grad.square().mean().sqrt() for m in (linears[0], linears[-1])); "
@@ -227,12 +227,12 @@ wrong("taking the root mean square instead of the norm", "ratio",
 wrong("measuring the weights instead of their gradients", "ratio",
       GRADED, "linear_layers(model)",
       "linears[0].weight.grad, linears[-1].weight.grad", "linears[0].weight, linears[-1].weight")
-wrong("dividing each gradient norm by the norm of its weight", "ratio",
+wrong("dividing each gradient norm by the norm of the layer's weight", "ratio",
       "linears =",
       "first, *_, last = [m.weight.grad.norm() / m.weight.norm() for m in graded(model, x, y)] * "
       "2; return (first / last).item(); linears =")
 wrong("taking the second Linear instead of the last", "ratio", "linears[-1]", "linears[:2][-1]")
-wrong("rounding to four decimals, which makes a small ratio zero", "ratio",
+wrong("rounding the ratio to four decimals, which turns a small ratio into zero", "ratio",
       RATIO_OF, f"round({RATIO_OF}, 4)")
 
 
@@ -248,11 +248,11 @@ wrong("capping the ratio at one", "ratio", RATIO_OF, f"min(1.0, {RATIO_OF})")
 wrong("taking the first and the last layer, even if they are not Linears", "layers",
       "linears =",
       GRADED + "; return ratio_of(model[0].weight.grad, model[-1].weight.grad); linears =")
-wrong("including every layer that has a weight", "layers",
+wrong("treating every layer that has a weight as a Linear", "layers",
       "linears =",
       'graded(model, x, y); weights = [m.weight for m in model if hasattr(m, "weight")]; return '
       "ratio_of(weights[0].grad, weights[-1].grad); linears =")
-wrong("including every parameter with two axes", "layers",
+wrong("treating every parameter with two axes as a Linear's weight", "layers",
       "linears =",
       "graded(model, x, y); weights = [p for p in model.parameters() if p.ndim == 2]; return "
       "ratio_of(weights[0].grad, weights[-1].grad); linears =")
@@ -262,10 +262,10 @@ wrong("passing probabilities to cross-entropy, which applies a second softmax", 
       GRADED, "graded(model, x, y, lambda z, y: F.cross_entropy(z.softmax(1), y))", trap="03.1")
 wrong("using the sum of the outputs instead of a loss", "loss",
       GRADED, "graded(model, x, y, lambda z, y: z.sum())")
-wrong("using the first row only", "loss", GRADED, "graded(model, x[:1], y[:1])")
-wrong("adding to gradients left over from before", "held gradients",
+wrong("using only the first row", "loss", GRADED, "graded(model, x[:1], y[:1])")
+wrong("adding the new gradients to old ones that were not cleared", "held gradients",
       "linears =", "backward(model, x, y); linears =", GRADED, "linear_layers(model)", trap="02.1")
-wrong("clearing only the first Linear's gradient", "held gradients",
+wrong("clearing only the first Linear's gradients", "held gradients",
       GRADED, "linear_layers(model); linears[0].zero_grad(); backward(model, x, y)", trap="02.1")
 wrong("calling backward only if there is no gradient yet", "held gradients",
       GRADED, "linear_layers(model)\n    if linears[0].weight.grad is None: backward(model, x, y)",
@@ -288,7 +288,8 @@ def adam_step(model, x, y):
     return (moves[0] / moves[-1]).item()
 
 
-@ex.wrong("taking a step and then adding it back", says="weights after", breaks="weights")
+@ex.wrong("taking a step and then undoing it, but not exactly",
+          says="weights after", breaks="weights")
 @torch.no_grad()
 def step_and_back(model, x, y):
     with torch.enable_grad():
@@ -300,12 +301,12 @@ def step_and_back(model, x, y):
     return ratio
 
 
-wrong("including the bias in the norm", "biases",
+wrong("including the bias gradient in each norm", "biases",
       "return ratio_of",
       "first, last = ([p.grad.flatten() for p in m.parameters()] for m in (linears[0], "
       "linears[-1])); return ratio_of",
       "linears[0].weight.grad, linears[-1].weight.grad", "torch.cat(first), torch.cat(last)")
-wrong("taking the first and the last parameter, although the last is a bias", "biases",
+wrong("taking the first and the last parameter, although the last one is a bias", "biases",
       "linears =",
       "graded(model, x, y); first, *_, last = [p.grad for p in model.parameters()] * 2; return "
       "ratio_of(first, last); linears =")

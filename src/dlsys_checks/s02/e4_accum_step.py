@@ -228,17 +228,19 @@ def right(model, opt, batches):
 wrong = ex.edits(right)
 MEAN, CLEAR, EACH, LAST = "mean_before(model, batches)", "opt.zero_grad()", "loss =", "return mean"
 SHARE, BACKWARD, STEP = "(loss * (len(y) / rows))", "backward()", "opt.step()"
-wrong("dividing by the number of parts", "sizes",
+wrong("dividing every part's loss by the number of parts", "sizes",
       SHARE, "(loss / len(batches))", MEAN, "0.0",
       BACKWARD, "backward(); mean += loss.item() / len(batches)", says="change of")
 wrong("assuming that all parts are as large as the first part", "example",
       "all_rows(batches)", "len(batches[0][1]) * len(batches)", says="change of")
-wrong("not dividing at all", "step", SHARE, "loss", says="change of")
-wrong("adding up the losses of all rows", "step", SHARE, "(loss * len(y))", says="change of",
+wrong("calling backward on every part's mean loss without scaling it",
+      "step", SHARE, "loss", says="change of")
+wrong("training on the sum over all rows instead of the mean",
+      "step", SHARE, "(loss * len(y))", says="change of",
       trap="02.2")
 wrong("taking a step after every part", "step", STEP, "pass",
       EACH, "opt.zero_grad(); loss =", BACKWARD, "backward(); opt.step()", says="change of")
-wrong("training on each part by itself", "step", STEP, "pass",
+wrong("running a complete training step on every part", "step", STEP, "pass",
       EACH, "opt.zero_grad(); loss =", SHARE, "loss", MEAN, "0.0",
       BACKWARD, "backward(); opt.step(); mean += loss.item() * len(y) / rows", says="change of")
 wrong("clearing the gradients before every part", "step", EACH, "opt.zero_grad(); loss =",
@@ -246,12 +248,12 @@ wrong("clearing the gradients before every part", "step", EACH, "opt.zero_grad()
 wrong("clipping each part's gradient", "step",
       BACKWARD, "backward(); nn.utils.clip_grad_norm_(model.parameters(), 0.1)",
       says="change of", trap="03.3")
-wrong("subtracting lr times the gradient, whatever the optimizer does", "step", STEP,
+wrong("subtracting lr times the gradient instead of calling opt.step()", "step", STEP,
       'with torch.no_grad(): [p.sub_(group["lr"] * p.grad) for group in opt.param_groups '
       'for p in group["params"]]', says="change of")
-wrong("adding to gradients left over from before", "gradients", CLEAR, "pass",
+wrong("adding the new gradients to old ones that were not cleared", "gradients", CLEAR, "pass",
       says="change of", trap="02.1")
-wrong("clearing the gradients at the end only", "gradients",
+wrong("clearing the gradients only at the end", "gradients",
       CLEAR, "pass", LAST, "opt.zero_grad(); return mean", says="change of", trap="02.1")
 wrong("multiplying the old gradients by zero, which keeps NaN", "gradients",
       CLEAR, "[p.grad.mul_(0.0) for p in model.parameters() if p.grad is not None]",
@@ -264,7 +266,7 @@ wrong("using one big batch of all rows", "graph",
       "in batches", "in [[torch.cat(parts) for parts in zip(*batches, strict=True)]]")
 wrong("keeping each graph with retain_graph=True", "graph",
       BACKWARD, "backward(retain_graph=True)", says="graphs alive")
-wrong("adding up losses with their graphs", "graph",
+wrong("adding up the losses as tensors, which keeps their graphs", "graph",
       MEAN, "0.0", BACKWARD, "backward(); mean = mean + loss * (len(y) / rows)",
       LAST, "return mean.item()", says="graphs kept after", trap="02.5")
 wrong("returning the loss of the last part", "loss",

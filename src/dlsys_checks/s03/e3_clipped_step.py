@@ -215,7 +215,7 @@ GRADIENTS = "gradients(optimizer, loss, scale)"
 wrong("clipping after the step", "step",
       "optimizer.step()", "pass", "pre =", OPTIMIZER + "(); pre =")
 wrong("taking no step at all", "step", "optimizer.step()", "pass", says="after step")
-wrong("writing a step of your own instead of optimizer.step()", "step",
+wrong("updating the weights by hand instead of calling optimizer.step()", "step",
       "optimizer.step()",
       "with torch.no_grad():\n        for group in optimizer.param_groups:\n            for p in "
       'group["params"]:\n                if p.grad is not None: p -= group["lr"] * p.grad')
@@ -235,11 +235,11 @@ wrong("clipping each tensor separately", "norms",
       "total(params)", "post", PRE,
       "pre = total(params)\n    for p in params: nn.utils.clip_grad_norm_(p, max_norm)\n    post "
       "= total(params)")
-wrong("scaling gradients below the limit up to the limit", "norms",
+wrong("scaling up gradients whose norm is below the limit", "norms",
       "total(params)", "post", PRE,
       "pre = total(params)\n    for p in params: p.grad.mul_(max_norm / (pre + 1e-6))\n    post "
       "= total(params)")
-wrong("adding up the norms of the tensors", "norms",
+wrong("adding up the tensors' norms instead of taking one norm", "norms",
       PRE,
       "pre = sum(p.grad.norm().item() for p in params); nn.utils.clip_grad_norm_(params, "
       "max_norm); post = sum(p.grad.norm().item() for p in params)", "total(params)", "post",
@@ -249,32 +249,32 @@ wrong("clipping each group separately", "one number",
       "pre = total(params)\n    for group in optimizer.param_groups: "
       'nn.utils.clip_grad_norm_(group["params"], max_norm)\n    post = total(params)',
       says="norm after clipping")
-wrong("clipping before dividing the scale out", "true size",
+wrong("clipping the gradients before dividing them by the scale", "true size",
       "scale)", "1.0)", "total(params)", "post",
       "nn.utils.clip_grad_norm_(params, max_norm).item()",
       "nn.utils.clip_grad_norm_(params, max_norm).item() / scale\n    for p in params: "
       "p.grad.div_(scale)\n    post = total(params)")
-wrong("clipping and measuring before dividing the scale out", "true size",
+wrong("clipping and measuring the gradients before dividing them by the scale", "true size",
       "scale)", "1.0)", "total(params)", "post",
       OPTIMIZER, f"for p in params: p.grad.div_(scale)\n    post = total(params); {OPTIMIZER}")
-wrong("never dividing the scale out", "true size",
+wrong("never dividing the gradients by the scale", "true size",
       "scale)", "1.0)", "total(params)", "post", OPTIMIZER, f"post = total(params); {OPTIMIZER}")
-wrong("returning the unclipped norm with the scale still in it", "true size",
+wrong("returning the norm before clipping without dividing it by the scale", "true size",
       OPTIMIZER, f"post = total(params); {OPTIMIZER}",
       "return pre, total(params)", "out = pre, post; pre, post = out; return pre * scale, post")
 wrong("rounding the scale to a whole number of at least one", "scaled",
       "scale)", "max(1, int(scale)))", OPTIMIZER, f"post = total(params); {OPTIMIZER}",
       "return pre, total(params)", "out = pre, post; return out")
-wrong("adding to gradients left over from before", "leftover",
+wrong("adding the new gradients to old ones that were not cleared", "leftover",
       "params =", "(loss / scale).backward(); params =",
       GRADIENTS, "[p for p in all_of(optimizer) if p.grad is not None]", "total(params)", "post",
       OPTIMIZER, f"post = total(params); {OPTIMIZER}", trap="02.1")
-wrong("keeping gradients from before and dividing them by the scale", "leftover",
+wrong("adding the new gradients to old ones and dividing both by the scale", "leftover",
       "params = gradients(optimizer, loss, scale)",
       "loss.backward(); params = [p for p in all_of(optimizer) if p.grad is not None]\n    for p "
       "in params: p.grad.div_(scale)", "total(params)", "post",
       OPTIMIZER, f"post = total(params); {OPTIMIZER}", trap="02.1")
-wrong("multiplying gradients by zero, which turns infinity into NaN", "leftover",
+wrong("multiplying the old gradients by zero, which turns infinity into NaN", "leftover",
       "params =",
       "for p in all_of(optimizer):\n        if p.grad is not None: p.grad *= 0\n    (loss / "
       "scale).backward(); params =",
@@ -289,10 +289,10 @@ wrong("skipping backward if there is already a gradient", "backward",
 wrong("clipping each entry at the limit, as clip_grad_value_ does", "norms",
       "total(params)", "post",
       PRE, "pre = total(params); nn.utils.clip_grad_value_(params, max_norm); post = total(params)")
-wrong("clipping the first parameter group only", "one number",
+wrong("clipping only the first parameter group", "one number",
       GRADIENTS, 'optimizer.param_groups[0]["params"]', "params =", GRADIENTS + "; params =",
       "total(params)", "post", OPTIMIZER, f"post = total(params); {OPTIMIZER}")
-wrong("handling only the first two groups", "one number",
+wrong("handling only the first two parameter groups", "one number",
       GRADIENTS, '[p for group in optimizer.param_groups[:2] for p in group["params"]]',
       "params =", GRADIENTS + "; params =", "total(params)", "post",
       OPTIMIZER, f"post = total(params); {OPTIMIZER}")
@@ -305,12 +305,13 @@ wrong("assuming that every parameter has a gradient", "reached",
       "total(params)", "post", says="raised AttributeError")
 
 
-@ex.wrong("returning the example's numbers without a step", says="after step", breaks="example")
+@ex.wrong("returning the example's numbers without taking a step",
+          says="after step", breaks="example")
 def placeholder(optimizer, loss, scale, max_norm):
     return (6.0, 2.0) if max_norm == 2.0 else divided(optimizer, loss, scale, max_norm)
 
 
-@ex.wrong("setting gradients to zero, so that weight decay moves unreached parameters",
+@ex.wrong("setting old gradients to zero instead of None, so that weight decay still acts",
           says="parameter without a gradient", breaks="reached")
 def clears_to_zeros(optimizer, loss, scale, max_norm):
     optimizer.zero_grad(set_to_none=False)

@@ -226,9 +226,10 @@ LAYERS, STD, BIAS = "linears(net)", "math.sqrt(2 / sizes[0])", "nn.init.zeros_(l
 DRAW, EACH = f"nn.init.normal_(layer.weight, std={STD})", "for layer in"
 wrong("using a standard deviation of 0.01 for every layer", "size kept", STD, "0.01")
 wrong("using fan_out instead of fan_in", ("size kept", "example"), STD, "math.sqrt(2 / sizes[1])")
-wrong("using the larger of fan_in and fan_out", "other widths",
+wrong("using the larger of fan_in and fan_out instead of fan_in", "other widths",
       STD, "math.sqrt(2 / max(sizes))")
-wrong("using the mean of fan_in and fan_out", "other widths", STD, "math.sqrt(4 / sum(sizes))")
+wrong("using the mean of fan_in and fan_out instead of fan_in",
+      "other widths", STD, "math.sqrt(4 / sum(sizes))")
 wrong("using Xavier init, which ignores the ReLU", "every ReLU", STD, "math.sqrt(2 / sum(sizes))")
 wrong("using a standard deviation of 0.02 for every layer", "size kept", STD, "0.02")
 wrong("using a variance of 1 / fan_in, as if there were no ReLU", ("every ReLU", "example"),
@@ -251,7 +252,7 @@ wrong("initializing only the first three layers",
 wrong("skipping a Linear that has no ReLU after it", "a Linear may be last",
       LAYERS, "linears(m for m, after in zip(net, net[1:]) if isinstance(after, nn.ReLU))",
       says="largest bias")
-wrong("assuming that there is a bias", "no bias",
+wrong("assuming that every Linear has a bias", "no bias",
       "if layer.bias is not None", "if True", BIAS, "layer.bias.data.zero_()",
       says="raised AttributeError")
 wrong("leaving the biases as they were", "zero biases", BIAS, "pass")
@@ -259,13 +260,13 @@ wrong("setting the biases to 0.01 to avoid dead units", "zero biases",
       BIAS, "nn.init.constant_(layer.bias, 0.01)")
 wrong("replacing the parameters with new ones", "in place",
       DRAW, f"layer.weight = nn.Parameter(torch.empty_like(layer.weight)); {DRAW}")
-wrong("leaving weights that no longer require grad", "in place",
+wrong("setting requires_grad to False on all parameters", "in place",
       BIAS, BIAS + "\n    net.requires_grad_(False)", says="requires_grad")
-wrong("drawing the same weights in every net, as from a fixed seed", ("random", "in turn"),
+wrong("drawing the same weights for every net, as with a fixed seed", ("random", "in turn"),
       EACH, f"torch.manual_seed(0)\n    {EACH}", says="weights of two nets")
 
 
-@ex.wrong("drawing from numpy's generator or your own instead of torch's", says="same seed",
+@ex.wrong("drawing from a generator other than PyTorch's, such as NumPy's", says="same seed",
           breaks="random")
 def by_numpy(net):
     for layer in linears(net):
@@ -285,5 +286,5 @@ wrong("giving layers of the same shape the same weights", "random",
       EACH, f"drawn = {{}}\n    {EACH}",
       DRAW, f"{DRAW}; layer.weight.data.copy_(drawn.setdefault(layer.weight.shape, "
       "layer.weight.data))", says="weights of two layers")
-wrong("taking three quarters of the variance in a net of one layer", "example",
+wrong("using three quarters of the right variance if the net has one layer", "example",
       STD, "math.sqrt((1.5 if len(net) == 2 else 2) / sizes[0])", says="standard deviation")
