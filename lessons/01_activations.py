@@ -608,8 +608,8 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
     Args:
         logits: (N, C) float32, with values from -200 to 200.
         kind: "binary" (C = 1, a yes or no), "multiclass" (each row is one
-            choice among C classes) or "multilabel" (each entry is its own
-            yes or no).
+            choice among C classes) or "multilabel" (each entry is a
+            separate yes or no).
 
     Returns:
         A tensor with the shape and dtype of the logits.
@@ -624,7 +624,7 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="01.2" role="hint"
-# 1. For each kind, ask which probabilities have to add up to one: all in a row, all in a column, or none?
+# 1. For each kind, ask which probabilities have to add up to one: those in a row, those in a column, or none.
 # 2. The softmax of a single value is always 1. Two of the three kinds need the same function.
 # 3. PyTorch's own `softmax` and `sigmoid` are stable for large logits. `dim` is the axis along which the probabilities add up to one.
 
@@ -1036,7 +1036,7 @@ def dead_units(h: torch.Tensor) -> int:
     # END SOLUTION
 
 # %% [markdown] trap="01.4" role="hint"
-# 1. Whether a unit is dead depends on *all* rows. Which reduction says "all"?
+# 1. A unit is dead only if it is 0 for *all* rows. Which reduction tests whether all values of a column are True?
 # 2. Compare with zero first, then reduce over the rows (`dim=0`), then count the units.
 # 3. `NaN == 0` is False, so a column of NaN would count as alive. Test for NaN with `isnan` before you count.
 
@@ -1355,13 +1355,14 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
     """Divide the first Linear's gradient norm by the last Linear's.
 
     Args:
-        model: all its Linears are direct children, among other layers.
+        model: its Linears are all direct children. It can also have other
+            layers.
         x: float32; model(x) has the shape (N, C).
         y: (N,) int64, the classes. The loss is the mean cross-entropy.
 
     Returns:
-        The ratio of the two weights' gradient norms, a float. Biases are
-        left out. Both norms can be tiny, so add no constant to either.
+        The ratio of the two weights' gradient norms, a float. Biases do
+        not count. Both norms can be tiny, so add no constant to either.
 
     Gradients that the model already holds must not count. No weight may
     change.
@@ -1376,8 +1377,8 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="01.3" role="hint"
-# 1. You need two gradients of one loss, and no weight of the model may change.
-# 2. `loss.backward()` adds to whatever `.grad` holds. Either clear `.grad` first, or do not use it at all.
+# 1. You need the gradients of one loss with respect to two weights. Neither the loss nor its gradients require a change of any weight.
+# 2. `loss.backward()` adds to whatever `.grad` holds. Either clear `.grad` first, or do not use `.grad` at all.
 # 3. `torch.autograd.grad(loss, [first, last])` returns the two gradients and does not touch any `.grad`.
 
 # %% [markdown] trap="01.3" role="keep"
@@ -1581,13 +1582,14 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Run a model in eval mode, without building a graph.
 
     Args:
-        model: any module. Each of its submodules can be in either mode.
+        model: any module. Each of its submodules can be in train or eval
+            mode.
         x: (N, ...) float32.
 
     Returns:
         What model(x) returns in eval mode, with requires_grad False.
 
-    Afterwards every module is in the mode it was in before. A frozen
+    Afterwards, every module is in the same mode as before. A frozen
     BatchNorm inside a model in train mode stays frozen. The call changes
     nothing else.
 
@@ -1606,7 +1608,7 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 # %% [markdown] trap="01.1" role="hint"
 # 1. There are two independent switches, one for the mode and one for the graph.
-# 2. `model.eval()` reaches every module. To undo it exactly, what do you need to know before you call it?
+# 2. `model.eval()` changes the mode of every module. What must you store before the call, so that you can restore every mode exactly?
 # 3. `model.modules()` yields every module, including the root. Each module has its own `training` flag.
 
 # %% [markdown] trap="01.1" role="keep"
@@ -1721,12 +1723,12 @@ def soft_threshold(x: torch.Tensor, cut: float) -> torch.Tensor:
     """Compute sign(x) * max(|x| - cut, 0) for every element of x.
 
     Args:
-        x: float32 of any shape. It stays unchanged.
+        x: float32 of any shape. The call does not change x.
         cut: a number above 0.
 
     Returns:
-        A tensor with the shape and dtype of x. It stays connected to x,
-        so gradients flow back.
+        A tensor with the shape and dtype of x. The result stays connected
+        to x, so that gradients flow back to x.
 
     The number of torch operations must not grow with x.
 
@@ -1739,7 +1741,7 @@ def soft_threshold(x: torch.Tensor, cut: float) -> torch.Tensor:
 # %% [markdown] trap="01.5" role="hint"
 # 1. Do not touch single elements: `abs`, `sign`, `clamp` and `*` all work on whole tensors.
 # 2. A detour through a list or NumPy returns the right values but loses the gradient.
-# 3. The result is a sign times a size. Clamp only the size at zero.
+# 3. Write the result as a sign times a size, and clamp only the size at zero.
 
 # %% [markdown] trap="01.5" role="keep"
 # **Keep:** On small tensors, the number of operations determines the run time, because

@@ -588,8 +588,8 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
     """Take one optimizer step on the mean squared error over all rows.
 
     Args:
-        model: some of its parameters may be frozen, some unused.
-        opt: the optimizer of this model.
+        model: some of its parameters can be frozen, others unused.
+        opt: the model's optimizer.
         x: (N, F) float32.
         y: (N, 1) float32.
 
@@ -610,7 +610,7 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
 
 # %% [markdown] trap="02.1" role="hint"
 # 1. One step consists of four calls, and their order matters: clear, loss, backward, step.
-# 2. If you clear the gradients between `backward` and `step`, you throw away what you have just computed. If you clear them only at the end, you rely on the caller to have cleared them before.
+# 2. If you clear the gradients between `backward` and `step`, you throw the new gradients away. If you clear only at the end, gradients from before the call still count.
 # 3. `opt.zero_grad()` clears every parameter that the optimizer knows, including the biases. `loss.item()` returns a number without a graph.
 
 # %% [markdown] trap="02.1" role="keep"
@@ -761,10 +761,10 @@ def weighted_loss(losses: torch.Tensor,
         weights: (N,) float32, at least 0. Some can be 0, but not all.
 
     Returns:
-        A float32 scalar that keeps its graph.
+        A float32 scalar that stays connected to the graph of the losses.
 
-    Doubling every weight changes nothing, however tiny or huge the weights
-    are.
+    Doubling every weight changes nothing, even if the weights are tiny or
+    huge.
 
     Example: losses [1., 3.] with weights [1., 3.] give 2.5.
     """
@@ -773,7 +773,7 @@ def weighted_loss(losses: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="02.2" role="hint"
-# 1. You need a vector that says how much each row counts, and its entries have to add up to one. How do you get this vector from the weights?
+# 1. You need a vector that says how much each row counts, and whose entries add up to one. How do you compute this vector from the weights?
 # 2. The mean of a product is not the product of the means.
 # 3. Use tensors all the way from `losses` to the result, because `.item()`, `float()` and `detach()` cut the graph.
 
@@ -1010,7 +1010,7 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
         t: float32 or float16 of any shape, with or without a graph.
 
     Returns:
-        A copy with the same shape and dtype. It is safe to edit.
+        A copy with the same shape and dtype. The copy is safe to edit.
 
     Neither this call nor an edit of the result changes t, its graph, or
     the gradients that flow through it.
@@ -1245,7 +1245,7 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
     Only one graph may exist at a time, so call backward for each pair.
     Gradients that the model already holds must not count.
 
-    Example: batches of 3 rows and 1 row count 3/4 and 1/4.
+    Example: a batch of 3 rows counts 3/4, and a batch of 1 row counts 1/4.
     """
     # BEGIN SOLUTION
     rows = sum(len(y) for _, y in batches)
@@ -1260,9 +1260,9 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
     # END SOLUTION
 
 # %% [markdown] trap="02.4" role="hint"
-# 1. Every row has to count the same. So how much does the mean over a part of n rows have to count?
-# 2. You need the total number of rows before the first `backward`, because afterwards the gradients have already been added.
-# 3. Clear the gradients once before the loop and step once after the loop. The scaled losses add up to the mean.
+# 1. Every row has to count the same. So what weight does the mean loss of a batch of n rows need?
+# 2. You need the total number of rows before the first `backward`, because every `backward` already adds its gradients to `.grad`.
+# 3. Clear the gradients once before the loop, and take one step after the loop. The scaled losses add up to the mean.
 
 # %% [markdown] trap="02.4" role="keep"
 # **Keep:** When you accumulate gradients, weight each part by its share of the rows, or
@@ -1712,9 +1712,9 @@ def gradients(out, inputs: list) -> list:
     Returns:
         A list of floats, with 0.0 where out does not depend on the input.
 
-    The graph can be a chain of thousands of nodes, so do not recurse. It
-    can have millions of paths, so let each node pass its gradient on only
-    once.
+    The graph can be a chain of thousands of nodes, so do not recurse. The
+    graph can have millions of paths, so let each node pass its gradient on
+    only once.
 
     Example: out.parents = [(a, 2.0), (a, 3.0)] gives [5.0] for [a].
     """
@@ -1738,8 +1738,8 @@ def gradients(out, inputs: list) -> list:
 
 # %% [markdown] trap="02.6" role="hint"
 # 1. Walk through the graph twice. In the first walk, only count how many times each node appears among the parents of other nodes.
-# 2. In the second walk, a node is ready when the number of gradients that have arrived equals its count. `out` is ready from the start, with a gradient of 1.
-# 3. Use a list as a stack instead of recursion. A parent that appears twice counts twice.
+# 2. In the second walk, a node is ready when the number of gradients that have arrived at it equals its count. `out` is ready from the start, with a gradient of 1.
+# 3. Use a list as a stack instead of recursion. If a parent appears twice in a list of parents, count it twice.
 
 # %% [markdown] trap="02.6" role="keep"
 # **Keep:** In a backward pass, a node may pass its gradient on only once, after all of

@@ -1106,15 +1106,15 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
     Args:
         optimizer, max_norm: the optimizer, and the limit for the norm.
         loss, scale: loss is the true loss times scale, as in mixed
-            precision. Its backward pass has not run.
+            precision. The backward pass has not run yet.
 
     Returns:
         The gradient's norms before and after clipping, two floats.
 
     Gradients of an earlier step can be left over. The step and both norms
-    are for the true loss, without the scale. A norm is one number over all
-    parameters of all groups that the loss reaches. The step changes no
-    other parameters.
+    are for the true loss, without the scale. Each norm is one number over
+    all groups. It counts only parameters that the loss reaches, and the
+    step changes no others.
 
     Example: for a gradient of norm 6 and max_norm 2, return (6.0, 2.0).
     """
@@ -1131,8 +1131,8 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="03.3" role="hint"
-# 1. You have to clear, call backward, undo the scale, clip, and step. Which of these must come before which? If the loss is 1024 times too large, so are all gradients. To undo the scale, divide the loss before `backward`, or every gradient after `backward`, by the scale.
-# 2. The limit applies to the true gradient. If you clipped a gradient that is still 1024 times too large, almost nothing would be left of it.
+# 1. You have to clear the gradients, call `backward`, undo the scale, clip, and step. In which order? To undo the scale, divide the loss by it before `backward`, or divide every gradient by it after `backward`.
+# 2. The limit applies to the true gradient. If you clip a gradient that is still 1024 times too large and then undo the scale, almost nothing of it is left.
 # 3. The parameters are in `group["params"]` for each `group` in `optimizer.param_groups`. `clip_grad_norm_` returns the norm before clipping. For the norm after clipping, measure again with `nn.utils.get_total_norm`.
 
 # %% [markdown] trap="03.3" role="keep"
@@ -1371,8 +1371,8 @@ def init_(net: nn.Sequential) -> None:
     """Initialize net in place so that the signal keeps its size.
 
     Args:
-        net: nn.Linear and nn.ReLU in alternation, of any widths, even 1.
-            The last layer can be a Linear. A Linear can lack a bias.
+        net: alternating nn.Linear and nn.ReLU layers, of any width, even
+            1. The last layer can be a Linear. A Linear can have no bias.
 
     For inputs from N(0, 1), the mean square after *every* ReLU is between
     0.5 and 2 on average over many nets, even if layers get wider or
@@ -1392,7 +1392,7 @@ def init_(net: nn.Sequential) -> None:
 # %% [markdown] trap="03.4" role="hint"
 # 1. One unit adds up `fan_in` products. What variance must a weight have so that the sum has twice the mean square of an input?
 # 2. A weight has the shape `(fan_out, fan_in)`. Only one of these two numbers matters in the forward pass.
-# 3. The standard deviation is the square root of `2 / fan_in`. `nn.init.kaiming_normal_` can draw such weights. Do not forget the bias.
+# 3. The standard deviation is the square root of `2 / fan_in`. `nn.init.kaiming_normal_` can draw such weights. Also set the biases to zero.
 
 # %% [markdown] trap="03.4" role="keep"
 # **Keep:** Draw the weights before a ReLU with a variance of `2 / fan_in` (He's rule).

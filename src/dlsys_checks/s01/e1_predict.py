@@ -20,12 +20,12 @@ ex.promise_table("""
 eval mode    | Run a model in eval mode, | prediction:; stored state after the call: got running;
                ValueError
 no graph     | without building a graph. | graphs built
-any model    | Args: model: any module. Each of its submodules can be in either mode. | case a
-               module of its own; a hook on the output; a nested model
+any model    | Args: model: any module. Each of its submodules can be in train or eval mode. | case
+               a module of its own; a hook on the output; a nested model
 any input    | x: (N, ...) float32. | case three axes; one row
 result       | Returns: What model(x) returns in eval mode, with requires_grad False. |
                requires_grad of the prediction
-modes        | Afterwards every module is in the mode it was in before. | training flags
+modes        | Afterwards, every module is in the same mode as before. | training flags
 frozen norm  | A frozen BatchNorm inside a model in train mode stays frozen. | case a frozen norm
                inside a model in train mode
 nothing else | The call changes nothing else. | stored state after; requires_grad of the weights;
@@ -165,7 +165,7 @@ def law(out, kind, x, modes, frozen, hook, state):
     wanted = eval_forward(kind, x, hook, state)
     expect_close("prediction", out["out"], wanted, rtol=1e-3, look=look)
     expect_close("second call's prediction", out["again"], wanted, rtol=1e-3, look=look)
-    # Graphs and flags are seen from inside, for nothing else shows them.
+    # Graphs and flags are seen from inside, because nothing else shows them.
     expect_equal("requires_grad of the predictions", out["grad"], [False, False],
                  "As long as a result requires grad, its graph stays in memory.")
     expect_equal("graphs built in the passes", out["graphs"], 0,

@@ -20,7 +20,7 @@ large         | Args: logits: (N, C) float32, with values from -200 to 200. | ca
                 -200; labels at 200 and -200
 binary        | kind: "binary" (C = 1, a yes or no), | binary probabilities
 multiclass    | "multiclass" (each row is one choice among C classes) | multiclass probabilities
-multilabel    | or "multilabel" (each entry is its own yes or no). | multilabel probabilities
+multilabel    | or "multilabel" (each entry is a separate yes or no). | multilabel probabilities
 form          | Returns: A tensor with the shape and dtype of the logits. | shape of the; dtype of
                 the
 example       | Example: to_probs(torch.zeros(1, 4), "multiclass") is [[0.25, 0.25, 0.25, 0.25]]. |

@@ -21,10 +21,11 @@ ex.promise("formula", "Compute sign(x) * max(|x| - cut, 0) for every element of 
            says=("result: got",))
 ex.promise("any shape", "Args: x: float32 of any shape.", cases=SHAPES)
 ex.promise_table("""
-kept       | It stays unchanged. cut: a number above 0. | input after the call; in-place operation;
-             requires_grad of x
+kept       | The call does not change x. cut: a number above 0. | input after the call;
+             in-place operation; requires_grad of x
 form       | Returns: A tensor with the shape and dtype of x. | shape of the; dtype of the
-connected  | It stays connected to x, so gradients flow back. | gradient; requires_grad of the
+connected  | The result stays connected to x, so that gradients flow back to x. | gradient;
+             requires_grad of the
 operations | The number of torch operations must not grow with x. | torch operations
 example    | Example: soft_threshold(torch.tensor([-2., .3]), 0.5) is [-1.5, 0.]. | case the example
 """)
@@ -126,7 +127,7 @@ def law(out, values, shape, cut, view, leaf, upstream):
     # Just beyond the cut nearly all digits cancel: what is left keeps the rounding of the cut.
     expect_close("result", out["out"], shrunk(given, cut), atol=1e-6 * cut)
     expect_equal("requires_grad of the result", out["graph"], leaf,
-                 "Gradients must flow back. A detour outside PyTorch cuts the graph.")
+                 "Gradients must flow back to x. A detour outside PyTorch cuts the graph.")
     if leaf and out["grad"] is None:
         raise Broken("gradient of x from the result", "none", "one for each element",
                      "The graph of the result must lead back to x.")

@@ -19,9 +19,9 @@ losses  | Args: losses: (N,) float32, with a graph. | case one row; losses of bo
 weights | weights: (N,) float32, at least 0. Some can be 0, but not all. | case some weights are
           zero; a single weight; equal weights
 float32 | Returns: A float32 | dtype of the weighted mean
-scalar  | scalar that keeps its graph. | shape of the weighted mean; graph behind; path from
-          the result; gradient through
-doubled | Doubling every weight changes nothing, however tiny or huge the weights are. | case tiny
+scalar  | scalar that stays connected to the graph of the losses. | shape of the weighted mean;
+          graph behind; path from the result; gradient through
+doubled | Doubling every weight changes nothing, even if the weights are tiny or huge. | case tiny
           weights; weights below one; huge weights
 example | Example: losses [1., 3.] with weights [1., 3.] give 2.5. | case the example
 """)
@@ -84,7 +84,8 @@ def law(out, x, shift, weights, theta):
     by_hand = 2 * (shares * score) @ x.double()
     expect_close("gradient through the result", out["grad"], by_hand.float(), rtol=1e-4,
                  atol=ROUNDED * float((2 * (shares * reach) @ x.double().abs()).max()))
-    expect_equal("losses changed by the call", out["edited"], 0, "The losses belong to the caller.")
+    expect_equal("losses changed by the call", out["edited"], 0,
+                 "The losses belong to the caller, so do not change them.")
 
 
 # ---- wrong, by name

@@ -19,7 +19,7 @@ LEAVES = ("a parameter", "a leaf with a gradient", "a plain tensor", "NaN and in
 ex.promise_table("""
 copy        | Copy t | copy; returned value
 no gradient | so that no gradient flows through the copy. | requires_grad of the copy
-edited      | It is safe to edit. | copy after an edit; next copy of t
+edited      | The copy is safe to edit. | copy after an edit; next copy of t
 dtypes      | Args: t: float32 or float16 | case a float16 result; a plain float16 tensor; an
               expanded float16 tensor
 any shape   | of any shape, | case a single number; an empty tensor; a transposed result; a slice of
@@ -154,7 +154,7 @@ def expect_slope(got, x, kind, graph):
     if not graph:
         expect_equal("gradient through t without a graph", got, None)
     elif got is None:
-        raise Broken("gradient through t", "none", "one as before the call",
+        raise Broken("gradient through t", "none", "the same as before the call",
                      "t belongs to the caller.")
     else:
         slope = by_hand(x, kind)

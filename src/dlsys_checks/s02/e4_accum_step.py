@@ -31,7 +31,8 @@ ex.promise("gradients", "Gradients that the model already holds must not count."
            says=("change of parameter",))
 ex.promise("loss", "Returns: The mean loss over all rows before the step, as a float.",
            says=("mean loss over all rows",))
-ex.promise("example", "Example: batches of 3 rows and 1 row count 3/4 and 1/4.", cases=UNEQUAL)
+ex.promise("example", "Example: a batch of 3 rows counts 3/4, and a batch of 1 row counts 1/4.",
+           cases=UNEQUAL)
 
 
 @ex.cases

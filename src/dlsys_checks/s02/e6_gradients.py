@@ -30,8 +30,8 @@ independent | inputs: a list of nodes. Returns: A list of floats, with 0.0 where
               graph; two calls on one graph
 long        | The graph can be a chain of thousands of nodes, so do not recurse. | case a long
               chain | nested calls
-paths       | It can have millions of paths, so let each node pass its gradient on only once. |
-              reads of a node's parents; uses of a slope
+paths       | The graph can have millions of paths, so let each node pass its gradient on only once.
+              | reads of a node's parents; uses of a slope
 example     | Example: out.parents = [(a, 2.0), (a, 3.0)] gives [5.0] for [a]. | case the example
 """)
 
@@ -187,7 +187,7 @@ def law(out, graph, calls):
     expect_equal("reads of a node's parents, which grow with the paths", out["more_reads"], 0,
                  "Each node passes its gradient on once, not once per path.")
     expect_equal("uses of a slope, which grow with the graph", out["more_uses"], 0,
-                 "Each node passes its gradient on once, after all of its uses have.")
+                 "Each node passes its gradient on once, after all its contributions have arrived.")
 
 
 def counted(out):

@@ -109,8 +109,8 @@ def law(out, scores, labels):
                      "The loss has to stay connected to the scores.")
     expect_close("gradient with respect to the scores", out["grad"], grad.float(),
                  atol=(rounding + 1e-6) / len(keep),
-                 look="The gradient is zero in rows without a label, and (softmax - one-hot) / "
-                      "labelled rows in all other rows.")
+                 look="The gradient is zero in rows without a label. In all other rows, it is "
+                      "(softmax - one-hot), divided by the number of labelled rows.")
 
 
 def labelled(scores, labels):

@@ -25,7 +25,7 @@ norms      | Returns: The gradient's norms before and after clipping, two floats
 scaled     | Args: optimizer, max_norm: the optimizer, and the limit for the norm. loss, scale:
              loss is the true loss times scale, as in mixed precision. | case a scale of 65536; a
              scale below one; the example
-backward   | Its backward pass has not run. | case gradients left over from before; an
+backward   | The backward pass has not run yet. | case gradients left over from before; an
              infinite gradient left over; three steps in a row; three steps of AdamW; an old
              gradient that the loss does not reach
 leftover   | Gradients of an earlier step can be left over. | case gradients left over from
@@ -33,12 +33,12 @@ leftover   | Gradients of an earlier step can be left over. | case gradients lef
              an old gradient that the loss does not reach
 true size  | The step and both norms are for the true loss, without the scale. | norm before
              clipping; norm after clipping; after step
-one number | A norm is one number over all parameters of all groups | case two groups; three
+one number | Each norm is one number over all groups. | case two groups; three
              groups; gradients left over from before; a parameter that the loss does not reach;
              three steps in a row; three steps of AdamW; an old gradient that the loss does not
              reach
-reached    | that the loss reaches. The step changes no other parameters. | case a parameter that
-             the loss does not reach; an old gradient that the loss does not reach
+reached    | It counts only parameters that the loss reaches, and the step changes no others. | case
+             a parameter that the loss does not reach; an old gradient that the loss does not reach
 example    | Example: for a gradient of norm 6 and max_norm 2, return (6.0, 2.0). | case the
              example
 """)
@@ -155,7 +155,7 @@ def law(out, kind, groups, unreached, strengths, scale, max_norm, leftover):
         expect_parts(got, "answer", "weights")
         pre, post = pair(got["answer"], "pre, post")
         expect_close("norm before clipping", pre, norm,
-                     look="Take one norm over all parameters, with the loss scale divided out.")
+                     look="Divide the gradients by the scale, then take one norm over them all.")
         expect_close("norm after clipping", post, min(norm, max_norm),
                      look="Take one norm over all gradients, measured again after clipping.")
         expect_length("parameters", got["weights"], len(weights))

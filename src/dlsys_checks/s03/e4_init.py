@@ -26,11 +26,11 @@ ex = exercise("03.4", "init_", seen=("sizes", "bias", "head", "inplace"), says="
 ENDS = ("a Linear at the end", "a single Linear")
 ex.promise("in place", "Initialize net in place", says=("modules", "new parameters", "requires"))
 ex.promise("size kept", "so that the signal keeps its size.", says=("mean square after",))
-ex.promise("in turn", "Args: net: nn.Linear and nn.ReLU in alternation, of any widths, even 1.",
+ex.promise("in turn", "Args: net: alternating nn.Linear and nn.ReLU layers, of any width, even 1.",
            cases=("one layer", "four layers of one width", "ReLU that works in place",
                   "wider, then narrower", "a layer of one unit"))
 ex.promise("a Linear may be last", "The last layer can be a Linear.", cases=ENDS)
-ex.promise("no bias", "A Linear can lack a bias.", cases=("no biases",))
+ex.promise("no bias", "A Linear can have no bias.", cases=("no biases",))
 ex.promise("every ReLU", "For inputs from N(0, 1), the mean square after *every* ReLU is between "
            "0.5 and 2 on average over many nets,", says=("mean square after",))
 ex.promise("other widths", "even if layers get wider or narrower.",
