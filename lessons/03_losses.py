@@ -688,15 +688,15 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 # ## When classes have an order
 #
 # Ratings from one to five stars do have an order. Cross-entropy ignores the order, so
-# calling a 5 a 1 costs no more than calling it a 4. Squared error on the number assumes
-# that all steps between stars are equal, which you do not know. *Ordinal regression* uses
-# the order and assumes nothing about the steps. For five classes, it asks four yes-or-no
-# questions, from "more than one star?" to "more than four?", and trains each with binary
-# cross-entropy. If each question had its own weights, the answers could contradict each
-# other: "more than three stars", but not "more than two". In the variant CORAL, all four
-# questions use the same weighted sum, and each adds only its own bias. If the biases fall
-# from the first question to the last, a yes to one question implies a yes to all earlier
-# questions.
+# predicting 1 star instead of 5 costs no more than predicting 4. Squared error on the
+# number assumes that all steps between stars are equal, which you do not know. *Ordinal
+# regression* uses the order and assumes nothing about the steps. For five classes, it
+# asks four yes-or-no questions, from "more than one star?" to "more than four?", and
+# trains each with binary cross-entropy. If each question had its own weights, the answers
+# could contradict each other: "more than three stars", but not "more than two". In the
+# variant CORAL, all four questions use the same weighted sum, and each adds only its own
+# bias. If the biases fall from the first question to the last, a yes to one question
+# implies a yes to all earlier questions.
 
 # %% role="concept"
 stars = torch.tensor([1, 3, 5])
@@ -985,7 +985,7 @@ loss_after = F.mse_loss(model(x_big), y_big).item()
 # %% trap="03.3" role="guess" quoted="wrong"
 guess("03.3",
       "Before the step, the loss on that batch was below `1e5`. How large "
-      "is it after the step?",
+      "is this loss after the step?",
       choices=["infinite or NaN",
                "finite, but above `1e9`",
                "between `1e5` and `1e9`",
@@ -1509,8 +1509,8 @@ claim("mean probability divided by the base rate, after subtracting ln w "
 # In this run, the weighted model also ranked the digits better than the plain model
 # (*average precision* measures the ranking over all thresholds). The price is that the
 # weighted model's probabilities are on average several times the *base rate*, the
-# fraction of positives in the data. On paper, you can undo the effect of the weight. A
-# weight of `w` multiplies the odds that the loss asks for by `w`, so for a model that
+# fraction of positives in the data. On paper, you can undo the effect of the weight. With
+# a weight of `w`, the loss asks for odds that are `w` times as large. So for a model that
 # gives these odds, you subtract $\ln w$ from the logit. After these 400 steps, the
 # correction overshoots, and the corrected probabilities are on average well below the
 # base rate. Even at the minimum of its loss, a model that is too simple to give these
@@ -1721,9 +1721,9 @@ claim("busy triplets with the hardest negatives divided by busy triplets "
 
 # %% [markdown] role="concept"
 # In these 150 steps, choosing the hardest negatives keeps more triplets busy. (After a
-# run ten times as long, hardly any triplet is busy either way.) On these digits, the
-# hardest negatives gain little, because both embeddings classify almost all of the digits
-# correctly:
+# run ten times as long, hardly any triplet is busy with either choice.) On these digits,
+# the hardest negatives gain little, because both embeddings classify almost all of the
+# digits correctly:
 
 # %% role="concept"
 by_random, by_mined = map(nearest_right, (random_net, mined_net))
@@ -1749,7 +1749,7 @@ claim("nearest-neighbour accuracy of the worse of the two embeddings",
 # **2. You trained with `pos_weight=20`, long enough to reach the minimum, and need probabilities. What do you do?**
 #
 # - [ ] Take the sigmoid, as always :: The loss asked for odds 20 times too high, so the probabilities are too high.
-# - [ ] Divide each probability by 20 :: The weight multiplied the odds, not the probabilities. For small probabilities, that is nearly the same, but for large probabilities, it is badly wrong.
+# - [ ] Divide each probability by 20 :: The weight multiplied the odds, not the probabilities. For small probabilities, dividing is nearly right, but for large probabilities, it is badly wrong.
 # - [x] Subtract ln 20 from each logit, then take the sigmoid :: The weight multiplies the odds by 20, so it adds ln 20 to the logit. Then compare the mean with the base rate, because a model that is too simple to fit the odds remains wrong even at the minimum.
 
 # %% [markdown] role="quiz"
@@ -1921,25 +1921,30 @@ def ratio(column, *pair):
 hand, whole = loss["by_hand"], loss["cross_entropy"]
 answers = gpu_table(
     datasheet(forms.device_name),
-    forms.asks("fused over by hand: time", whole.written / hand.written,
+    forms.asks("time of the fused loss divided by time by hand",
+               whole.written / hand.written,
                lambda: ratio("us", "fused", "by hand"), below=1),
-    forms.asks("compiled over by hand: time", "less: fewer bytes",
+    forms.asks("time of the compiled loss divided by time by hand",
+               "below 1, because of fewer bytes",
                lambda: ratio("us", "compiled", "by hand"), below=0.8),
-    forms.asks("by hand over fused: peak memory", hand.peak / whole.peak,
+    forms.asks("peak memory by hand divided by peak of the fused loss",
+               hand.peak / whole.peak,
                lambda: ratio("peak_mb", "by hand", "fused"), above=1.2),
-    chunks.asks("1 chunk over 16: peak memory", chunk[1] / chunk[16],
+    chunks.asks("peak memory with 1 chunk divided by peak with 16",
+                chunk[1] / chunk[16],
                 lambda: ratio("peak_mb", 1, 16), paper, above=3),
-    chunks.asks("16 chunks over 1: time", "1: the same FLOPs",
+    chunks.asks("time with 16 chunks divided by time with 1 chunk",
+                "1, because of the same FLOPs",
                 lambda: ratio("us", 16, 1), below=2))
 answers
 
 # %% [markdown] role="gpu"
-# **On the H100 of the recorded run**, the number of bytes determines the time if there are many
-# classes. With 128,256 classes, the fused loss takes a fifth of the hand-written loss's
-# time, as the byte counts predict, and the memory for the logits shrinks as predicted.
-# With 1,000 classes, the kernel launches determine the time. With so few classes, the
-# compiled loss takes three times as long as the fused loss, and the hand-written loss
-# takes between 0.5 and 2.3 ms (quartiles of its times).
+# **On the H100 used for the recorded run**, the number of bytes determines the time if
+# there are many classes. With 128,256 classes, the fused loss takes a fifth of the
+# hand-written loss's time, as the byte counts predict, and the memory for the logits
+# shrinks as predicted. With 1,000 classes, the kernel launches determine the time. With
+# so few classes, the compiled loss takes three times as long as the fused loss, and the
+# hand-written loss takes between 0.5 and 2.3 ms (quartiles of its times).
 #
 # Chunks are not free. Sixteen chunks take more than a quarter longer than one chunk, for
 # the same FLOPs (in this code, a single chunk also computes its logits twice). The bytes
