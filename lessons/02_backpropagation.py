@@ -2214,16 +2214,14 @@ update = 7 * sum(p.nbytes for p in net.parameters())
 answers = gpu_table(
     sheet,
     shares.asks("time of backward divided by time of forward, width 4096",
-                ratio,
-                lambda: shares.value("both_us", width=4096)
+                ratio, lambda: shares.value("both_us", width=4096)
                 / shares.value("forward_us", width=4096) - 1,
                 "FLOPs: close to 2 (Epoch AI)", above=1.5, below=2.5),
     shares.asks("time of forward at width 1024 divided by time at 256",
                 "256, or 1 if launches dominate",
                 lambda: shares.value("forward_us", width=1024)
                 / shares.value("forward_us", width=256), below=20),
-    shares.asks("MB at the peak of a forward pass with a graph",
-                peak[8192, True],
+    shares.asks("peak MB of a forward pass with a graph", peak[8192, True],
                 lambda: shares.value("peak_mb", width=4096),
                 expected=403, within=40),
     trace.asks("time of the update divided by time of backward",
