@@ -94,7 +94,7 @@ def right(logits, kind):
 wrong = ex.edits(right)
 wrong("applying softmax along dim 0, the batch axis", ("multiclass", "example"),
       "(1) if", "(0) if", says="one choice among all classes")
-wrong("applying softmax to every kind, even to a single column", ("binary", "multilabel"),
+wrong("applying softmax to every kind of logits, even to a single column", ("binary", "multilabel"),
       "return out", "return logits.softmax(1)", says="binary probabilities: got 1")
 wrong("applying softmax to binary logits, which have only one column", "binary",
       "return out", 'return logits.sigmoid() if kind == "multilabel" else logits.softmax(1)',
@@ -104,10 +104,10 @@ wrong("applying sigmoid to every kind of logits", "multiclass",
 wrong("dividing each row's sigmoids by their sum instead of applying softmax", "multiclass",
       "logits.softmax(1)", "yes / yes.sum(1, keepdim=True)", "logits.sigmoid()", "yes",
       "out =", "yes = logits.sigmoid(); out =", says="one choice among all classes")
-wrong("applying softmax to independent labels", "multilabel",
+wrong("applying softmax to the logits of independent labels", "multilabel",
       "return out", 'return logits.sigmoid() if kind == "binary" else logits.softmax(1)',
       says="its own yes-or-no")
-wrong("choosing the function by the number of columns, not by the kind",
+wrong("choosing softmax or sigmoid by the number of columns, not by the kind",
       ("multilabel", "multiclass"),
       "return out", "return logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(1)",
       says="one choice among")
@@ -116,7 +116,7 @@ wrong("returning 1 for the most likely class and 0 for all others", "multiclass"
       'if kind != "multiclass": return logits.sigmoid()\n    return '
       "torch.nn.functional.one_hot(logits.argmax(1), logits.shape[1]).float()",
       says="one choice among all classes")
-wrong("taking exp without subtracting the maximum", "large",
+wrong("taking exp of the logits without subtracting the maximum", "large",
       'out = logits.softmax(1) if kind == "multiclass" else logits.sigmoid()\n    return out',
       'if kind != "multiclass": return logits.sigmoid()\n    return logits.exp() / '
       "logits.exp().sum(1, keepdim=True)")
@@ -136,7 +136,7 @@ wrong("capping the logits at 80 and adding an epsilon to the denominator", "larg
       'out = logits.softmax(1) if kind == "multiclass" else logits.sigmoid()\n    return out',
       'if kind != "multiclass": return logits.sigmoid()\n    odds = logits.clamp(max=80).exp(); '
       "return odds / (odds.sum(1, keepdim=True) + 1e-8)", says="one choice among all")
-wrong("clamping raw logits to [0, 1]", "probabilities",
+wrong("clamping the logits to [0, 1] instead of computing probabilities", "probabilities",
       "return out", "return logits.clamp(0, 1)", says="binary probabilities")
 wrong("returning the logarithms of the probabilities", "probabilities",
       ".softmax", ".log_softmax", "logits.sigmoid()", "torch.nn.functional.logsigmoid(logits)",

@@ -220,7 +220,7 @@ wrong("taking the largest entry instead of the norm", "ratio",
 wrong("taking the mean absolute entry instead of the norm", "ratio",
       RATIO_OF,
       "(linears[0].weight.grad.abs().mean() / linears[-1].weight.grad.abs().mean()).item()")
-wrong("taking the sum of the squares without the root", "ratio", RATIO_OF, RATIO_OF + " ** 2")
+wrong("taking the sum of the squares instead of its root", "ratio", RATIO_OF, RATIO_OF + " ** 2")
 wrong("taking the root mean square instead of the norm", "ratio",
       "return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)",
       "first, last = (m.weight.grad.square().mean().sqrt() for m in (linears[0], linears[-1])); "
@@ -238,7 +238,7 @@ wrong("rounding the ratio to four decimals, which turns a small ratio into zero"
 
 
 for small in (1e-4, 1e-6, 1e-8, 1e-12):
-    @ex.wrong(f"adding {small:g} to the last norm", small=small,
+    @ex.wrong(f"adding {small:g} to the last Linear's norm", small=small,
               breaks="tiny" if small < 1e-5 else ("tiny", "ratio"))
     def with_constant(model, x, y, small):
         linears = graded(model, x, y)

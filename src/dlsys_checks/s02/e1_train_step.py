@@ -219,7 +219,7 @@ wrong("discarding the optimizer's state before every step",
       "step", STEP, "opt.state.clear(); opt.step()",
       says=CHANGE)
 wrong("taking two steps on the same gradient", "step", STEP, "opt.step(); opt.step()")
-wrong("clipping the gradients to norm 1", "step",
+wrong("clipping the gradients to a norm of 1", "step",
       STEP, "nn.utils.clip_grad_norm_(model.parameters(), 1.0); opt.step()", says=CHANGE,
       trap="03.3")
 wrong("assuming that every parameter has a gradient", "frozen",

@@ -90,7 +90,7 @@ def law(out, x, shift, weights, theta):
 
 # ---- wrong, by name
 
-ex.wrong("returning the weighted sum",
+ex.wrong("returning the weighted sum instead of the weighted mean",
          lambda losses, weights: (weights * losses).sum(), breaks="mean")
 ex.wrong("dividing by the number of rows", lambda losses, weights: (weights * losses).mean(),
          breaks="mean")
@@ -105,7 +105,7 @@ ex.wrong("scaling the weights to a mean of one and adding up the weighted losses
          lambda losses, weights: (weights / weights.mean() * losses).sum(), breaks="mean")
 ex.wrong("dividing the weights by the largest and averaging the weighted losses",
          lambda losses, weights: (weights / weights.max() * losses).mean(), breaks="mean")
-ex.wrong("using the softmax of the weights as shares",
+ex.wrong("multiplying the losses by the softmax of the weights",
          lambda losses, weights: (weights.softmax(0) * losses).sum(), breaks="mean")
 
 
@@ -134,7 +134,7 @@ ex.wrong("returning a result in float64",
 ex.wrong("clamping negative losses to zero",
          lambda losses, weights: (weights * losses.clamp(min=0)).sum() / weights.sum(),
          breaks="losses")
-ex.wrong("clipping losses at 1000",
+ex.wrong("clamping every loss to at most 1000",
          lambda losses, weights: (weights * losses.clamp(max=1000.0)).sum() / weights.sum(),
          breaks="losses")
 ex.wrong("using only the first 256 rows",

@@ -205,7 +205,7 @@ ex.wrong("copying t through a Python list", lambda t: torch.tensor(t.tolist()),
 ex.wrong("returning a float32 copy of every t, even of float16",
          lambda t: t.detach().float().clone(), says="dtype of the copy",
          breaks="dtypes")
-ex.wrong("returning a flat copy", lambda t: t.detach().clone().flatten(), breaks="form")
+ex.wrong("returning a flattened copy", lambda t: t.detach().clone().flatten(), breaks="form")
 ex.wrong("using deepcopy, whose copy has rows that share memory if t's rows do",
          lambda t: copy.deepcopy(t.detach()), says="copy after an edit", breaks="any shape")
 ex.wrong("stacking the rows, although t can have no rows",

@@ -367,5 +367,5 @@ wrong("returning the sums without dividing by the number of rows", "result",
       END, "loss, right = totals(model, batches)\n    return loss, float(right)")
 wrong("returning the error rate instead of the accuracy", "result",
       END, f"loss, right = {BATCHES}\n    return loss, 1 - right")
-wrong("returning accuracy in percent", "result",
+wrong("returning the accuracy in percent", "result",
       END, f"loss, right = {BATCHES}\n    return loss, 100 * right")

@@ -232,7 +232,7 @@ wrong("using a queue and passing a node's gradient on as soon as the node is rea
       "grad, ready =", AT_ONCE, "ready.pop()", "ready.pop(0)", says="computed forwards")
 wrong("using a stack and passing a node's gradient on as soon as the node is reached", "each",
       "grad, ready =", AT_ONCE, says="computed forwards")
-wrong("keeping the last contribution instead of the sum", "each",
+wrong("keeping only the last contribution to a gradient instead of the sum", "each",
       "grad.get(parent, 0.0) + ", "", says="computed forwards")
 wrong("adding up the absolute values of the contributions", "each",
       "+ slope * grad[node]", "+ abs(slope * grad[node])", says="computed forwards")

@@ -152,7 +152,7 @@ wrong("taking the mean over rows and classes", "mean",
 wrong("taking the sum over rows instead of the mean", "mean",
       "mean_loss(logits, y), slope(logits, y)", MEAN_LOSS + " * len(y), slope(logits, y) * len(y)")
 wrong("returning the mean loss with the gradient of the sum", "mean", LOGITS, LOGITS + " * len(y)")
-wrong("dividing the gradient by the number of rows times classes",
+wrong("dividing the gradient by the number of its entries",
       "mean", LOGITS, LOGITS + " / logits.shape[1]")
 wrong("indexing the loss by [:, y], which takes all labels' columns in every row", "mean",
       MEAN_LOSS, "-logits.log_softmax(1)[:, y].mean()")
@@ -162,7 +162,7 @@ wrong("indexing the gradient by [:, y], which takes all labels' columns in every
 wrong("returning the probabilities as the gradient, without subtracting the one-hot labels", "mean",
       LOGITS, ", probabilities(logits) / len(y)")
 wrong("flipping the sign of the gradient", "mean", LOGITS, ", -slope(logits, y)")
-wrong("calling cross_entropy and autograd", "by hand",
+wrong("calling cross_entropy and autograd instead of writing both formulas", "by hand",
       END,
       "leaf = logits.clone().requires_grad_(); loss = F.cross_entropy(leaf, y); return "
       "loss.detach(), torch.autograd.grad(loss, leaf)[0]", says="by hand")

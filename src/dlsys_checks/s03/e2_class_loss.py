@@ -164,11 +164,11 @@ wrong("taking the squared error of raw scores and one-hot labels", "mean",
       "flat =")
 wrong("taking the sum over rows instead of the mean", "mean",
       IGNORE_INDEX, 'labels.reshape(-1), ignore_index=NO_LABEL, reduction="sum"')
-wrong("treating class 0 as no label", "mean",
+wrong("treating class 0 as a missing label", "mean",
       "flat =", "y =", CROSS_ENTROPY,
       '(F.cross_entropy(scores, y, ignore_index=NO_LABEL, reduction="none") * (y > 0)).sum() / '
       "(y > 0).sum()")
-wrong("counting rows without a label in the mean", "gaps",
+wrong("dividing the sum by the number of all rows, with or without a label", "gaps",
       "flat =", "y =",
       CROSS_ENTROPY, 'F.cross_entropy(scores, y, ignore_index=NO_LABEL, reduction="sum") / len(y)')
 wrong(f"treating {NO_LABEL} as class 0", "gaps",

@@ -242,7 +242,7 @@ wrong("using sqrt(2 / fan_in) as the bound of uniform weights", "every ReLU",
       DRAW, f"nn.init.uniform_(layer.weight, -{STD}, {STD})")
 wrong("keeping PyTorch's default weights", "every ReLU",
       DRAW, "nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5))")
-wrong("keeping the variance instead of the mean square at 1", ("size kept", "example"),
+wrong("keeping the variance at 1 instead of the mean square", ("size kept", "example"),
       STD, "math.sqrt(2 / (1 - 1 / math.pi) / sizes[0])")
 wrong("using the variance 2 / fan_in as the standard deviation", "every ReLU", STD, "2 / sizes[0]")
 wrong("using the first layer's fan_in for every layer", "other widths",
@@ -278,7 +278,7 @@ def by_numpy(net):
 
 wrong("setting all weights to the same value",
       "random", DRAW, f"nn.init.constant_(layer.weight, {STD})")
-wrong("drawing positive weights only", "random", DRAW, f"{DRAW}; layer.weight.data.abs_()")
+wrong("drawing only positive weights", "random", DRAW, f"{DRAW}; layer.weight.data.abs_()")
 wrong("giving all units the same row of weights", "random",
       DRAW, f"{DRAW}; layer.weight.data[:] = layer.weight.data[0].clone()",
       says="weights of neighbouring units")
