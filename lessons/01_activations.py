@@ -1787,7 +1787,8 @@ print(*(f"{name}: {', '.join(kinds)}" for name, kinds in used.items()),
 claim("number of activations other than GELU in the vision transformer",
       len(set(used["vit_b_16"]) ^ {"GELU"}), expected=0)
 default = nn.TransformerEncoderLayer(8, 2).activation
-claim("activation of PyTorch's encoder layer: output at -1 (GELU: -0.159)",
+claim("output of the activation in PyTorch's encoder layer at -1 (GELU: "
+      "-0.159)",
       default(torch.tensor(-1.0)), expected=0)
 claim("largest gap between GELU and its approximation by tanh",
       (F.gelu(z) - F.gelu(z, approximate="tanh")).abs().max(), below=1e-3)

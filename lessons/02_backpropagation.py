@@ -529,8 +529,8 @@ print(arguments["set_to_none"])
 # %% trap="02.1" role="more"
 claim("largest gap between the losses without zero_grad and with a "
       "momentum of 1", gap, below=1e-3)
-claim("highest of the last 100 losses divided by the first loss, all rows "
-      "without zero_grad", max(piled[-100:]) / piled[0], above=0.2)
+claim("highest of the last 100 losses divided by the first loss, on all "
+      "rows without zero_grad", max(piled[-100:]) / piled[0], above=0.2)
 claim("highest loss divided by the first loss, on all rows without "
       "zero_grad", max(piled) / piled[0], below=2)
 claim("is set_to_none on by default",
@@ -1180,12 +1180,13 @@ once = accumulate(model, 32, undivided, size=32).norm()
 ratio = (accumulate(model, 32, undivided).norm() / once).item()
 
 # %% trap="02.4" role="more"
-claim("norm of the undivided gradient divided by the norm of the whole "
-      "batch's gradient", ratio, expected=4, within=1e-3)
+claim("gradient norm without dividing by 4, divided by the whole batch's "
+      "gradient norm", ratio, expected=4, within=1e-3)
 claim("largest gap between Adam's weights with the whole batch and with "
-      "undivided parts", (adam_big - adam_small).abs().max(), below=1e-4)
+      "undivided losses", (adam_big - adam_small).abs().max(), below=1e-4)
 claim("final loss of SGD with the whole batch", sgd_big, below=2)
-claim("final loss of SGD with four undivided parts", sgd_small, above=1000)
+claim("final loss of SGD with four parts whose losses are not divided by "
+      "4", sgd_small, above=1000)
 
 # %% [markdown] trap="02.4" role="more"
 # You can check gradient accumulation with a test of a whole training loop. `same` runs
@@ -1799,10 +1800,10 @@ blocked, = torch.autograd.grad(x.round().sum(), x)
 # %% role="concept"
 claim("result of rounding 1.7 with the bracket detached", rounded[1],
       expected=2)
-claim("sum of both slopes with round alone", blocked.abs().sum(),
-      expected=0)
-claim("sum of both slopes with the bracket detached", through.sum(),
-      expected=2)
+claim("sum of the slopes at 0.4 and 1.7 with round alone",
+      blocked.abs().sum(), expected=0)
+claim("sum of the slopes at 0.4 and 1.7 with the bracket detached",
+      through.sum(), expected=2)
 
 # %% [markdown] role="concept"
 # In deep Q-learning, a network predicts how good each action is. The network's target

@@ -946,8 +946,8 @@ print(f"Xavier: variance {wide.var():.4f}; clipped to {weak.grad}")
 # %% role="concept"
 claim("variance of Xavier's weights for 300 inputs and 100 outputs",
       wide.var(), expected=2 / (300 + 100), within=3e-4)
-claim("value of the entry 6 after a gradient of norm 10 is clipped to a "
-      "norm of 1", weak.grad[0], expected=0.6, within=1e-4)
+claim("new value of an entry of 6, after a gradient norm of 10 is "
+      "clipped to 1", weak.grad[0], expected=0.6, within=1e-4)
 
 # %% [markdown] trap="03.3" role="situation" core=true fault="gradients are clipped after the step" symptom="gradient clipping has no effect, loss explodes to 1e11 although clip_grad_norm_ is called"
 # ## A batch a hundred times too large
