@@ -163,12 +163,12 @@ from dlsys_helpers.explorers.perceptron import perceptron
 perceptron
 
 # %% [markdown] role="concept"
-# The rule stops only after a whole pass without a mistake, and such a pass is possible
-# only if some line separates the points. If a separating line exists, the perceptron's
-# rule finds one, as Novikoff proved in 1962. No line separates these images, because a
-# few zeros and ones are too similar in both brightness values. The folded code asks a
-# solver for a separating line. (`F.pad` appends a 1 to each point, so that the bias is
-# one more weight.)
+# The rule stops changing the line only after a whole pass without a mistake, and such a
+# pass is possible only if some line separates the points. If a separating line exists,
+# the perceptron's rule finds one, as Novikoff proved in 1962. No line separates these
+# images, because a few zeros and ones are too similar in both brightness values. The
+# folded code asks a solver for a separating line. (`F.pad` appends a 1 to each point, so
+# that the bias is one more weight.)
 
 # %% role="concept" tags=["plumbing"]
 from scipy.optimize import linprog               # looks for such a line
@@ -455,8 +455,8 @@ claim("largest gap between the losses of our loop and the losses of fit",
 # `(N,)` into `(N, 1)`, and `[:, 0]` turns it back. When you only want a network's
 # outputs, you need no slopes, so you put the call inside `torch.no_grad()`. The first
 # trap is about the output of a model that answers a binary question. (A trap's number is
-# only its name. The lesson presents each trap once you know what the trap needs, so 01.2
-# comes first and 01.1 fourth.)
+# only its name. The lesson presents each trap as soon as you know what the trap needs, so
+# 01.2 comes first and 01.1 fourth.)
 
 # %% [markdown] trap="01.2" role="situation" core=true fault="a logit is cut at 0.5 as if it were a probability" symptom="classifier misses most positives although accuracy is high"
 # ## An alarm at one half
@@ -626,8 +626,8 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
 
 # %% [markdown] trap="01.2" role="hint"
 # 1. For each kind, ask which probabilities have to add up to one: those in a row, those in a column, or none.
-# 2. The softmax of a single value is always 1. Two of the three kinds need the same function.
-# 3. PyTorch's own `softmax` and `sigmoid` are stable for large logits. `dim` is the axis along which the probabilities add up to one.
+# 2. The softmax of a single value is always 1, so it cannot answer a yes-or-no question. Two of the three kinds need the same function.
+# 3. PyTorch's own `softmax` and `sigmoid` are stable for large logits. Set `dim` to the axis along which the probabilities add up to one.
 
 # %% [markdown] trap="01.2" role="keep"
 # **Keep:** A model that ends in a linear layer returns logits, and a probability of one
@@ -1379,9 +1379,9 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="01.3" role="hint"
-# 1. You need the gradients of one loss with respect to two weights. Neither the loss nor its gradients require a change of any weight.
+# 1. You need the gradients of one loss with respect to two weights. You can compute them without changing any weight.
 # 2. `loss.backward()` adds to whatever `.grad` holds. Either clear `.grad` first, or do not use `.grad` at all.
-# 3. `torch.autograd.grad(loss, [first, last])` returns the two gradients and does not touch any `.grad`.
+# 3. `torch.autograd.grad(loss, [first, last])` returns the two gradients and leaves every `.grad` as it is.
 
 # %% [markdown] trap="01.3" role="keep"
 # **Keep:** The first layer's gradient is a product that contains the slopes and the

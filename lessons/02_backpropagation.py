@@ -610,7 +610,7 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
     # END SOLUTION
 
 # %% [markdown] trap="02.1" role="hint"
-# 1. One step consists of four calls, and their order matters: clear, loss, backward, step.
+# 1. One step has four parts, and their order matters: clear the gradients, compute the loss, call `backward`, call `step`.
 # 2. If you clear the gradients between `backward` and `step`, you throw the new gradients away. If you clear only at the end, gradients from before the call still count.
 # 3. `opt.zero_grad()` clears every parameter that the optimizer knows, including the biases. `loss.item()` returns a number without a graph.
 
@@ -665,7 +665,7 @@ claim("gradient norm with the vector of ones divided by the gradient norm "
       "of the mean loss", ratio, expected=64, within=0.01)
 
 # %% [markdown] trap="02.2" role="look"
-# Does the larger scale do any harm? Train with both gradients, at a learning rate that
+# Does the larger gradient do any harm? Train with both gradients, at a learning rate that
 # suits the mean:
 
 # %% trap="02.2" role="look"
@@ -1024,7 +1024,7 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
 
 # %% [markdown] trap="02.3" role="hint"
 # 1. The result has to leave the graph, and it needs memory of its own. That takes two calls.
-# 2. Methods that end in an underscore change the tensor they are called on. Do not call one on `t`.
+# 2. Methods whose names end in an underscore change the tensor they are called on. Do not call such a method on `t`.
 # 3. One of the two calls is `clone()`. Which other call takes the result out of the graph?
 
 # %% [markdown] trap="02.3" role="keep"
@@ -1488,7 +1488,7 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
 
 # %% [markdown] trap="02.5" role="hint"
 # 1. You need two switches: one for the layers and one for the graph.
-# 2. Add up sums over rows, and divide once at the end by the number of rows.
+# 2. Add up the losses and the right answers of all rows, and divide by the number of rows once, at the end.
 # 3. Store the `training` flag of every module before you change it, and restore each one afterwards.
 
 # %% [markdown] trap="02.5" role="keep"

@@ -673,7 +673,7 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 # %% [markdown] trap="03.2" role="hint"
 # 1. Bring the labels into one shape before you do any arithmetic with them.
-# 2. Rows without a label belong neither in the sum nor in the count.
+# 2. Leave rows without a label out of both the sum of the losses and the number of rows.
 # 3. `F.cross_entropy` expects labels of shape `(N,)`. Look up `ignore_index`.
 
 # %% [markdown] trap="03.2" role="keep"
