@@ -608,9 +608,9 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
 
     Args:
         logits: (N, C) float32, with values from -200 to 200.
-        kind: "binary" (C = 1, a yes or no), "multiclass" (each row is one
-            choice among C classes) or "multilabel" (each entry is a
-            separate yes or no).
+        kind: "binary" (C = 1, a single yes or no), "multiclass" (each row
+            is one choice among C classes) or "multilabel" (each entry is
+            a separate yes or no).
 
     Returns:
         A tensor with the shape and dtype of the logits.
@@ -1357,8 +1357,8 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
     """Divide the first Linear's gradient norm by the last Linear's.
 
     Args:
-        model: its Linears are all direct children. It can also have other
-            layers.
+        model: its Linears are all direct children. The model can also
+            have other layers.
         x: float32; model(x) has the shape (N, C).
         y: (N,) int64, the classes. The loss is the mean cross-entropy.
 
@@ -1366,8 +1366,8 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
         The ratio of the two weights' gradient norms, a float. Biases do
         not count. Both norms can be tiny, so add no constant to either.
 
-    Gradients that the model already holds must not count. No weight may
-    change.
+    Gradients that the model already holds must not count. The weights
+    must not change.
 
     Example: a model with a single Linear gives 1.0.
     """

@@ -1244,7 +1244,7 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
     Returns:
         The mean loss over all rows before the step, as a float.
 
-    Only one graph may exist at a time, so call backward for each pair.
+    Keep at most one graph alive at a time, so call backward for each pair.
     Gradients that the model already holds must not count.
 
     Example: a batch of 3 rows counts 3/4, and a batch of 1 row counts 1/4.

@@ -1111,9 +1111,9 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
     Returns:
         The gradient's norms before and after clipping, two floats.
 
-    Gradients of an earlier step can be left over. The step and both norms
-    are for the true loss, without the scale. Each norm is one number over
-    all groups. It counts only parameters that the loss reaches, and the
+    Gradients of an earlier step can be left in .grad. The step and both
+    norms are for the true loss, without the scale. Each norm is one number
+    over all groups. Only parameters that the loss reaches count, and the
     step changes no others.
 
     Example: for a gradient of norm 6 and max_norm 2, return (6.0, 2.0).
@@ -1372,7 +1372,8 @@ def init_(net: nn.Sequential) -> None:
 
     Args:
         net: alternating nn.Linear and nn.ReLU layers, of any width, even
-            1. The last layer can be a Linear. A Linear can have no bias.
+            1. The last layer can be a Linear. A Linear need not have a
+            bias.
 
     For inputs from N(0, 1), the mean square after *every* ReLU is between
     0.5 and 2 on average over many nets, even if layers get wider or

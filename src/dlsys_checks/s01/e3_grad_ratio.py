@@ -17,8 +17,8 @@ ex = exercise("01.3", "grad_ratio", seen=("layers", "held", "calls", "x", "y"), 
 
 ex.promise("ratio", "Divide the first Linear's gradient norm by the last Linear's.",
            says=("divided by the last Linear's",))
-ex.promise("layers", "Args: model: its Linears are all direct children. It can also have other "
-                     "layers.",
+ex.promise("layers", "Args: model: its Linears are all direct children. The model can "
+                     "also have other layers.",
            cases=("a gain before the first Linear", "a matrix that is not a Linear",
                   "layers after the last Linear", "a convolution between the Linears", "a bare "
                                                                                        "stack"))
@@ -28,7 +28,7 @@ ex.promise("held gradients", "Gradients that the model already holds must not co
            cases=("gradients left over from before", "the third call in a row"))
 ex.promise("tiny", "Both norms can be tiny, so add no constant to either.",
            cases=("tiny inputs",))
-ex.promise("weights", "No weight may change.", says=("weights after the call",))
+ex.promise("weights", "The weights must not change.", says=("weights after the call",))
 ex.promise("biases", "Returns: The ratio of the two weights' gradient norms, a float. Biases do "
                      "not count.", says=("divided by the last Linear's",))
 ex.promise("example", "Example: a model with a single Linear gives 1.0.",

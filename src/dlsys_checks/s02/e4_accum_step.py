@@ -25,7 +25,7 @@ ex.promise("step", "Take one optimizer step on the mean cross-entropy over all r
 ex.promise("sizes", "Args: model, opt: the model and its optimizer. batches: pairs of x (n, F) "
                     "float32 and y (n,) int64, where n can differ from pair to pair.",
            cases=UNEQUAL)
-ex.promise("graph", "Only one graph may exist at a time, so call backward for each pair.",
+ex.promise("graph", "Keep at most one graph alive at a time, so call backward for each pair.",
            says=("graphs alive at a time", "graphs kept after", "rows in one graph"))
 ex.promise("gradients", "Gradients that the model already holds must not count.",
            says=("change of parameter",))

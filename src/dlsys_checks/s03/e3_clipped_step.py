@@ -28,7 +28,7 @@ scaled     | Args: optimizer, max_norm: the optimizer, and the limit for the nor
 backward   | The backward pass has not run yet. | case gradients left over from before; an
              infinite gradient left over; three steps in a row; three steps of AdamW; an old
              gradient that the loss does not reach
-leftover   | Gradients of an earlier step can be left over. | case gradients left over from
+leftover   | Gradients of an earlier step can be left in .grad. | case gradients left over from
              before; an infinite gradient left over; three steps in a row; three steps of AdamW;
              an old gradient that the loss does not reach
 true size  | The step and both norms are for the true loss, without the scale. | norm before
@@ -37,7 +37,7 @@ one number | Each norm is one number over all groups. | case two groups; three
              groups; gradients left over from before; a parameter that the loss does not reach;
              three steps in a row; three steps of AdamW; an old gradient that the loss does not
              reach
-reached    | It counts only parameters that the loss reaches, and the step changes no others. | case
+reached    | Only parameters that the loss reaches count, and the step changes no others. | case
              a parameter that the loss does not reach; an old gradient that the loss does not reach
 example    | Example: for a gradient of norm 6 and max_norm 2, return (6.0, 2.0). | case the
              example

@@ -30,7 +30,7 @@ ex.promise("in turn", "Args: net: alternating nn.Linear and nn.ReLU layers, of a
            cases=("one layer", "four layers of one width", "ReLU that works in place",
                   "wider, then narrower", "a layer of one unit"))
 ex.promise("a Linear may be last", "The last layer can be a Linear.", cases=ENDS)
-ex.promise("no bias", "A Linear can have no bias.", cases=("no biases",))
+ex.promise("no bias", "A Linear need not have a bias.", cases=("no biases",))
 ex.promise("every ReLU", "For inputs from N(0, 1), the mean square after *every* ReLU is between "
            "0.5 and 2 on average over many nets,", says=("mean square after",))
 ex.promise("other widths", "even if layers get wider or narrower.",
