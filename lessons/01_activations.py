@@ -7,10 +7,10 @@
 # message.
 #
 # The mistakes in this stage come down to three things: what a layer computes, how its
-# weights are initialized, and what its output means. This stage first builds a network
-# from a single neuron, then breaks it with five mistakes that look like correct code. All
-# you need to know is Python (functions and classes) and school mathematics, up to the
-# derivative of a function.
+# weights are initialized, and what its output means. This stage starts with a single
+# neuron, builds a network from many of them, and then breaks the network with five
+# mistakes that look like correct code. All you need to know is Python (functions and
+# classes) and school mathematics, up to the derivative of a function.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -74,11 +74,12 @@ print(f"{len(points)} images, {points.shape[1]} numbers each")
 #
 # A perceptron says "one" if $z$ is positive. Its answer changes where $z$ is exactly
 # zero, and the points with $z = 0$ form a line. So choosing the weights and the bias
-# means choosing a line. The weights turn the line, and the bias shifts it.
+# means choosing a line. Changing the weights turns the line, and changing the bias shifts
+# it.
 #
-# The code below writes the sum as `x @ w + b`. For an image with the values 2 and 3, and
-# the weights 5 and $-1$, `x @ w` is $2 \cdot 5 + 3 \cdot (-1) = 7$. If `x` holds one
-# image per row, `x @ w + b` computes one $z$ per image. To find the fraction of right
+# The code below writes the sum as `x @ w + b`. If an image has the values 2 and 3, and
+# the weights are 5 and $-1$, then `x @ w` is $2 \cdot 5 + 3 \cdot (-1) = 7$. If `x` holds
+# one image per row, `x @ w + b` computes one $z$ per image. To find the fraction of right
 # answers, the code compares each answer with the label, turns True into 1 and False into
 # 0, and takes the mean:
 
@@ -94,7 +95,7 @@ print(f"fraction right, with nothing learned yet: {blank:.2f}")
 # The learning rule looks at one image at a time. If the perceptron is right, the rule
 # changes nothing. If the perceptron missed a one, the rule adds the image's two numbers
 # to the weights and 1 to the bias, so that $z$ increases for this image. If the
-# perceptron took a zero for a one, the rule subtracts the same amounts.
+# perceptron mistook a zero for a one, the rule subtracts the same amounts.
 
 # %% role="concept"
 i = int(is_one.argmax())                         # the first one
@@ -162,12 +163,12 @@ from dlsys_helpers.explorers.perceptron import perceptron
 perceptron
 
 # %% [markdown] role="concept"
-# The rule stops only after a whole pass without a mistake, and such a pass is possible
-# only if some line separates the points. If a separating line exists, the perceptron's
-# rule finds one, as Novikoff proved in 1962. No line separates these images, because a
-# few zeros and ones are too similar in both brightness values. The folded code asks a
-# solver for a separating line. (`F.pad` appends a 1 to each point, so that the bias is
-# one more weight.)
+# The rule stops changing the line only after a whole pass without a mistake, and such a
+# pass is possible only if some line separates the points. If a separating line exists,
+# the perceptron's rule finds one, as Novikoff proved in 1962. No line separates these
+# images, because a few zeros and ones are too similar in both brightness values. The
+# folded code asks a solver for a separating line. (`F.pad` appends a 1 to each point, so
+# that the bias is one more weight.)
 
 # %% role="concept" tags=["plumbing"]
 from scipy.optimize import linprog               # looks for such a line
@@ -454,8 +455,8 @@ claim("largest gap between the losses of our loop and the losses of fit",
 # `(N,)` into `(N, 1)`, and `[:, 0]` turns it back. When you only want a network's
 # outputs, you need no slopes, so you put the call inside `torch.no_grad()`. The first
 # trap is about the output of a model that answers a binary question. (A trap's number is
-# only its name. The lesson presents each trap once you know what the trap needs, so 01.2
-# comes first and 01.1 fourth.)
+# only its name. The lesson presents each trap as soon as you know what the trap needs, so
+# 01.2 comes first and 01.1 fourth.)
 
 # %% [markdown] trap="01.2" role="situation" core=true fault="a logit is cut at 0.5 as if it were a probability" symptom="classifier misses most positives although accuracy is high"
 # ## An alarm at one half
@@ -539,10 +540,10 @@ claim("additional eights that the repaired alarm finds, as a fraction of "
       "all eights", recall(repaired) - recall(alarm), above=0.08)
 
 # %% [markdown] trap="01.2" role="more" topics="a threshold at logit 0 · the eights that are still missed · a sigmoid inside the model"
-# You can put the score through a sigmoid and compare the probability with 0.5, or compare
-# the score itself with 0. Here both comparisons raise the same alarms. (In `float16`, the
-# sigmoid of a small positive score can round to exactly 0.5. Only the second comparison
-# then raises the alarm.)
+# You can pass the score through a sigmoid and compare the probability with 0.5, or
+# compare the score itself with 0. Here both comparisons raise the same alarms. (In
+# `float16`, the sigmoid of a small positive score can round to exactly 0.5. Only the
+# second comparison then raises the alarm.)
 
 # %% trap="01.2" role="more"
 claim("lowest score of the detector (a probability is never negative)",
@@ -554,10 +555,10 @@ claim("number of images on which the two comparisons raise different "
       (repaired != (score > 0)).sum(), expected=0)
 
 # %% [markdown] trap="01.2" role="more"
-# What about the eights that are still missed? A single neuron draws one line, which does
-# not separate the eights well from the other digits. A network with a hidden layer finds
-# more of the eights. Do not trust the accuracy here, because an alarm that never rings is
-# right nearly nine times out of ten.
+# What about the eights that are still missed? A single neuron draws only one line, which
+# does not separate the eights well from the other digits. A network with a hidden layer
+# finds more of the eights. Do not trust the accuracy here, because an alarm that never
+# rings is right nearly nine times out of ten.
 
 # %% trap="01.2" role="more"
 better = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1))
@@ -586,7 +587,7 @@ def recall_of(loss):
 probabilities = recall_of(F.binary_cross_entropy)
 logits = recall_of(F.binary_cross_entropy_with_logits)
 print(f"a sigmoid in the model: eights found {probabilities:.2f} with the "
-      f"loss for probabilities, {logits:.2f} with the one for logits")
+      f"loss for probabilities, {logits:.2f} with the loss for logits")
 
 # %% trap="01.2" role="more"
 claim("fraction of the eights found with a final sigmoid and the loss for "
@@ -607,9 +608,9 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
 
     Args:
         logits: (N, C) float32, with values from -200 to 200.
-        kind: "binary" (C = 1, a yes or no), "multiclass" (each row is one
-            choice among C classes) or "multilabel" (each entry is its own
-            yes or no).
+        kind: "binary" (C = 1, a single yes or no), "multiclass" (each row
+            is one choice among C classes) or "multilabel" (each entry is
+            a separate yes or no).
 
     Returns:
         A tensor with the shape and dtype of the logits.
@@ -624,9 +625,9 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="01.2" role="hint"
-# 1. For each kind, ask which probabilities have to add up to one: all in a row, all in a column, or none?
-# 2. The softmax of a single value is always 1. Two of the three kinds need the same function.
-# 3. PyTorch's own `softmax` and `sigmoid` are stable for large logits. `dim` is the axis along which the probabilities add up to one.
+# 1. For each kind, ask which probabilities have to add up to one: those in a row, those in a column, or none.
+# 2. The softmax of a single value is always 1, so it cannot answer a yes-or-no question. Two of the three kinds need the same function.
+# 3. PyTorch's own `softmax` and `sigmoid` are stable for large logits. Set `dim` to the axis along which the probabilities add up to one.
 
 # %% [markdown] trap="01.2" role="keep"
 # **Keep:** A model that ends in a linear layer returns logits, and a probability of one
@@ -688,9 +689,9 @@ decision_surface
 # practice, two things matter: the function's values, and its slope, which multiplies the
 # gradient of every earlier layer. `requires_grad=True` asks PyTorch to record every
 # operation on a tensor, as it does for weights, and `torch.autograd.grad` returns the
-# slopes instead of storing them in `.grad`. `grad` needs a single number to start from,
-# so the cell sums the values. Each value depends only on its own $z$, so the slope of the
-# sum with respect to one $z$ is the slope of that value alone:
+# slopes instead of storing them in `.grad`. This function needs a single number to start
+# from, so the cell sums the values. Each value depends only on its own $z$, so the slope
+# of the sum with respect to one $z$ is the slope of that value alone:
 
 # %% role="concept"
 z = torch.linspace(-4, 4, 81, requires_grad=True)
@@ -773,7 +774,7 @@ claim("fraction of zeros among ReLU's outputs for centred inputs",
 # A teammate wanted a ReLU layer whose outputs are mostly zero, and set its biases to
 # $-5$. You want to catch such accidents. A blog post tells you how: count each unit's
 # zeros, and raise an alarm if a unit returns zero for more than 20 % of the rows. First
-# you try this detector on a *healthy* layer of 64 units, fresh from its init.
+# you try this detector on a *healthy* layer of 64 units, right after its initialization.
 
 # %% trap="01.4" role="break"
 x_normal = torch.randn(2000, 10)
@@ -823,7 +824,8 @@ claim("number of units with a bias of -5 that are off for every row, out "
 # Weights are negative as often as positive, so on centred inputs a fresh ReLU unit is, on
 # average, off for half of the rows. That is healthy. A *dead* unit is off for every row.
 # Its slope is zero everywhere, so its weights get no gradient. A dead unit recovers only
-# if its inputs change, or through momentum and weight decay, which need no gradient.
+# if its inputs change, or if momentum or weight decay moves its weights, because neither
+# needs a gradient.
 
 # %% trap="01.4" role="why"
 zero_shares = {name: sorted((layer(x_normal) <= 0).float().mean(0).tolist())
@@ -853,8 +855,8 @@ print(f"accuracy: dead {score_dead:.2f}, leaky {score_leaky:.2f}")
 
 # %% [markdown] trap="01.4" role="repair"
 # Training for 200 steps does not move the dead units' weights. Start with a bias that
-# leaves some sums positive, or use an activation whose slope is not zero at negative
-# inputs, such as leaky ReLU.
+# leaves some sums positive, or use an activation such as leaky ReLU, whose slope at
+# negative inputs is not zero.
 
 # %% trap="01.4" role="repair"
 claim("largest change of a dead unit's weight in 200 steps of Adam",
@@ -894,10 +896,10 @@ claim("accuracy on the linear task with the dead layer", score_dead,
       below=0.6)
 
 # %% [markdown] trap="01.4" role="more"
-# Far below zero, a leaky unit computes a straight line, so as long as the sums of all
+# Far below zero, a leaky unit computes a linear function. As long as the sums of all
 # units stay there, the layer learns only linear tasks. The slope is not zero, so a long
-# run or a high learning rate can bring the units back. A line gets at most about three
-# quarters of the XOR points right, and many lines get fewer than half right. On these
+# run or a high learning rate can bring the units back. A line classifies at most about
+# three quarters of the XOR points correctly, and many lines fewer than half. On these
 # points, compare a leaky layer whose biases are all $-5$ with a fresh ReLU layer:
 
 # %% trap="01.4" role="more"
@@ -987,7 +989,7 @@ print(f"fraction flagged on digits: {start[0] / 64:.1f} fresh, "
       f"{zeros(good)[0] / 64:.1f} trained")
 
 # %% trap="01.4" role="more"
-claim("is the last loss finite with squared error at a learning rate of "
+claim("is the last loss finite, with squared error and a learning rate of "
       "100",
       torch.tensor(losses[-1]).isfinite(), expected=False)
 
@@ -1036,7 +1038,7 @@ def dead_units(h: torch.Tensor) -> int:
     # END SOLUTION
 
 # %% [markdown] trap="01.4" role="hint"
-# 1. Whether a unit is dead depends on *all* rows. Which reduction says "all"?
+# 1. A unit is dead only if it is 0 for *all* rows. Which reduction tests whether all values of a column are True?
 # 2. Compare with zero first, then reduce over the rows (`dim=0`), then count the units.
 # 3. `NaN == 0` is False, so a column of NaN would count as alive. Test for NaN with `isnan` before you count.
 
@@ -1087,8 +1089,8 @@ plot_lines(grid[::8].tolist(),
 # nine pieces. In a single layer, the number of pieces grows in proportion to the number
 # of units. Every further layer of two such units doubles the number of pieces ([Telgarsky
 # 2016](https://arxiv.org/abs/1602.04485)). But we chose these weights by hand. Depth
-# makes functions of many pieces cheap, but it does not promise that training finds them,
-# and the gradient has to get through every layer that you add.
+# makes functions with many pieces cheap, but it does not guarantee that training finds
+# them, and the gradient has to get through every layer that you add.
 
 # %% role="concept"
 random = [pieces((grid[:, None] - torch.rand(8)).relu() @ torch.randn(8))
@@ -1186,8 +1188,8 @@ claim("gap between the gradient by hand and the gradient from autograd",
 # and checks it numerically). In a real layer, the weights are a matrix with one column
 # for each input, and the number of inputs is called the *fan-in* (`fan_in` in code). To
 # compare layers, you take the *norm* of each gradient: the square root of the sum of its
-# squared entries. The optimizer in the next trap is `SGD`, whose `step()` does nothing
-# but step 3 above.
+# squared entries. The optimizer in the next trap is `SGD`, whose `step()` does exactly
+# what step 3 above describes.
 
 # %% [markdown] trap="01.3" role="situation" core=true fault="the init does not fit the activation: gradients vanish" symptom="deep network with sigmoid or ReLU does not learn, loss stays at chance, vanishing gradients"
 # ## Eight slopes of a quarter
@@ -1238,7 +1240,7 @@ guess("01.3",
 
 # %% trap="01.3" role="look"
 share = accuracy(relus, x_test, y_test)
-print(f"sigmoids: first over last gradient {first / last:.1e}, "
+print(f"sigmoids: first / last gradient norm {first / last:.1e}, "
       f"0.25^8 is {0.25 ** 8:.1e}")
 print(f"test digits right with eight layers of ReLU: {share:.2f}")
 
@@ -1355,16 +1357,17 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
     """Divide the first Linear's gradient norm by the last Linear's.
 
     Args:
-        model: all its Linears are direct children, among other layers.
+        model: its Linears are all direct children. The model can also
+            have other layers.
         x: float32; model(x) has the shape (N, C).
         y: (N,) int64, the classes. The loss is the mean cross-entropy.
 
     Returns:
-        The ratio of the two weights' gradient norms, a float. Biases are
-        left out. Both norms can be tiny, so add no constant to either.
+        The ratio of the two weights' gradient norms, a float. Biases do
+        not count. Both norms can be tiny, so add no constant to either.
 
-    Gradients that the model already holds must not count. No weight may
-    change.
+    Gradients that the model already holds must not count. The weights
+    must not change.
 
     Example: a model with a single Linear gives 1.0.
     """
@@ -1376,9 +1379,9 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="01.3" role="hint"
-# 1. You need two gradients of one loss, and no weight of the model may change.
-# 2. `loss.backward()` adds to whatever `.grad` holds. Either clear `.grad` first, or do not use it at all.
-# 3. `torch.autograd.grad(loss, [first, last])` returns the two gradients and does not touch any `.grad`.
+# 1. You need the gradients of one loss with respect to two weights. You can compute them without changing any weight.
+# 2. `loss.backward()` adds to whatever `.grad` holds. Either clear `.grad` first, or do not use `.grad` at all.
+# 3. `torch.autograd.grad(loss, [first, last])` returns the two gradients and leaves every `.grad` as it is.
 
 # %% [markdown] trap="01.3" role="keep"
 # **Keep:** The first layer's gradient is a product that contains the slopes and the
@@ -1419,11 +1422,11 @@ claim("stored mean of the second unit (a tenth of the way from 0 to 20)",
 
 # %% [markdown] role="concept"
 # Every module has a flag, `training`, that selects its behaviour: training or production.
-# `model.modules()` goes through the model itself and every module inside it (except
-# modules in a plain Python list), and each module has its own flag. A fresh module is in
-# *train mode*, and `fit` leaves it there. One more thing happens in every call: PyTorch
-# records what `backward` will need, and this record is called the *graph*.
-# `torch.no_grad()` switches the recording off.
+# `model.modules()` yields the model itself and every module inside it (except modules in
+# a plain Python list), and each module has its own flag. A fresh module is in *train
+# mode*, and `fit` leaves it there. One more thing happens in every call: PyTorch records
+# what `backward` will need, and this record is called the *graph*. `torch.no_grad()`
+# switches the recording off.
 
 # %% [markdown] trap="01.1" role="situation" core=true fault="no_grad without eval: dropout and BatchNorm stay on" symptom="predictions change between two calls on the same input"
 # ## The same images, sent twice
@@ -1487,11 +1490,11 @@ claim("largest change of a stored mean in two passes", drift, above=0.005)
 # `no_grad` switches off the recording of the graph, but not dropout. A model's mode is a
 # separate switch. `model.eval()` would have set *eval mode*, but your code never called
 # it. In train mode, dropout draws a new mask in every call. BatchNorm normalizes with the
-# batch itself, so equal batches get equal outputs, but every batch that you serve updates
-# the stored statistics. If you set the seed again before each call, you hide the changing
-# masks but not the changing statistics. Before you continue training after an evaluation,
-# call `model.train()`. Otherwise dropout stays off, and the stored statistics no longer
-# follow the data.
+# batch's own statistics, so equal batches get equal outputs, but every batch that you
+# serve updates the stored statistics. If you set the seed again before each call, you
+# hide the changing masks but not the changing statistics. Before you continue training
+# after an evaluation, call `model.train()`. Otherwise dropout stays off, and the stored
+# statistics no longer follow the data.
 
 # %% trap="01.1" role="why" tags=["plumbing"]
 import copy
@@ -1581,13 +1584,14 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Run a model in eval mode, without building a graph.
 
     Args:
-        model: any module. Each of its submodules can be in either mode.
+        model: any module. Each of its submodules can be in train or eval
+            mode.
         x: (N, ...) float32.
 
     Returns:
         What model(x) returns in eval mode, with requires_grad False.
 
-    Afterwards every module is in the mode it was in before. A frozen
+    Afterwards, every module is in the same mode as before. A frozen
     BatchNorm inside a model in train mode stays frozen. The call changes
     nothing else.
 
@@ -1606,7 +1610,7 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 # %% [markdown] trap="01.1" role="hint"
 # 1. There are two independent switches, one for the mode and one for the graph.
-# 2. `model.eval()` reaches every module. To undo it exactly, what do you need to know before you call it?
+# 2. `model.eval()` changes the mode of every module. What must you store before the call, so that you can restore every mode exactly?
 # 3. `model.modules()` yields every module, including the root. Each module has its own `training` flag.
 
 # %% [markdown] trap="01.1" role="keep"
@@ -1621,8 +1625,8 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 # ## One value after the other
 #
 # Your inputs range from thousandths to millions. Before the first layer, you want to
-# replace each input $x$ by the logarithm of $|x| + 1$, with the sign of $x$. PyTorch has
-# no function for that. You write a loop over the elements, and the result is correct.
+# replace each input $x$ with the logarithm of $|x| + 1$, times the sign of $x$. PyTorch
+# has no function for that. You write a loop over the elements, and the result is correct.
 # Then you count the operations that PyTorch carries out.
 
 # %% trap="01.5" role="break"
@@ -1721,12 +1725,12 @@ def soft_threshold(x: torch.Tensor, cut: float) -> torch.Tensor:
     """Compute sign(x) * max(|x| - cut, 0) for every element of x.
 
     Args:
-        x: float32 of any shape. It stays unchanged.
+        x: float32 of any shape. The call does not change x.
         cut: a number above 0.
 
     Returns:
-        A tensor with the shape and dtype of x. It stays connected to x,
-        so gradients flow back.
+        A tensor with the shape and dtype of x. The result stays connected
+        to x, so that gradients flow back to x.
 
     The number of torch operations must not grow with x.
 
@@ -1739,7 +1743,7 @@ def soft_threshold(x: torch.Tensor, cut: float) -> torch.Tensor:
 # %% [markdown] trap="01.5" role="hint"
 # 1. Do not touch single elements: `abs`, `sign`, `clamp` and `*` all work on whole tensors.
 # 2. A detour through a list or NumPy returns the right values but loses the gradient.
-# 3. The result is a sign times a size. Clamp only the size at zero.
+# 3. Write the result as a sign times a size, and clamp only the size at zero.
 
 # %% [markdown] trap="01.5" role="keep"
 # **Keep:** On small tensors, the number of operations determines the run time, because
@@ -1783,7 +1787,8 @@ print(*(f"{name}: {', '.join(kinds)}" for name, kinds in used.items()),
 claim("number of activations other than GELU in the vision transformer",
       len(set(used["vit_b_16"]) ^ {"GELU"}), expected=0)
 default = nn.TransformerEncoderLayer(8, 2).activation
-claim("activation of PyTorch's encoder layer: output at -1 (GELU: -0.159)",
+claim("output of the activation in PyTorch's encoder layer at -1 (GELU: "
+      "-0.159)",
       default(torch.tensor(-1.0)), expected=0)
 claim("largest gap between GELU and its approximation by tanh",
       (F.gelu(z) - F.gelu(z, approximate="tanh")).abs().max(), below=1e-3)
@@ -1814,7 +1819,7 @@ claim("parameters of the wide network divided by parameters of the deep "
 # %% [markdown] role="quiz"
 # **1. What can a network of five `nn.Linear` layers without activations represent?**
 #
-# - [ ] More than one layer can, because it has more parameters :: The network has more parameters but represents no more functions, because the product of five matrices is one matrix.
+# - [ ] More than one layer can, because five layers have more parameters :: The network has more parameters but represents no more functions, because the product of five matrices is one matrix.
 # - [x] At most what one linear layer with the same inputs and outputs can :: With a narrow layer in the middle, the network represents even less, because everything has to pass through that layer's few values.
 # - [ ] Any continuous function, by the universal approximation theorem :: The theorem needs an activation that is not a polynomial. Without an activation, the network stays linear.
 
@@ -1914,7 +1919,7 @@ claim("operations in Linear, GELU and Linear, one each",
 # the pace; above it, compute does. Matrix products run on tensor cores. GELU cannot use
 # tensor cores, so its roof and its ridge are lower. In the plot below, the roofs come
 # from a datasheet. A hollow mark shows the highest rate that the counts allow, and a
-# filled mark shows a measured rate, if there is a record. If a filled mark is far below
+# filled mark shows a measured rate, if one was recorded. If a filled mark is far below
 # its hollow mark, the step waits for something that you did not count, most often a
 # launch.
 #
@@ -1982,17 +1987,19 @@ def ratio(time, one, other, n=8192):
 guide = "limited by memory (NVIDIA guide, V100)"
 answers = gpu_table(
     sheet,
-    limits.asks("GELU, 256 x 256 over 64 x 64: time",
-                "16 or, by launches, 1",
+    limits.asks("time of GELU on 256 x 256 divided by time on 64 x 64",
+                "16, or 1 if launches dominate",
                 lambda: us("gelu", 256, 256) / us("gelu", 64, 64), below=2),
-    limits.asks("ReLU over a copy: time", ratio(least, "relu", "copy"),
+    limits.asks("time of ReLU divided by time of a copy",
+                ratio(least, "relu", "copy"),
                 lambda: ratio(us, "relu", "copy"), guide, below=1.33),
-    limits.asks("GELU over a copy: time", "1 or, by instructions, more",
+    limits.asks("time of GELU divided by time of a copy",
+                "1, or more because of instructions",
                 lambda: ratio(us, "gelu", "copy"), below=2),
-    limits.asks("GELU over its Linear: time",
+    limits.asks("time of GELU divided by time of its Linear",
                 ratio(least, "gelu", "linear"),
                 lambda: ratio(us, "gelu", "linear"), above=1 / 160),
-    limits.asks("64 rows over 1 row of Linear: time",
+    limits.asks("time of Linear for 64 rows divided by time for 1 row",
                 least("linear", 64, 8192) / least("linear", 1, 8192),
                 lambda: us("linear", 64, 8192) / us("linear", 1, 8192),
                 f"1 row: {guide}", below=4))
@@ -2003,21 +2010,21 @@ answers
 # an H100 and 1/20 on an H200, because GELU has few FLOPs but moves two thirds of the
 # Linear layer's bytes.
 #
-# **On the H100 of the recorded run**, every matrix product of up to 1,024 rows and columns
-# takes about 14 µs, and every GELU of those sizes takes about 7 µs. According to the
-# datasheet, the arithmetic of the product with 1,024 rows takes 2 µs. The rest of the
-# time is the cost of the launch, which is the same at each of these sizes. In the Linear
-# layer of width 8,192, 64 rows take 3 % more time than one row. GELU takes 1/15 of its
-# Linear layer's time and a tenth more time than a copy. The H100's memory is slower than
-# an H200's, so this card can execute 40 instructions while it reads and writes one value.
-# The copy itself reaches 2.9 of the datasheet's 3.35 TB/s.
+# **On the H100 used for the recorded run**, every matrix product of up to 1,024 rows and
+# columns takes about 14 µs, and every GELU on a matrix of these sizes takes about 7 µs.
+# According to the datasheet, the arithmetic of the product with 1,024 rows takes 2 µs.
+# The rest of the time is the cost of the launch, which is the same at each of these
+# sizes. In the Linear layer of width 8,192, 64 rows take 3 % more time than one row. GELU
+# takes 1/15 of its Linear layer's time and a tenth more time than a copy. The H100's
+# memory is slower than an H200's, so this card can execute 40 instructions while it reads
+# and writes one value. The copy itself reaches 2.9 of the datasheet's 3.35 TB/s.
 #
 # The product's FLOP rate does not keep growing with the matrix size. At a size of 4,096,
 # the product runs at four fifths of the datasheet's rate, and at 8,192 its rate is lower.
-# The record does not say why. Stage 9 calls the same product a dozen times instead of two
-# hundred, and there, each call takes 1.38 ms instead of 1.52 ms. A card at its power
-# limit lowers its clock rate, but the record does not include the clock rate, and the two
-# records may come from two different H100s.
+# The recorded run does not show why. Stage 9 calls the same product a dozen times instead
+# of two hundred, and there, each call takes 1.38 ms instead of 1.52 ms. A card at its
+# power limit lowers its clock rate, but the recorded runs do not include the clock rate,
+# and they may come from two different H100s.
 #
 # **Keep:** Before you speed up a step, count its FLOPs and its bytes. Above the ridge,
 # use fewer or cheaper FLOPs. Below the ridge, move fewer bytes: fuse the activation into

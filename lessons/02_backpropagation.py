@@ -110,8 +110,8 @@ draw_backward(
 # `w` needs `x`, and the arrow to `e` needs `e` itself. So the graph has to keep these
 # values until the backward pass. Second, autograd computed no gradient for `x` and `y`,
 # because they were plain numbers. Only a tensor with `requires_grad=True` gets a
-# gradient, in its attribute `.grad`. If you created the tensor yourself, like a model
-# parameter, it is called a *leaf*.
+# gradient, in its attribute `.grad`. A tensor that you create yourself, such as a model
+# parameter, is called a *leaf*.
 #
 # While the forward pass runs, autograd records one node per operation and links it to the
 # nodes that produced its inputs. The node of a result is its `grad_fn`, and `backward`
@@ -150,10 +150,10 @@ claim("gradient of a * a + 5 * a at a = 3 (3 + 3 from the square, 5 from "
 # *Skip connections* rely on this sum of gradients. A *residual block* is a small part of
 # a network that computes $h = x + F(x)$, so $x$ is used twice. ($F$ stands for a layer or
 # two, and not for PyTorch's collection of functions.) One gradient comes back through
-# $F$. The other gradient comes back unchanged, however small the slopes inside $F$ are.
-# That is why networks with skip connections can be trained at depths where plain networks
-# usually cannot. The section *Further* measures this effect. A skip connection guarantees
-# nothing, because if $F(x) = -x$, the two gradients cancel.
+# $F$. The other gradient comes back unchanged, even if the slopes inside $F$ are tiny.
+# That is why networks with skip connections can be trained at depths at which plain
+# networks usually cannot. The section *Further* measures this effect. A skip connection
+# guarantees nothing, because if $F(x) = -x$, the two gradients cancel.
 #
 # ## Backward through a layer
 #
@@ -175,9 +175,9 @@ d_h = torch.randn(4, 5, generator=draw)       # arrives from the next layer
 # %% [markdown] role="concept"
 # `d_h` is the gradient of the loss with respect to each entry of `h`. First, this
 # gradient passes back through the ReLU. Where `z` is positive, the ReLU returns its
-# input, so its slope is 1. Elsewhere, it returns 0 for any input, so its slope is 0. The
-# slopes form a *mask* of ones and zeros, and the backward pass multiplies the gradient by
-# this mask:
+# input, so its slope is 1. Elsewhere, the ReLU returns 0 for any input, so its slope is
+# 0. The slopes form a *mask* of ones and zeros, and the backward pass multiplies the
+# gradient by this mask:
 
 # %% role="concept"
 mask = z > 0
@@ -198,8 +198,8 @@ draw_grids({"slope of ReLU": mask, "arrives: d_h": arrives,
 
 # %% [markdown] role="concept"
 # Then the gradient passes back through the product. Unit $u$ computes $z_u = b_u + \sum_d
-# W_{ud}\, x_d$. So the slope with respect to the weight $W_{ud}$ is $x_d$, and with
-# respect to the input $x_d$ it is $W_{ud}$. Every row uses each weight once, so the
+# W_{ud}\, x_d$. So the slope with respect to the weight $W_{ud}$ is $x_d$, and the slope
+# with respect to the input $x_d$ is $W_{ud}$. Every row uses each weight once, so the
 # gradient of a weight is a sum over rows. Every unit uses each input once, so the
 # gradient of an input is a sum over units. Each of these sums is a matrix product. The
 # gradient of a bias is a plain sum over rows. The cell also asks autograd for the three
@@ -312,7 +312,7 @@ claim("bytes kept by a product of two vectors", kept["a * b"],
 # `t[0] = 0` and `t += 1`, and methods whose names end in an underscore, such as
 # `t.zero_()`. If an in-place edit changes a kept value, the slope computed from that
 # value is wrong. To detect this, every tensor counts its in-place edits, and the graph
-# notes the count when it keeps the tensor. If `backward` finds a different count, it
+# records the count when it keeps the tensor. If `backward` finds a different count, it
 # raises an error instead of returning a wrong gradient.
 #
 # In a network, each row of the batch adds its own inputs and results to what the graph
@@ -504,8 +504,8 @@ plot_lines(range(60), {"zero_grad": cleared[:60], "without": piled[:60]},
 
 # %% [markdown] trap="02.1" role="repair"
 # Clear the gradients at the start of **every** step. Then it does not matter what other
-# code has left in `.grad`. The run below clears them, but sets a momentum of 1 on
-# purpose:
+# code has left in `.grad`. The run below clears the gradients, but sets a momentum of 1
+# on purpose:
 
 # %% trap="02.1" role="repair"
 pendulum = descend(40, clear=True, momentum=1.0)
@@ -517,7 +517,8 @@ print(f"cleared: loss {cleared[-1]:.0e} after 800 steps")
 claim("loss after 800 steps with zero_grad", cleared[-1], below=1e-3)
 
 # %% [markdown] trap="02.1" role="more" topics="momentum 1 in numbers · None and zeros · batches with zero_grad"
-# Up to rounding, the run that never clears equals the run with a momentum of 1:
+# Up to rounding, the run without `zero_grad` has the same losses as the run with a
+# momentum of 1:
 
 # %% trap="02.1" role="more"
 import inspect
@@ -528,8 +529,8 @@ print(arguments["set_to_none"])
 # %% trap="02.1" role="more"
 claim("largest gap between the losses without zero_grad and with a "
       "momentum of 1", gap, below=1e-3)
-claim("highest of the last 100 losses divided by the first loss, all rows "
-      "without zero_grad", max(piled[-100:]) / piled[0], above=0.2)
+claim("highest of the last 100 losses divided by the first loss, on all "
+      "rows without zero_grad", max(piled[-100:]) / piled[0], above=0.2)
 claim("highest loss divided by the first loss, on all rows without "
       "zero_grad", max(piled) / piled[0], below=2)
 claim("is set_to_none on by default",
@@ -538,9 +539,9 @@ claim("is set_to_none on by default",
 # %% [markdown] trap="02.1" role="more"
 # By default, `zero_grad` sets each gradient to None, which does more than save memory.
 # Besides the running average of the gradients' size, Adam keeps a running mean of the
-# gradients themselves and moves each weight along it. If a weight's gradient is None,
-# Adam leaves the weight alone. If the gradient is a tensor of zeros, Adam still takes a step,
-# using the running means:
+# gradients themselves and moves each weight along this mean. If a weight's gradient is
+# None, Adam leaves the weight alone. If the gradient is a tensor of zeros, Adam still
+# takes a step, using the running means:
 
 # %% trap="02.1" role="more"
 def after_idle_step(to_none):
@@ -579,8 +580,8 @@ claim("loss after 800 steps in batches of 8 with zero_grad", calm[-1],
 # first value within 800 steps. On the full batch without noise, at a learning rate of
 # 0.05, the loss swings and stays below twice its first value. **Told:** Pass
 # `set_to_none=True` to save memory. **Measured:** Setting gradients to None is the
-# default, and it does more than save memory. Under Adam, an idle weight stays at 0.9 with
-# None and moves to 0.833 with zeros.
+# default, and it does more than save memory. With Adam, an unused weight stays at 0.9 if
+# its gradient is None, and moves to 0.833 if its gradient is zero.
 
 # %% trap="02.1" role="exercise" points=3 difficulty=2 minutes=10
 def train_step(model: nn.Module, opt: torch.optim.Optimizer,
@@ -588,8 +589,8 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
     """Take one optimizer step on the mean squared error over all rows.
 
     Args:
-        model: some of its parameters may be frozen, some unused.
-        opt: the optimizer of this model.
+        model: some of its parameters can be frozen, others unused.
+        opt: the model's optimizer.
         x: (N, F) float32.
         y: (N, 1) float32.
 
@@ -609,8 +610,8 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
     # END SOLUTION
 
 # %% [markdown] trap="02.1" role="hint"
-# 1. One step consists of four calls, and their order matters: clear, loss, backward, step.
-# 2. If you clear the gradients between `backward` and `step`, you throw away what you have just computed. If you clear them only at the end, you rely on the caller to have cleared them before.
+# 1. One step has four parts, and their order matters: clear the gradients, compute the loss, call `backward`, call `step`.
+# 2. If you clear the gradients between `backward` and `step`, you throw the new gradients away. If you clear only at the end, gradients from before the call still count.
 # 3. `opt.zero_grad()` clears every parameter that the optimizer knows, including the biases. `loss.item()` returns a number without a graph.
 
 # %% [markdown] trap="02.1" role="keep"
@@ -639,8 +640,8 @@ with_ones = classifier.weight.grad.clone()
 
 # %% trap="02.2" role="guess"
 guess("02.2",
-      "How large is the resulting gradient, as a multiple of the gradient "
-      "of the mean loss?",
+      "How large is the gradient with the vector of ones, as a multiple of "
+      "the gradient of the mean loss?",
       choices=["1",
                "64",
                "4,096"])
@@ -664,7 +665,7 @@ claim("gradient norm with the vector of ones divided by the gradient norm "
       "of the mean loss", ratio, expected=64, within=0.01)
 
 # %% [markdown] trap="02.2" role="look"
-# Does the larger scale do any harm? Train with both gradients, at a learning rate that
+# Does the larger gradient do any harm? Train with both gradients, at a learning rate that
 # suits the mean:
 
 # %% trap="02.2" role="look"
@@ -725,8 +726,8 @@ claim("largest gap between the gradients from the vector and from the "
       "weighted mean", (as_vector - as_scalar).abs().max(), below=1e-6)
 
 # %% [markdown] trap="02.2" role="more" topics="a learning rate of 0.5 that acts like 32 · torch's class weights"
-# Check the height of the bar for the mean, and the learning rate at which the mean loss
-# leads to the same steps as the vector of ones:
+# The first claim is about the height of the bar for the mean. The second claim is about
+# the learning rate at which the mean loss leads to the same steps as the vector of ones:
 
 # %% trap="02.2" role="more"
 claim("highest loss in 20 steps with the gradient of the mean loss",
@@ -761,10 +762,10 @@ def weighted_loss(losses: torch.Tensor,
         weights: (N,) float32, at least 0. Some can be 0, but not all.
 
     Returns:
-        A float32 scalar that keeps its graph.
+        A float32 scalar that stays connected to the graph of the losses.
 
-    Doubling every weight changes nothing, however tiny or huge the weights
-    are.
+    Doubling every weight changes nothing, even if the weights are tiny or
+    huge.
 
     Example: losses [1., 3.] with weights [1., 3.] give 2.5.
     """
@@ -773,7 +774,7 @@ def weighted_loss(losses: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="02.2" role="hint"
-# 1. You need a vector that says how much each row counts, and its entries have to add up to one. How do you get this vector from the weights?
+# 1. You need a vector that says how much each row counts, and whose entries add up to one. How do you compute this vector from the weights?
 # 2. The mean of a product is not the product of the means.
 # 3. Use tensors all the way from `losses` to the result, because `.item()`, `float()` and `detach()` cut the graph.
 
@@ -819,11 +820,11 @@ print(recorded.requires_grad, recorded.detach().requires_grad,
       measured_only(p).requires_grad)
 
 # %% [markdown] role="concept"
-# Use `detach` if the forward pass needs a value, but the part that computed the value
-# must get no gradient from it. A GAN (generative adversarial network) is trained to make
-# new samples that look as if they came from a data set. In a GAN, a *generator* makes the
-# samples, and a *judge* learns to recognize them as fakes. The judge's training step must
-# not train the generator, so the judge gets `fake.detach()`:
+# Use `detach` if the forward pass needs a value, but the part of the model that computed
+# the value must get no gradient. A GAN (generative adversarial network) is trained to
+# make new samples that look as if they came from a data set. In a GAN, a *generator*
+# makes the samples, and a *judge* learns to recognize them as fakes. The judge's training
+# step must not train the generator, so the judge gets `fake.detach()`:
 
 # %% role="concept"
 generator, judge = nn.Linear(2, 4), nn.Linear(4, 1)
@@ -856,9 +857,9 @@ draw_tree({"noise": "", "generator": "gets no gradient", "fake": "",
 # The last two switches are for a second backward pass. If you have two losses over one
 # graph, add them and call `backward` once, because the gradient of a sum is the sum of
 # the gradients. You need `retain_graph` only if you want the two gradients separately.
-# You need `create_graph` for the gradient of a gradient, as in second derivatives, in
-# gradient penalties, or in *MAML*, whose loss is computed after a training step and has
-# to be differentiated through that step:
+# You need `create_graph` for the gradient of a gradient, for instance in second
+# derivatives, gradient penalties, or *MAML*, whose loss is computed after a training step
+# and has to be differentiated through that step:
 
 # %% role="concept"
 t = torch.tensor(3.0, requires_grad=True)
@@ -1010,7 +1011,7 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
         t: float32 or float16 of any shape, with or without a graph.
 
     Returns:
-        A copy with the same shape and dtype. It is safe to edit.
+        A copy with the same shape and dtype. The copy is safe to edit.
 
     Neither this call nor an edit of the result changes t, its graph, or
     the gradients that flow through it.
@@ -1023,7 +1024,7 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
 
 # %% [markdown] trap="02.3" role="hint"
 # 1. The result has to leave the graph, and it needs memory of its own. That takes two calls.
-# 2. Methods that end in an underscore change the tensor they are called on. Do not call one on `t`.
+# 2. Methods whose names end in an underscore change the tensor they are called on. Do not call such a method on `t`.
 # 3. One of the two calls is `clone()`. Which other call takes the result out of the graph?
 
 # %% [markdown] trap="02.3" role="keep"
@@ -1111,9 +1112,9 @@ claim("relative error when each loss is weighted by its share of the "
       "labelled rows", by_labels, below=1e-5)
 
 # %% [markdown] trap="02.4" role="more" topics="a smaller last part · BatchNorm · Adam hides a factor"
-# Without padding, you can weight each part by its share of the rows. With 28 rows, the
-# last part has only 4 rows, and if you divide each loss by the number of parts, each row
-# of the last part counts twice:
+# Without padding, you can weight each part by its share of the rows. If the batch has 28
+# rows, the last part has only 4. If you then divide each loss by the number of parts,
+# each row of the last part counts twice:
 
 # %% trap="02.4" role="more"
 wanted = inputs @ torch.randn(16, 1)
@@ -1179,12 +1180,13 @@ once = accumulate(model, 32, undivided, size=32).norm()
 ratio = (accumulate(model, 32, undivided).norm() / once).item()
 
 # %% trap="02.4" role="more"
-claim("norm of the undivided gradient divided by the norm of the whole "
-      "batch's gradient", ratio, expected=4, within=1e-3)
+claim("gradient norm without dividing by 4, divided by the whole batch's "
+      "gradient norm", ratio, expected=4, within=1e-3)
 claim("largest gap between Adam's weights with the whole batch and with "
-      "undivided parts", (adam_big - adam_small).abs().max(), below=1e-4)
+      "undivided losses", (adam_big - adam_small).abs().max(), below=1e-4)
 claim("final loss of SGD with the whole batch", sgd_big, below=2)
-claim("final loss of SGD with four undivided parts", sgd_small, above=1000)
+claim("final loss of SGD with four parts whose losses are not divided by "
+      "4", sgd_small, above=1000)
 
 # %% [markdown] trap="02.4" role="more"
 # You can check gradient accumulation with a test of a whole training loop. `same` runs
@@ -1242,10 +1244,10 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
     Returns:
         The mean loss over all rows before the step, as a float.
 
-    Only one graph may exist at a time, so call backward for each pair.
+    Keep at most one graph alive at a time, so call backward for each pair.
     Gradients that the model already holds must not count.
 
-    Example: batches of 3 rows and 1 row count 3/4 and 1/4.
+    Example: a batch of 3 rows counts 3/4, and a batch of 1 row counts 1/4.
     """
     # BEGIN SOLUTION
     rows = sum(len(y) for _, y in batches)
@@ -1260,9 +1262,9 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
     # END SOLUTION
 
 # %% [markdown] trap="02.4" role="hint"
-# 1. Every row has to count the same. So how much does the mean over a part of n rows have to count?
-# 2. You need the total number of rows before the first `backward`, because afterwards the gradients have already been added.
-# 3. Clear the gradients once before the loop and step once after the loop. The scaled losses add up to the mean.
+# 1. Every row has to count the same. So what weight does the mean loss of a batch of n rows need?
+# 2. You need the total number of rows before the first `backward`, because every `backward` already adds its gradients to `.grad`.
+# 3. Clear the gradients once before the loop, and take one step after the loop. The scaled losses add up to the mean.
 
 # %% [markdown] trap="02.4" role="keep"
 # **Keep:** When you accumulate gradients, weight each part by its share of the rows, or
@@ -1486,7 +1488,7 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
 
 # %% [markdown] trap="02.5" role="hint"
 # 1. You need two switches: one for the layers and one for the graph.
-# 2. Add up sums over rows, and divide once at the end by the number of rows.
+# 2. Add up the losses and the right answers of all rows, and divide by the number of rows once, at the end.
 # 3. Store the `training` flag of every module before you change it, and restore each one afterwards.
 
 # %% [markdown] trap="02.5" role="keep"
@@ -1590,7 +1592,7 @@ draw_tree({"w": f"{grads[w]:.2f}, true {true_w:.2f}", "x": "", "b": "",
           [("w", "a"), ("x", "a"), ("a", "a + b"), ("b", "a + b"),
            ("a + b", "tanh"), ("a", "L"), ("tanh", "L")],
           marks=["w"],
-          title="The gradient on the long path reaches a too late",
+          title="The long path's gradient reaches node a too late",
           alt="A graph. Arrows lead from w and x to a, and from a to L, "
               "once directly and once through a + b and tanh. The "
               "gradient of w is marked as wrong.")
@@ -1607,7 +1609,7 @@ def after_parents(node, order, seen):
 
 # %% trap="02.6" role="repair"
 def patient(out):
-    """Gradients of out; a node passes on after all its uses have."""
+    """Gradients of out; a node waits for the gradients of all its uses."""
     order = after_parents(out, [], set())
     grad = dict.fromkeys(order, 0.0)
     grad[out] = 1.0
@@ -1712,9 +1714,9 @@ def gradients(out, inputs: list) -> list:
     Returns:
         A list of floats, with 0.0 where out does not depend on the input.
 
-    The graph can be a chain of thousands of nodes, so do not recurse. It
-    can have millions of paths, so let each node pass its gradient on only
-    once.
+    The graph can be a chain of thousands of nodes, so do not recurse. The
+    graph can have millions of paths, so let each node pass its gradient on
+    only once.
 
     Example: out.parents = [(a, 2.0), (a, 3.0)] gives [5.0] for [a].
     """
@@ -1738,8 +1740,8 @@ def gradients(out, inputs: list) -> list:
 
 # %% [markdown] trap="02.6" role="hint"
 # 1. Walk through the graph twice. In the first walk, only count how many times each node appears among the parents of other nodes.
-# 2. In the second walk, a node is ready when the number of gradients that have arrived equals its count. `out` is ready from the start, with a gradient of 1.
-# 3. Use a list as a stack instead of recursion. A parent that appears twice counts twice.
+# 2. In the second walk, a node is ready when the number of gradients that have arrived at it equals its count. `out` is ready from the start, with a gradient of 1.
+# 3. Use a list as a stack instead of recursion. If a parent appears twice in a list of parents, count it twice.
 
 # %% [markdown] trap="02.6" role="keep"
 # **Keep:** In a backward pass, a node may pass its gradient on only once, after all of
@@ -1798,10 +1800,10 @@ blocked, = torch.autograd.grad(x.round().sum(), x)
 # %% role="concept"
 claim("result of rounding 1.7 with the bracket detached", rounded[1],
       expected=2)
-claim("sum of both slopes with round alone", blocked.abs().sum(),
-      expected=0)
-claim("sum of both slopes with the bracket detached", through.sum(),
-      expected=2)
+claim("sum of the slopes at 0.4 and 1.7 with round alone",
+      blocked.abs().sum(), expected=0)
+claim("sum of the slopes at 0.4 and 1.7 with the bracket detached",
+      through.sum(), expected=2)
 
 # %% [markdown] role="concept"
 # In deep Q-learning, a network predicts how good each action is. The network's target
@@ -2044,7 +2046,7 @@ claim("largest gap between the compiled and the plain gradients",
 # %% [markdown] role="quiz"
 # **1. You train on the full batch, and the loss swings with a period of about twenty steps and never settles. What do you check first?**
 #
-# - [ ] Whether the learning rate is too high :: At too high a learning rate, the loss would grow, or jump up and down at every step. To swing over many steps, an optimizer needs a memory.
+# - [ ] Whether the learning rate is too high :: At too high a learning rate, the loss would grow, or jump up and down at every step. A loss swings over many steps only if the optimizer remembers earlier gradients.
 # - [ ] Whether the data are shuffled :: A full batch holds the same rows in any order.
 # - [x] Whether the gradients are cleared before each backward pass :: Plain SGD on a running sum of gradients is SGD with a momentum of 1, a pendulum without friction.
 
@@ -2212,18 +2214,18 @@ sheet = datasheet(shares.device_name)
 update = 7 * sum(p.nbytes for p in net.parameters())
 answers = gpu_table(
     sheet,
-    shares.asks("backward over forward, width 4096: time", ratio,
-                lambda: shares.value("both_us", width=4096)
+    shares.asks("time of backward divided by time of forward, width 4096",
+                ratio, lambda: shares.value("both_us", width=4096)
                 / shares.value("forward_us", width=4096) - 1,
                 "FLOPs: close to 2 (Epoch AI)", above=1.5, below=2.5),
-    shares.asks("forward, width 1024 over 256: time",
-                "256 or, by launches, 1",
+    shares.asks("time of forward at width 1024 divided by time at 256",
+                "256, or 1 if launches dominate",
                 lambda: shares.value("forward_us", width=1024)
                 / shares.value("forward_us", width=256), below=20),
-    shares.asks("peak of a forward pass with a graph: MB", peak[8192, True],
+    shares.asks("peak MB of a forward pass with a graph", peak[8192, True],
                 lambda: shares.value("peak_mb", width=4096),
                 expected=403, within=40),
-    trace.asks("update over backward: time",
+    trace.asks("time of the update divided by time of backward",
                sheet.least_us(0, update) / sheet.least_us(ratio * work, 0),
                lambda: trace.total("us", phase="update")
                / trace.total("us", phase="backward"), below=0.5))
@@ -2234,12 +2236,12 @@ answers
 # products take 87 % of the forward pass and 83 % of the backward pass. ReLU, its backward
 # pass, and the sums for the biases take the rest.
 #
-# **On the H100 of the recorded run**, the large stack behaves as the counts predict. This stack
-# needs the predicted amount of memory, and its backward pass takes about as long as two
-# forward passes. In the two small stacks, launching the kernels takes most of the time.
-# The wider of the two needs 256 times as many FLOPs as the other, but its forward pass
-# takes only an eighth more time. In both, the backward pass takes longer than four
-# forward passes.
+# **On the H100 used for the recorded run**, the large stack behaves as the counts
+# predict. This stack needs the predicted amount of memory, and its backward pass takes
+# about as long as two forward passes. In the two small stacks, launching the kernels
+# takes most of the time. The wider of these two needs 256 times as many FLOPs as the
+# narrower, but its forward pass takes only an eighth more time. In both small stacks, the
+# backward pass takes longer than four forward passes.
 #
 # From the bytes that the update moves, we predicted the update's time as a fraction of
 # the backward pass. The measured fraction is nearly three times as large, and the trace
@@ -2275,9 +2277,9 @@ answers
 # - The graph keeps the tensors that the backward pass will need. The memory of the graph
 #   grows with the batch, is freed by `backward()`, and is never allocated under
 #   `no_grad()`.
-# - `detach().clone()` is a copy. `.data` shares memory and hides your edits.
-#   `retain_graph` is for two backward passes, and `create_graph` is for second
-#   derivatives.
+# - `detach().clone()` returns a copy that is safe to edit. `.data` shares memory with its
+#   tensor and hides your edits. `retain_graph` is for two backward passes over one graph,
+#   and `create_graph` is for second derivatives.
 # - When you cut a batch into parts, weight each part by its share of the rows that the
 #   loss averages over. The same weighting applies in training and in evaluation.
 # - A node passes its gradient on once, after all of its uses have added their gradients.

@@ -673,7 +673,7 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 # %% [markdown] trap="03.2" role="hint"
 # 1. Bring the labels into one shape before you do any arithmetic with them.
-# 2. Rows without a label belong neither in the sum nor in the count.
+# 2. Leave rows without a label out of both the sum of the losses and the number of rows.
 # 3. `F.cross_entropy` expects labels of shape `(N,)`. Look up `ignore_index`.
 
 # %% [markdown] trap="03.2" role="keep"
@@ -688,15 +688,15 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 # ## When classes have an order
 #
 # Ratings from one to five stars do have an order. Cross-entropy ignores the order, so
-# calling a 5 a 1 costs no more than calling it a 4. Squared error on the number assumes
-# that all steps between stars are equal, which you do not know. *Ordinal regression* uses
-# the order and assumes nothing about the steps. For five classes, it asks four yes-or-no
-# questions, from "more than one star?" to "more than four?", and trains each with binary
-# cross-entropy. If each question had its own weights, the answers could contradict each
-# other: "more than three stars", but not "more than two". In the variant CORAL, all four
-# questions use the same weighted sum, and each adds only its own bias. If the biases fall
-# from the first question to the last, a yes to one question implies a yes to all earlier
-# questions.
+# predicting 1 star instead of 5 costs no more than predicting 4. Squared error on the
+# number assumes that all steps between stars are equal, which you do not know. *Ordinal
+# regression* uses the order and assumes nothing about the steps. For five classes, it
+# asks four yes-or-no questions, from "more than one star?" to "more than four?", and
+# trains each with binary cross-entropy. If each question had its own weights, the answers
+# could contradict each other: "more than three stars", but not "more than two". In the
+# variant CORAL, all four questions use the same weighted sum, and each adds only its own
+# bias. If the biases fall from the first question to the last, a yes to one question
+# implies a yes to all earlier questions.
 
 # %% role="concept"
 stars = torch.tensor([1, 3, 5])
@@ -946,8 +946,8 @@ print(f"Xavier: variance {wide.var():.4f}; clipped to {weak.grad}")
 # %% role="concept"
 claim("variance of Xavier's weights for 300 inputs and 100 outputs",
       wide.var(), expected=2 / (300 + 100), within=3e-4)
-claim("value of the entry 6 after a gradient of norm 10 is clipped to a "
-      "norm of 1", weak.grad[0], expected=0.6, within=1e-4)
+claim("new value of an entry of 6, after a gradient norm of 10 is "
+      "clipped to 1", weak.grad[0], expected=0.6, within=1e-4)
 
 # %% [markdown] trap="03.3" role="situation" core=true fault="gradients are clipped after the step" symptom="gradient clipping has no effect, loss explodes to 1e11 although clip_grad_norm_ is called"
 # ## A batch a hundred times too large
@@ -985,7 +985,7 @@ loss_after = F.mse_loss(model(x_big), y_big).item()
 # %% trap="03.3" role="guess" quoted="wrong"
 guess("03.3",
       "Before the step, the loss on that batch was below `1e5`. How large "
-      "is it after the step?",
+      "is this loss after the step?",
       choices=["infinite or NaN",
                "finite, but above `1e9`",
                "between `1e5` and `1e9`",
@@ -1106,15 +1106,15 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
     Args:
         optimizer, max_norm: the optimizer, and the limit for the norm.
         loss, scale: loss is the true loss times scale, as in mixed
-            precision. Its backward pass has not run.
+            precision. The backward pass has not run yet.
 
     Returns:
         The gradient's norms before and after clipping, two floats.
 
-    Gradients of an earlier step can be left over. The step and both norms
-    are for the true loss, without the scale. A norm is one number over all
-    parameters of all groups that the loss reaches. The step changes no
-    other parameters.
+    Gradients of an earlier step can be left in .grad. The step and both
+    norms are for the true loss, without the scale. Each norm is one number
+    over all groups. Only parameters that the loss reaches count, and the
+    step changes no others.
 
     Example: for a gradient of norm 6 and max_norm 2, return (6.0, 2.0).
     """
@@ -1131,8 +1131,8 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="03.3" role="hint"
-# 1. You have to clear, call backward, undo the scale, clip, and step. Which of these must come before which? If the loss is 1024 times too large, so are all gradients. To undo the scale, divide the loss before `backward`, or every gradient after `backward`, by the scale.
-# 2. The limit applies to the true gradient. If you clipped a gradient that is still 1024 times too large, almost nothing would be left of it.
+# 1. You have to clear the gradients, call `backward`, undo the scale, clip, and step. In which order? To undo the scale, divide the loss by it before `backward`, or divide every gradient by it after `backward`.
+# 2. The limit applies to the true gradient. If you clip a gradient that is still 1024 times too large and then undo the scale, almost nothing of it is left.
 # 3. The parameters are in `group["params"]` for each `group` in `optimizer.param_groups`. `clip_grad_norm_` returns the norm before clipping. For the norm after clipping, measure again with `nn.utils.get_total_norm`.
 
 # %% [markdown] trap="03.3" role="keep"
@@ -1371,8 +1371,9 @@ def init_(net: nn.Sequential) -> None:
     """Initialize net in place so that the signal keeps its size.
 
     Args:
-        net: nn.Linear and nn.ReLU in alternation, of any widths, even 1.
-            The last layer can be a Linear. A Linear can lack a bias.
+        net: alternating nn.Linear and nn.ReLU layers, of any width, even
+            1. The last layer can be a Linear. A Linear need not have a
+            bias.
 
     For inputs from N(0, 1), the mean square after *every* ReLU is between
     0.5 and 2 on average over many nets, even if layers get wider or
@@ -1392,7 +1393,7 @@ def init_(net: nn.Sequential) -> None:
 # %% [markdown] trap="03.4" role="hint"
 # 1. One unit adds up `fan_in` products. What variance must a weight have so that the sum has twice the mean square of an input?
 # 2. A weight has the shape `(fan_out, fan_in)`. Only one of these two numbers matters in the forward pass.
-# 3. The standard deviation is the square root of `2 / fan_in`. `nn.init.kaiming_normal_` can draw such weights. Do not forget the bias.
+# 3. The standard deviation is the square root of `2 / fan_in`. `nn.init.kaiming_normal_` can draw such weights. Also set the biases to zero.
 
 # %% [markdown] trap="03.4" role="keep"
 # **Keep:** Draw the weights before a ReLU with a variance of `2 / fan_in` (He's rule).
@@ -1509,8 +1510,8 @@ claim("mean probability divided by the base rate, after subtracting ln w "
 # In this run, the weighted model also ranked the digits better than the plain model
 # (*average precision* measures the ranking over all thresholds). The price is that the
 # weighted model's probabilities are on average several times the *base rate*, the
-# fraction of positives in the data. On paper, you can undo the effect of the weight. A
-# weight of `w` multiplies the odds that the loss asks for by `w`, so for a model that
+# fraction of positives in the data. On paper, you can undo the effect of the weight. With
+# a weight of `w`, the loss asks for odds that are `w` times as large. So for a model that
 # gives these odds, you subtract $\ln w$ from the logit. After these 400 steps, the
 # correction overshoots, and the corrected probabilities are on average well below the
 # base rate. Even at the minimum of its loss, a model that is too simple to give these
@@ -1721,9 +1722,9 @@ claim("busy triplets with the hardest negatives divided by busy triplets "
 
 # %% [markdown] role="concept"
 # In these 150 steps, choosing the hardest negatives keeps more triplets busy. (After a
-# run ten times as long, hardly any triplet is busy either way.) On these digits, the
-# hardest negatives gain little, because both embeddings classify almost all of the digits
-# correctly:
+# run ten times as long, hardly any triplet is busy with either choice.) On these digits,
+# the hardest negatives gain little, because both embeddings classify almost all of the
+# digits correctly:
 
 # %% role="concept"
 by_random, by_mined = map(nearest_right, (random_net, mined_net))
@@ -1749,7 +1750,7 @@ claim("nearest-neighbour accuracy of the worse of the two embeddings",
 # **2. You trained with `pos_weight=20`, long enough to reach the minimum, and need probabilities. What do you do?**
 #
 # - [ ] Take the sigmoid, as always :: The loss asked for odds 20 times too high, so the probabilities are too high.
-# - [ ] Divide each probability by 20 :: The weight multiplied the odds, not the probabilities. For small probabilities, that is nearly the same, but for large probabilities, it is badly wrong.
+# - [ ] Divide each probability by 20 :: The weight multiplied the odds, not the probabilities. For small probabilities, dividing is nearly right, but for large probabilities, it is badly wrong.
 # - [x] Subtract ln 20 from each logit, then take the sigmoid :: The weight multiplies the odds by 20, so it adds ln 20 to the logit. Then compare the mean with the base rate, because a model that is too simple to fit the odds remains wrong even at the minimum.
 
 # %% [markdown] role="quiz"
@@ -1921,25 +1922,25 @@ def ratio(column, *pair):
 hand, whole = loss["by_hand"], loss["cross_entropy"]
 answers = gpu_table(
     datasheet(forms.device_name),
-    forms.asks("fused over by hand: time", whole.written / hand.written,
+    forms.asks("time of fused / time by hand", whole.written / hand.written,
                lambda: ratio("us", "fused", "by hand"), below=1),
-    forms.asks("compiled over by hand: time", "less: fewer bytes",
+    forms.asks("time of compiled / time by hand", "below 1: fewer bytes",
                lambda: ratio("us", "compiled", "by hand"), below=0.8),
-    forms.asks("by hand over fused: peak memory", hand.peak / whole.peak,
+    forms.asks("peak MB by hand / peak MB of fused", hand.peak / whole.peak,
                lambda: ratio("peak_mb", "by hand", "fused"), above=1.2),
-    chunks.asks("1 chunk over 16: peak memory", chunk[1] / chunk[16],
+    chunks.asks("peak MB in 1 chunk / peak MB in 16", chunk[1] / chunk[16],
                 lambda: ratio("peak_mb", 1, 16), paper, above=3),
-    chunks.asks("16 chunks over 1: time", "1: the same FLOPs",
+    chunks.asks("time in 16 chunks / time in 1 chunk", "1: the same FLOPs",
                 lambda: ratio("us", 16, 1), below=2))
 answers
 
 # %% [markdown] role="gpu"
-# **On the H100 of the recorded run**, the number of bytes determines the time if there are many
-# classes. With 128,256 classes, the fused loss takes a fifth of the hand-written loss's
-# time, as the byte counts predict, and the memory for the logits shrinks as predicted.
-# With 1,000 classes, the kernel launches determine the time. With so few classes, the
-# compiled loss takes three times as long as the fused loss, and the hand-written loss
-# takes between 0.5 and 2.3 ms (quartiles of its times).
+# **On the H100 used for the recorded run**, the number of bytes determines the time if
+# there are many classes. With 128,256 classes, the fused loss takes a fifth of the
+# hand-written loss's time, as the byte counts predict, and the memory for the logits
+# shrinks as predicted. With 1,000 classes, the kernel launches determine the time. With
+# so few classes, the compiled loss takes three times as long as the fused loss, and the
+# hand-written loss takes between 0.5 and 2.3 ms (quartiles of its times).
 #
 # Chunks are not free. Sixteen chunks take more than a quarter longer than one chunk, for
 # the same FLOPs (in this code, a single chunk also computes its logits twice). The bytes

@@ -20,12 +20,12 @@ ex.promise_table("""
 eval mode    | Run a model in eval mode, | prediction:; stored state after the call: got running;
                ValueError
 no graph     | without building a graph. | graphs built
-any model    | Args: model: any module. Each of its submodules can be in either mode. | case a
-               module of its own; a hook on the output; a nested model
+any model    | Args: model: any module. Each of its submodules can be in train or eval mode. | case
+               a module of its own; a hook on the output; a nested model
 any input    | x: (N, ...) float32. | case three axes; one row
 result       | Returns: What model(x) returns in eval mode, with requires_grad False. |
                requires_grad of the prediction
-modes        | Afterwards every module is in the mode it was in before. | training flags
+modes        | Afterwards, every module is in the same mode as before. | training flags
 frozen norm  | A frozen BatchNorm inside a model in train mode stays frozen. | case a frozen norm
                inside a model in train mode
 nothing else | The call changes nothing else. | stored state after; requires_grad of the weights;
@@ -165,7 +165,7 @@ def law(out, kind, x, modes, frozen, hook, state):
     wanted = eval_forward(kind, x, hook, state)
     expect_close("prediction", out["out"], wanted, rtol=1e-3, look=look)
     expect_close("second call's prediction", out["again"], wanted, rtol=1e-3, look=look)
-    # Graphs and flags are seen from inside, for nothing else shows them.
+    # Graphs and flags are seen from inside, because nothing else shows them.
     expect_equal("requires_grad of the predictions", out["grad"], [False, False],
                  "As long as a result requires grad, its graph stays in memory.")
     expect_equal("graphs built in the passes", out["graphs"], 0,
@@ -208,15 +208,16 @@ wrong("switching only the BatchNorm and Dropout layers to eval mode", ("any mode
 wrong("switching to eval mode only if the root is in train mode", "eval mode",
       EVAL, "model.training and model.eval()", says="prediction")
 wrong("never leaving eval mode", ("modes", "example"), RESTORED, "")
-wrong("calling train() at the end, whatever the mode was before", "modes",
+wrong("calling train() at the end, even if the model was in eval mode before", "modes",
       RESTORED, "model.train()")
-wrong("giving every layer the root's former mode", "modes", RESTORED, "model.train(kept[0][1])")
+wrong("putting every module into the root's former mode",
+      "modes", RESTORED, "model.train(kept[0][1])")
 wrong("restoring only the modes of the root and its children", "modes",
       EACH, "[model, *model.children()]")
 wrong("restoring only the modes of the BatchNorm layers", "modes", "for m, mode in kept",
       "model.train(kept[0][1])\n    for m, mode in kept", "m.training = mode",
       "m.training = mode if isinstance(m, nn.BatchNorm1d) else m.training")
-wrong("putting every BatchNorm into train mode if the root is in train mode", "frozen norm",
+wrong("leaving every BatchNorm in train mode if the root was in train mode", "frozen norm",
       "m.training = mode",
       "m.training = mode or kept[0][1] and isinstance(m, nn.BatchNorm1d)", says="training flags")
 wrong("calling train(mode) on each module, which overwrites a shared module's mode", "modes",
@@ -229,23 +230,24 @@ wrong("building a graph and then detaching the result", "no graph",
       NO_GRAD, "if True:", END, "return out.detach()")
 wrong("calling requires_grad_() on the result", "result",
       END, "return out.requires_grad_()")
-wrong("flattening the rows before the forward pass", "any input",
+wrong("flattening x to two axes before the forward pass", "any input",
       OUT, "model(x.reshape(len(x), -1))",
       says="raised RuntimeError")
-wrong("repeating the row if there is only one", "any input",
+wrong("running the model on two copies of the row if x has only one", "any input",
       OUT, "model(x if len(x) > 1 else x.repeat(2, *[1] * (x.dim() - 1)))",
       says="shape of the prediction")
-wrong("running layer by layer, as if every model were an nn.Sequential", ("any model", "any input"),
+wrong("calling the layers one by one, as if every model were an nn.Sequential",
+      ("any model", "any input"),
       "out = model(x)", "out = x\n        for layer in model: out = layer(out)",
       says="not iterable")
 wrong("calling model.forward, which skips the hooks", "any model", OUT, "model.forward(x)")
-wrong("freezing the weights for good", "nothing else",
+wrong("freezing the weights and never unfreezing them", "nothing else",
       START, "model.requires_grad_(False); kept =")
 wrong("unfreezing all weights at the end", "nothing else",
       END, "model.requires_grad_(True); return out")
-wrong("switching gradients on at the end, whatever they were before", "nothing else",
+wrong("switching gradients on at the end, even if they were off before", "nothing else",
       END, "torch.set_grad_enabled(True); return out")
-wrong("setting every dropout's p to 0 for good", "nothing else", EVAL,
+wrong("setting every dropout's p to 0 and never restoring it", "nothing else", EVAL,
       "for m in model.eval().modules():\n        if isinstance(m, nn.Dropout): m.p = 0.0")
 wrong("switching gradients off for the whole session", "nothing else",
       START, "torch.set_grad_enabled(False); kept =")

@@ -18,9 +18,9 @@ probabilities | Turn logits into probabilities. | probabilities: got
 large         | Args: logits: (N, C) float32, with values from -200 to 200. | case logits near 200;
                 logits near -200; rows far apart; 200 next to -200; yes or no at 200; yes or no at
                 -200; labels at 200 and -200
-binary        | kind: "binary" (C = 1, a yes or no), | binary probabilities
+binary        | kind: "binary" (C = 1, a single yes or no), | binary probabilities
 multiclass    | "multiclass" (each row is one choice among C classes) | multiclass probabilities
-multilabel    | or "multilabel" (each entry is its own yes or no). | multilabel probabilities
+multilabel    | or "multilabel" (each entry is a separate yes or no). | multilabel probabilities
 form          | Returns: A tensor with the shape and dtype of the logits. | shape of the; dtype of
                 the
 example       | Example: to_probs(torch.zeros(1, 4), "multiclass") is [[0.25, 0.25, 0.25, 0.25]]. |
@@ -92,37 +92,37 @@ def right(logits, kind):
 
 
 wrong = ex.edits(right)
-wrong("applying softmax over dim 0, the batch", ("multiclass", "example"),
+wrong("applying softmax along dim 0, the batch axis", ("multiclass", "example"),
       "(1) if", "(0) if", says="one choice among all classes")
-wrong("applying softmax to everything, even to one column", ("binary", "multilabel"),
+wrong("applying softmax to every kind of logits, even to a single column", ("binary", "multilabel"),
       "return out", "return logits.softmax(1)", says="binary probabilities: got 1")
-wrong("applying softmax to one column", "binary",
+wrong("applying softmax to binary logits, which have only one column", "binary",
       "return out", 'return logits.sigmoid() if kind == "multilabel" else logits.softmax(1)',
       says="binary probabilities: got 1")
-wrong("applying sigmoid to everything", "multiclass",
+wrong("applying sigmoid to every kind of logits", "multiclass",
       "return out", "return logits.sigmoid()", says="one choice among all classes")
-wrong("dividing the sigmoids by their sum", "multiclass",
+wrong("dividing each row's sigmoids by their sum instead of applying softmax", "multiclass",
       "logits.softmax(1)", "yes / yes.sum(1, keepdim=True)", "logits.sigmoid()", "yes",
       "out =", "yes = logits.sigmoid(); out =", says="one choice among all classes")
-wrong("applying softmax to independent labels", "multilabel",
+wrong("applying softmax to the logits of independent labels", "multilabel",
       "return out", 'return logits.sigmoid() if kind == "binary" else logits.softmax(1)',
       says="its own yes-or-no")
-wrong("choosing the function by the number of columns, not by the kind",
+wrong("choosing softmax or sigmoid by the number of columns, not by the kind",
       ("multilabel", "multiclass"),
       "return out", "return logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(1)",
       says="one choice among")
-wrong("keeping only the most likely class", "multiclass",
+wrong("returning 1 for the most likely class and 0 for all others", "multiclass",
       'out = logits.softmax(1) if kind == "multiclass" else logits.sigmoid()\n    return out',
       'if kind != "multiclass": return logits.sigmoid()\n    return '
       "torch.nn.functional.one_hot(logits.argmax(1), logits.shape[1]).float()",
       says="one choice among all classes")
-wrong("taking exp without subtracting the maximum", "large",
+wrong("taking exp of the logits without subtracting the maximum", "large",
       'out = logits.softmax(1) if kind == "multiclass" else logits.sigmoid()\n    return out',
       'if kind != "multiclass": return logits.sigmoid()\n    return logits.exp() / '
       "logits.exp().sum(1, keepdim=True)")
 wrong("computing exp(z) / (1 + exp(z)), which overflows", "large",
       "logits.sigmoid()", "logits.exp() / (1 + logits.exp())")
-wrong("subtracting one maximum for the whole batch", "large",
+wrong("subtracting the maximum of the whole batch from every row", "large",
       'out = logits.softmax(1) if kind == "multiclass" else logits.sigmoid()\n    return out',
       'if kind != "multiclass": return logits.sigmoid()\n    odds = (logits - '
       "logits.max()).exp(); return odds / odds.sum(1, keepdim=True)")
@@ -130,13 +130,13 @@ wrong("subtracting the mean instead of the maximum", "large",
       'out = logits.softmax(1) if kind == "multiclass" else logits.sigmoid()\n    return out',
       'if kind != "multiclass": return logits.sigmoid()\n    odds = (logits - logits.mean(1, '
       "keepdim=True)).exp(); return odds / odds.sum(1, keepdim=True)")
-wrong("clamping the logits to between -50 and 50", "large",
+wrong("clamping the logits to the range from -50 to 50", "large",
       "out =", "logits = logits.clamp(-50, 50); out =", says="one choice among all classes")
-wrong("adding an epsilon to the denominator instead of subtracting the maximum", "large",
+wrong("capping the logits at 80 and adding an epsilon to the denominator", "large",
       'out = logits.softmax(1) if kind == "multiclass" else logits.sigmoid()\n    return out',
       'if kind != "multiclass": return logits.sigmoid()\n    odds = logits.clamp(max=80).exp(); '
       "return odds / (odds.sum(1, keepdim=True) + 1e-8)", says="one choice among all")
-wrong("clamping raw logits to [0, 1]", "probabilities",
+wrong("clamping the logits to [0, 1] instead of computing probabilities", "probabilities",
       "return out", "return logits.clamp(0, 1)", says="binary probabilities")
 wrong("returning the logarithms of the probabilities", "probabilities",
       ".softmax", ".log_softmax", "logits.sigmoid()", "torch.nn.functional.logsigmoid(logits)",
@@ -145,13 +145,13 @@ wrong("returning 0 or 1 instead of a probability", "probabilities",
       "return out", "return out.round()", says="binary probabilities")
 wrong("rounding the probabilities to four decimals", "probabilities",
       "return out", "return out.round(decimals=4)")
-wrong("removing every axis of length one with squeeze()", "form", "return out",
+wrong("calling squeeze(), which removes every axis of length one", "form", "return out",
       "return out.squeeze()")
-wrong("dropping the only column", "form",
+wrong("dropping the column axis of binary probabilities", "form",
       "return out", 'return out[:, 0] if kind == "binary" else out')
-wrong("squeezing the binary probabilities, so that one row becomes a scalar", "form",
+wrong("calling squeeze() on binary probabilities, so that a single row becomes a scalar", "form",
       "return out", 'return out.squeeze() if kind == "binary" else out')
-wrong("adding a second column with the probability of a no", "form",
+wrong("returning two columns for binary logits, one for no and one for yes", "form",
       "return out", 'return torch.cat([1 - out, out], 1) if kind == "binary" else out')
-wrong("computing in float64 and not converting back",
+wrong("computing in float64 and not converting the result back to float32",
       "form", "out =", "logits = logits.double(); out =")

@@ -17,7 +17,8 @@ ex = exercise("01.3", "grad_ratio", seen=("layers", "held", "calls", "x", "y"), 
 
 ex.promise("ratio", "Divide the first Linear's gradient norm by the last Linear's.",
            says=("divided by the last Linear's",))
-ex.promise("layers", "Args: model: all its Linears are direct children, among other layers.",
+ex.promise("layers", "Args: model: its Linears are all direct children. The model can "
+                     "also have other layers.",
            cases=("a gain before the first Linear", "a matrix that is not a Linear",
                   "layers after the last Linear", "a convolution between the Linears", "a bare "
                                                                                        "stack"))
@@ -27,9 +28,9 @@ ex.promise("held gradients", "Gradients that the model already holds must not co
            cases=("gradients left over from before", "the third call in a row"))
 ex.promise("tiny", "Both norms can be tiny, so add no constant to either.",
            cases=("tiny inputs",))
-ex.promise("weights", "No weight may change.", says=("weights after the call",))
-ex.promise("biases", "Returns: The ratio of the two weights' gradient norms, a float. Biases are "
-                     "left out.", says=("divided by the last Linear's",))
+ex.promise("weights", "The weights must not change.", says=("weights after the call",))
+ex.promise("biases", "Returns: The ratio of the two weights' gradient norms, a float. Biases do "
+                     "not count.", says=("divided by the last Linear's",))
 ex.promise("example", "Example: a model with a single Linear gives 1.0.",
            cases=("a single Linear",))
 
@@ -211,7 +212,7 @@ def ratio(model, x, y):
 wrong = ex.edits(ratio)
 GRADED = "graded(model, x, y)"
 RATIO_OF = "ratio_of(linears[0].weight.grad, linears[-1].weight.grad)"
-wrong("dividing the last norm by the first", "ratio",
+wrong("dividing the last Linear's norm by the first Linear's", "ratio",
       "return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)",
       "out = ratio_of(linears[-1].weight.grad, linears[0].weight.grad); return out")
 wrong("taking the largest entry instead of the norm", "ratio",
@@ -219,7 +220,7 @@ wrong("taking the largest entry instead of the norm", "ratio",
 wrong("taking the mean absolute entry instead of the norm", "ratio",
       RATIO_OF,
       "(linears[0].weight.grad.abs().mean() / linears[-1].weight.grad.abs().mean()).item()")
-wrong("adding up the squares without taking the root", "ratio", RATIO_OF, RATIO_OF + " ** 2")
+wrong("taking the sum of the squares instead of its root", "ratio", RATIO_OF, RATIO_OF + " ** 2")
 wrong("taking the root mean square instead of the norm", "ratio",
       "return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)",
       "first, last = (m.weight.grad.square().mean().sqrt() for m in (linears[0], linears[-1])); "
@@ -227,17 +228,17 @@ wrong("taking the root mean square instead of the norm", "ratio",
 wrong("measuring the weights instead of their gradients", "ratio",
       GRADED, "linear_layers(model)",
       "linears[0].weight.grad, linears[-1].weight.grad", "linears[0].weight, linears[-1].weight")
-wrong("dividing each gradient norm by the norm of its weight", "ratio",
+wrong("dividing each gradient norm by the norm of the layer's weight", "ratio",
       "linears =",
       "first, *_, last = [m.weight.grad.norm() / m.weight.norm() for m in graded(model, x, y)] * "
       "2; return (first / last).item(); linears =")
 wrong("taking the second Linear instead of the last", "ratio", "linears[-1]", "linears[:2][-1]")
-wrong("rounding to four decimals, which makes a small ratio zero", "ratio",
+wrong("rounding the ratio to four decimals, which turns a small ratio into zero", "ratio",
       RATIO_OF, f"round({RATIO_OF}, 4)")
 
 
 for small in (1e-4, 1e-6, 1e-8, 1e-12):
-    @ex.wrong(f"adding {small:g} to the last norm", small=small,
+    @ex.wrong(f"adding {small:g} to the last Linear's norm", small=small,
               breaks="tiny" if small < 1e-5 else ("tiny", "ratio"))
     def with_constant(model, x, y, small):
         linears = graded(model, x, y)
@@ -248,11 +249,11 @@ wrong("capping the ratio at one", "ratio", RATIO_OF, f"min(1.0, {RATIO_OF})")
 wrong("taking the first and the last layer, even if they are not Linears", "layers",
       "linears =",
       GRADED + "; return ratio_of(model[0].weight.grad, model[-1].weight.grad); linears =")
-wrong("including every layer that has a weight", "layers",
+wrong("treating every layer that has a weight as a Linear", "layers",
       "linears =",
       'graded(model, x, y); weights = [m.weight for m in model if hasattr(m, "weight")]; return '
       "ratio_of(weights[0].grad, weights[-1].grad); linears =")
-wrong("including every parameter with two axes", "layers",
+wrong("treating every parameter with two axes as a Linear's weight", "layers",
       "linears =",
       "graded(model, x, y); weights = [p for p in model.parameters() if p.ndim == 2]; return "
       "ratio_of(weights[0].grad, weights[-1].grad); linears =")
@@ -262,10 +263,10 @@ wrong("passing probabilities to cross-entropy, which applies a second softmax", 
       GRADED, "graded(model, x, y, lambda z, y: F.cross_entropy(z.softmax(1), y))", trap="03.1")
 wrong("using the sum of the outputs instead of a loss", "loss",
       GRADED, "graded(model, x, y, lambda z, y: z.sum())")
-wrong("using the first row only", "loss", GRADED, "graded(model, x[:1], y[:1])")
-wrong("adding to gradients left over from before", "held gradients",
+wrong("using only the first row", "loss", GRADED, "graded(model, x[:1], y[:1])")
+wrong("adding the new gradients to old ones that were not cleared", "held gradients",
       "linears =", "backward(model, x, y); linears =", GRADED, "linear_layers(model)", trap="02.1")
-wrong("clearing only the first Linear's gradient", "held gradients",
+wrong("clearing only the first Linear's gradients", "held gradients",
       GRADED, "linear_layers(model); linears[0].zero_grad(); backward(model, x, y)", trap="02.1")
 wrong("calling backward only if there is no gradient yet", "held gradients",
       GRADED, "linear_layers(model)\n    if linears[0].weight.grad is None: backward(model, x, y)",
@@ -288,7 +289,8 @@ def adam_step(model, x, y):
     return (moves[0] / moves[-1]).item()
 
 
-@ex.wrong("taking a step and then adding it back", says="weights after", breaks="weights")
+@ex.wrong("taking a step and then undoing it, but not exactly",
+          says="weights after", breaks="weights")
 @torch.no_grad()
 def step_and_back(model, x, y):
     with torch.enable_grad():
@@ -300,12 +302,12 @@ def step_and_back(model, x, y):
     return ratio
 
 
-wrong("including the bias in the norm", "biases",
+wrong("including the bias gradient in each norm", "biases",
       "return ratio_of",
       "first, last = ([p.grad.flatten() for p in m.parameters()] for m in (linears[0], "
       "linears[-1])); return ratio_of",
       "linears[0].weight.grad, linears[-1].weight.grad", "torch.cat(first), torch.cat(last)")
-wrong("taking the first and the last parameter, although the last is a bias", "biases",
+wrong("taking the first and the last parameter, although the last one is a bias", "biases",
       "linears =",
       "graded(model, x, y); first, *_, last = [p.grad for p in model.parameters()] * 2; return "
       "ratio_of(first, last); linears =")

@@ -113,7 +113,7 @@ def dead(h):
 
 wrong = ex.edits(dead)
 END = "return int((h == 0).all(0).sum())"
-wrong("testing only the sum for NaN, which two opposite infinities also give", "NaN",
+wrong("testing only the sum of h for NaN, although inf plus -inf is also NaN", "NaN",
       "refuse_nan(h)", 'if h.sum().isnan(): raise ValueError("NaN in h")', says="raised ValueError")
 
 
@@ -138,21 +138,22 @@ def nearly_always_off(h):
 
 
 wrong("counting rows instead of units", "count", "all(0)", "all(1)", says="for every row")
-wrong("looking at the first row only", "count",
+wrong("looking only at the first row", "count",
       END, "out = int((h[0] == 0).sum()); return out", says="for every row")
 wrong("counting zeros instead of units", "count",
       END, "out = int((h == 0).sum()); return out", says="for every row")
-wrong("removing every axis of length one with squeeze()", "every row", "h ==", "h.squeeze() ==")
-wrong("counting NaN as alive", "NaN", "refuse_nan(h)", "pass", says="a ValueError")
-wrong("looking for NaN in the first row only", "NaN",
+wrong("calling squeeze(), which removes every axis of length one",
+      "every row", "h ==", "h.squeeze() ==")
+wrong("counting units with NaN as alive", "NaN", "refuse_nan(h)", "pass", says="a ValueError")
+wrong("looking for NaN only in the first row", "NaN",
       "refuse_nan(h)", "refuse_nan(h[:1])", says="a ValueError")
-wrong("looking for NaN in whole columns only", "NaN",
+wrong("raising ValueError only if a whole column is NaN", "NaN",
       "refuse_nan(h)", 'if h.isnan().all(0).any(): raise ValueError("NaN in h")',
       says="a ValueError")
-wrong("refusing infinite values as well as NaN", "NaN",
+wrong("raising ValueError for infinite values as well as for NaN", "NaN",
       "refuse_nan(h)", 'if not h.isfinite().all(): raise ValueError("h is not finite")',
       says="raised ValueError")
-wrong("testing for a column sum of zero, which mixed signs can also give", "any activation",
+wrong("testing whether a column's sum is zero, as it can be with mixed signs", "any activation",
       END, "out = int((h.sum(0) == 0).sum()); return out")
 wrong("counting values below zero as zero", "any activation", "h == 0", "h <= 0")
 wrong("counting constant units as dead", "any activation",

@@ -21,10 +21,11 @@ ex.promise("formula", "Compute sign(x) * max(|x| - cut, 0) for every element of 
            says=("result: got",))
 ex.promise("any shape", "Args: x: float32 of any shape.", cases=SHAPES)
 ex.promise_table("""
-kept       | It stays unchanged. cut: a number above 0. | input after the call; in-place operation;
-             requires_grad of x
+kept       | The call does not change x. cut: a number above 0. | input after the call;
+             in-place operation; requires_grad of x
 form       | Returns: A tensor with the shape and dtype of x. | shape of the; dtype of the
-connected  | It stays connected to x, so gradients flow back. | gradient; requires_grad of the
+connected  | The result stays connected to x, so that gradients flow back to x. | gradient;
+             requires_grad of the
 operations | The number of torch operations must not grow with x. | torch operations
 example    | Example: soft_threshold(torch.tensor([-2., .3]), 0.5) is [-1.5, 0.]. | case the example
 """)
@@ -126,7 +127,7 @@ def law(out, values, shape, cut, view, leaf, upstream):
     # Just beyond the cut nearly all digits cancel: what is left keeps the rounding of the cut.
     expect_close("result", out["out"], shrunk(given, cut), atol=1e-6 * cut)
     expect_equal("requires_grad of the result", out["graph"], leaf,
-                 "Gradients must flow back. A detour outside PyTorch cuts the graph.")
+                 "Gradients must flow back to x. A detour outside PyTorch cuts the graph.")
     if leaf and out["grad"] is None:
         raise Broken("gradient of x from the result", "none", "one for each element",
                      "The graph of the result must lead back to x.")
@@ -163,30 +164,30 @@ def shrink(x, cut):
 wrong = ex.edits(shrink)
 wrong("copying the lesson's loop, which expects one axis", ("operations", "any shape"),
       "return out", "return torch.stack([v.sign() * (v.abs() - cut).clamp(min=0) for v in x])")
-ex.wrong("working in pieces of a thousand elements",
+ex.wrong("processing x in pieces of a thousand elements",
          lambda x, cut: torch.cat([shrink(piece, cut) for piece in
              x.reshape(-1).split(1000)]).reshape(x.shape), breaks="operations")
-wrong("going through a Python list", "connected",
+wrong("computing with a Python list, which cuts the graph", "connected",
       "out = torch.sign(x) * F.relu(x.abs() - cut)",
       "flat = [math.copysign(max(abs(v) - cut, 0.0), v) for v in x.flatten().tolist()]; out = "
       "torch.tensor(flat).reshape(x.shape)", says="requires_grad of the result")
-ex.wrong("returning a new leaf that only looks connected",
+ex.wrong("returning a new leaf that requires grad but is not connected to x",
          lambda x, cut: shrink(x.detach(), cut).requires_grad_(x.requires_grad), breaks="connected")
 wrong("dividing x by |x|, which is 0 / 0 at zero", "formula",
       "return out", "return x / x.abs() * (x.abs() - cut).clamp(min=0)", says="result: got nan")
-wrong("dividing the cut by |x|, which leaves no gradient at zero", "connected",
+wrong("dividing the cut by |x|, which makes the gradient at zero NaN", "connected",
       "return out", "return x * (1 - cut / x.abs()).clamp(min=0)", says="gradient: got nan")
-wrong("passing a gradient of 1 everywhere",
+wrong("letting every gradient through unchanged, even below the cut",
       "connected", "return out", "return x + (out - x).detach()")
-wrong("adding a constant that swallows tiny values", "formula",
+wrong("adding 1e-8 to |x| in the denominator, which is too much for tiny values", "formula",
       "return out", "return x * (1 - cut / (x.abs() + 1e-8)).clamp(min=0)")
-wrong("using np.vectorize, a loop in disguise that returns float64",
+wrong("using np.vectorize, which hides a loop and returns float64",
       ("form", "any shape", "connected"), "out = torch.sign(x) * F.relu(x.abs() - cut)",
       "import numpy as np; shrink_one = np.vectorize(lambda v: math.copysign(max(abs(v) - cut, "
       "0.0), v)); out = torch.from_numpy(shrink_one(x.detach().numpy()))", says="dtype")
-wrong("using a cut in float64, which turns the result into float64", "form",
+wrong("using a float64 tensor for the cut, which turns the result into float64", "form",
       "- cut", "- torch.full(x.shape, cut, dtype=torch.float64)", says="dtype")
-wrong("putting all elements into one row", "form", "return out", "return out.flatten()")
+wrong("returning all elements as one flat row", "form", "return out", "return out.flatten()")
 wrong("slicing the first axis, which a scalar does not have", "any shape",
       "return out", "return out + 0 * x[:1].sum()", says="raised IndexError")
 wrong("taking the maximum of |x|, which fails if x has no elements", "any shape",
@@ -196,13 +197,13 @@ ex.wrong("calling view(-1), which fails on a transposed tensor",
          breaks="any shape")
 wrong("applying a hard threshold, which does not subtract the cut", "formula",
       "return out", "return x * (x.abs() > cut)", says="result")
-wrong("treating only the positive side, so that negative values are lost", "formula",
+wrong("handling only positive values, so that negative values become zero", "formula",
       "return out", "return (x - cut).clamp(min=0)", says="result")
 wrong("subtracting the cut without a floor at zero", "formula",
       "return out", "return x.sign() * (x.abs() - cut)", says="result")
-wrong("cutting at one half, whatever the cut is", "formula", "- cut", "- 0.5", says="result")
-wrong("working in place on a leaf that requires grad", "kept",
+wrong("using a cut of 0.5 instead of the argument", "formula", "- cut", "- 0.5", says="result")
+wrong("changing x in place, although x is a leaf that requires grad", "kept",
       "out =", "x.sub_(cut * x.detach().sign()); return x; out =", says="raised RuntimeError")
-wrong("writing into x behind autograd's back", "kept",
+wrong("changing x in place through .data, which autograd does not see", "kept",
       "return out", "if x.is_contiguous(): x.data.mul_(x.data.abs() > cut)\n    return out")
-wrong("making x require grad", "kept", "out =", "x = x.requires_grad_(); out =")
+wrong("calling requires_grad_() on x", "kept", "out =", "x = x.requires_grad_(); out =")

@@ -146,4 +146,4 @@ def expect_changes(got, wanted, twin, call):
         what = f"change of parameter {k} in call {call}"
         mine = settled(what, mine, right.float(), twin.room[k])
         expect_close(what, mine, right.float(), rtol=1e-3, atol=atol,
-                     look="Every call should make one step with every parameter.")
+                     look="Every call should take one step with every parameter.")

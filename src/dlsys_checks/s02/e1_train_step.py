@@ -18,9 +18,9 @@ ex = exercise("02.1", "train_step", seen=("models", "calls"))
 ex.promise_table("""
 step      | Take one optimizer step | change of parameter; optimizer steps
 mean      | on the mean squared error over all rows. | loss before the update; change of parameter
-frozen    | Args: model: some of its parameters may be frozen, some unused. | case a frozen part; an
-            unused part
-shapes    | opt: the optimizer of this model. x: (N, F) float32. y: (N, 1) float32. | case one row;
+frozen    | Args: model: some of its parameters can be frozen, others unused. | case a frozen part;
+            an unused part
+shapes    | opt: the model's optimizer. x: (N, F) float32. y: (N, 1) float32. | case one row;
             one feature; many rows
 loss      | Returns: The loss before the update, as a float. | loss before the update
 gradients | Gradients that the model already holds must not count. | change of parameter; loss
@@ -182,7 +182,7 @@ CLEAR, BACKWARD, STEP, LAST = "opt.zero_grad()", "loss.backward()", "opt.step()"
 LOSS, SUM = "F.mse_loss(model(x), y)", 'F.mse_loss(model(x), y, reduction="sum")'
 CHANGE = "change of"
 wrong("never clearing the gradients", "gradients", CLEAR, "pass", says=CHANGE)
-wrong("clearing the gradients at the end only", "gradients",
+wrong("clearing the gradients only at the end", "gradients",
       CLEAR, "pass", STEP, "opt.step(); opt.zero_grad()", says=CHANGE)
 wrong("clearing only the weights' gradients", "gradients",
       CLEAR, "clear(p for p in model.parameters() if p.dim() > 1)", says=CHANGE)
@@ -192,7 +192,7 @@ wrong("clearing only the gradients of parameters that are not frozen", "gradient
       CLEAR, "clear(p for p in model.parameters() if p.requires_grad)", says=CHANGE)
 
 
-@ex.wrong("replacing only the gradients that have a new value",
+@ex.wrong("keeping the old gradients of parameters that get no new gradient",
           says="change of", breaks="gradients")
 def only_replaced(model, opt, x, y):
     loss = F.mse_loss(model(x), y)
@@ -209,16 +209,17 @@ wrong("multiplying the old gradients by zero, which keeps NaN", "gradients",
 wrong("clearing the gradients between backward and step", "step",
       CLEAR, "pass", STEP, "opt.zero_grad(); opt.step()", says=CHANGE)
 wrong("taking no step at all", "step", STEP, "pass")
-wrong("subtracting lr times the gradient, whatever the optimizer does", "step", STEP,
+wrong("subtracting lr times the gradient instead of calling opt.step()", "step", STEP,
       'with torch.no_grad(): [p.sub_(group["lr"] * p.grad) for group in opt.param_groups '
       'for p in group["params"] if p.grad is not None]')
 wrong("using the first group's learning rate for all groups", "step", STEP,
       'for group in opt.param_groups: group["lr"] = opt.param_groups[0]["lr"]\n    opt.step()',
       says=CHANGE)
-wrong("throwing the optimizer's state away", "step", STEP, "opt.state.clear(); opt.step()",
+wrong("discarding the optimizer's state before every step",
+      "step", STEP, "opt.state.clear(); opt.step()",
       says=CHANGE)
 wrong("taking two steps on the same gradient", "step", STEP, "opt.step(); opt.step()")
-wrong("clipping the gradients to norm 1", "step",
+wrong("clipping the gradients to a norm of 1", "step",
       STEP, "nn.utils.clip_grad_norm_(model.parameters(), 1.0); opt.step()", says=CHANGE,
       trap="03.3")
 wrong("assuming that every parameter has a gradient", "frozen",

@@ -19,9 +19,9 @@ losses  | Args: losses: (N,) float32, with a graph. | case one row; losses of bo
 weights | weights: (N,) float32, at least 0. Some can be 0, but not all. | case some weights are
           zero; a single weight; equal weights
 float32 | Returns: A float32 | dtype of the weighted mean
-scalar  | scalar that keeps its graph. | shape of the weighted mean; graph behind; path from
-          the result; gradient through
-doubled | Doubling every weight changes nothing, however tiny or huge the weights are. | case tiny
+scalar  | scalar that stays connected to the graph of the losses. | shape of the weighted mean;
+          graph behind; path from the result; gradient through
+doubled | Doubling every weight changes nothing, even if the weights are tiny or huge. | case tiny
           weights; weights below one; huge weights
 example | Example: losses [1., 3.] with weights [1., 3.] give 2.5. | case the example
 """)
@@ -84,55 +84,57 @@ def law(out, x, shift, weights, theta):
     by_hand = 2 * (shares * score) @ x.double()
     expect_close("gradient through the result", out["grad"], by_hand.float(), rtol=1e-4,
                  atol=ROUNDED * float((2 * (shares * reach) @ x.double().abs()).max()))
-    expect_equal("losses changed by the call", out["edited"], 0, "The losses belong to the caller.")
+    expect_equal("losses changed by the call", out["edited"], 0,
+                 "The losses belong to the caller, so do not change them.")
 
 
 # ---- wrong, by name
 
-ex.wrong("returning the weighted sum",
+ex.wrong("returning the weighted sum instead of the weighted mean",
          lambda losses, weights: (weights * losses).sum(), breaks="mean")
 ex.wrong("dividing by the number of rows", lambda losses, weights: (weights * losses).mean(),
          breaks="mean")
-ex.wrong("multiplying two means", lambda losses, weights: losses.mean() * weights.mean(),
+ex.wrong("multiplying the mean loss by the mean weight",
+         lambda losses, weights: losses.mean() * weights.mean(),
          breaks="mean")
 ex.wrong("dividing by the number of rows whose weight is above zero",
          lambda losses, weights: (weights * losses).sum() / (weights > 0).sum(), breaks="mean")
 ex.wrong("taking the plain mean of the rows whose weight is above zero",
          lambda losses, weights: losses[weights > 0].mean(), breaks="mean")
-ex.wrong("scaling the weights to a mean of one, then summing",
+ex.wrong("scaling the weights to a mean of one and adding up the weighted losses",
          lambda losses, weights: (weights / weights.mean() * losses).sum(), breaks="mean")
-ex.wrong("dividing the weights by the largest weight, then averaging",
+ex.wrong("dividing the weights by the largest and averaging the weighted losses",
          lambda losses, weights: (weights / weights.max() * losses).mean(), breaks="mean")
-ex.wrong("using the softmax of the weights as shares",
+ex.wrong("multiplying the losses by the softmax of the weights",
          lambda losses, weights: (weights.softmax(0) * losses).sum(), breaks="mean")
 
 
-@ex.wrong("dividing by the norm of the weights", breaks="mean")
+@ex.wrong("dividing by the norm of the weights instead of their sum", breaks="mean")
 def over_norm(losses, weights):
     return (weights * losses).sum() / (weights / weights.max()).norm() / weights.max()
 
 
-ex.wrong("cutting the losses off from their graph",
+ex.wrong("detaching the losses from their graph",
          lambda losses, weights: (weights * losses.detach()).sum() / weights.sum(),
          says="graph behind the result", breaks="scalar")
 
 
-@ex.wrong("returning a new leaf with the right value", breaks="scalar")
+@ex.wrong("returning a new leaf that is not connected to the losses", breaks="scalar")
 def new_leaf(losses, weights):
     return torch.tensor(((weights * losses).sum() / weights.sum()).item(), requires_grad=True)
 
 
-ex.wrong("returning one value per row instead of their sum",
+ex.wrong("returning one value per row instead of the sum over rows",
          lambda losses, weights: weights * losses / weights.sum(), breaks="scalar")
 ex.wrong("returning a vector with one entry",
          lambda losses, weights: ((weights * losses).sum() / weights.sum())[None], breaks="scalar")
 ex.wrong("returning a result in float64",
          lambda losses, weights: (weights.double() * losses).sum() / weights.double().sum(),
          breaks="float32")
-ex.wrong("raising negative losses to zero",
+ex.wrong("clamping negative losses to zero",
          lambda losses, weights: (weights * losses.clamp(min=0)).sum() / weights.sum(),
          breaks="losses")
-ex.wrong("clipping losses at 1000",
+ex.wrong("clamping every loss to at most 1000",
          lambda losses, weights: (weights * losses.clamp(max=1000.0)).sum() / weights.sum(),
          breaks="losses")
 ex.wrong("using only the first 256 rows",
@@ -140,20 +142,20 @@ ex.wrong("using only the first 256 rows",
          breaks="losses")
 
 
-@ex.wrong("replacing weights of zero by a small weight", breaks="weights")
+@ex.wrong("replacing zero weights with a small weight", breaks="weights")
 def no_zero(losses, weights):
     weights = weights.clamp(min=1e-2 * float(weights.max()))
     return (weights * losses).sum() / weights.sum()
 
 
-@ex.wrong("refusing a weight of zero", says="raised ValueError", breaks="weights")
+@ex.wrong("raising ValueError for a weight of zero", says="raised ValueError", breaks="weights")
 def refuses_zero(losses, weights):
     if (weights <= 0).any():
         raise ValueError("weights must be positive")
     return (weights * losses).sum() / weights.sum()
 
 
-ex.wrong("raising the sum of the weights to at least 1",
+ex.wrong("clamping the sum of the weights to at least 1",
          lambda losses, weights: (weights * losses).sum() / weights.sum().clamp(min=1),
          breaks="doubled")
 ex.wrong("adding a small number to the sum of the weights",
@@ -161,7 +163,7 @@ ex.wrong("adding a small number to the sum of the weights",
          breaks="doubled")
 
 
-@ex.wrong("raising weights to at least 1e-4", breaks=("doubled", "weights"))
+@ex.wrong("clamping every weight to at least 1e-4", breaks=("doubled", "weights"))
 def no_tiny_weight(losses, weights):
     weights = weights.clamp(min=1e-4)
     return (weights * losses).sum() / weights.sum()

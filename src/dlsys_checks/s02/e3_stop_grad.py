@@ -19,7 +19,7 @@ LEAVES = ("a parameter", "a leaf with a gradient", "a plain tensor", "NaN and in
 ex.promise_table("""
 copy        | Copy t | copy; returned value
 no gradient | so that no gradient flows through the copy. | requires_grad of the copy
-edited      | It is safe to edit. | copy after an edit; next copy of t
+edited      | The copy is safe to edit. | copy after an edit; next copy of t
 dtypes      | Args: t: float32 or float16 | case a float16 result; a plain float16 tensor; an
               expanded float16 tensor
 any shape   | of any shape, | case a single number; an empty tensor; a transposed result; a slice of
@@ -154,7 +154,7 @@ def expect_slope(got, x, kind, graph):
     if not graph:
         expect_equal("gradient through t without a graph", got, None)
     elif got is None:
-        raise Broken("gradient through t", "none", "one as before the call",
+        raise Broken("gradient through t", "none", "the same as before the call",
                      "t belongs to the caller.")
     else:
         slope = by_hand(x, kind)
@@ -170,7 +170,7 @@ ex.wrong("returning a tensor that shares t's memory, as .data does",
          lambda t: t.data, breaks="example")
 ex.wrong("calling detach() without clone()", lambda t: t.detach(), breaks="example")
 ex.wrong("calling clone() without detach()", lambda t: t.clone(), breaks="no gradient")
-ex.wrong("returning a copy that requires grad itself",
+ex.wrong("calling requires_grad_() on the copy",
          lambda t: t.detach().clone().requires_grad_(),
          breaks="no gradient")
 
@@ -181,12 +181,13 @@ def same_under_no_grad(t):
         return t
 
 
-ex.wrong("converting to half precision and back", lambda t: t.detach().half().clone().to(t.dtype),
+ex.wrong("converting t to half precision and back", lambda t: t.detach().half().clone().to(t.dtype),
          breaks="copy")
-ex.wrong("replacing NaN and infinity", lambda t: t.detach().nan_to_num(), breaks="copy")
+ex.wrong("replacing NaN and infinity with finite numbers",
+         lambda t: t.detach().nan_to_num(), breaks="copy")
 
 
-@ex.wrong("copying in inference mode", breaks="edited")
+@ex.wrong("cloning t in inference mode", breaks="edited")
 def in_inference(t):
     with torch.inference_mode():
         return t.clone()
@@ -199,30 +200,32 @@ def remembered(t, known=[]):  # noqa: B006 -- the mistake itself
     return known[1]
 
 
-ex.wrong("copying by way of a Python list", lambda t: torch.tensor(t.tolist()),
+ex.wrong("copying t through a Python list", lambda t: torch.tensor(t.tolist()),
          breaks=("form", "any shape"))
-ex.wrong("copying in float32", lambda t: t.detach().float().clone(), says="dtype of the copy",
+ex.wrong("returning a float32 copy of every t, even of float16",
+         lambda t: t.detach().float().clone(), says="dtype of the copy",
          breaks="dtypes")
-ex.wrong("returning a flat copy", lambda t: t.detach().clone().flatten(), breaks="form")
-ex.wrong("using deepcopy, which lets rows share memory as they do in t",
+ex.wrong("returning a flattened copy", lambda t: t.detach().clone().flatten(), breaks="form")
+ex.wrong("using deepcopy, whose copy has rows that share memory if t's rows do",
          lambda t: copy.deepcopy(t.detach()), says="copy after an edit", breaks="any shape")
-ex.wrong("stacking the rows, although t may have no rows",
+ex.wrong("stacking the rows, although t can have no rows",
          lambda t: torch.stack([row.detach() for row in t]), says="raised",
          breaks="any shape")
-ex.wrong("removing every axis of length one with squeeze()", lambda t: t.detach().clone().squeeze(),
+ex.wrong("calling squeeze(), which removes every axis of length one",
+         lambda t: t.detach().clone().squeeze(),
          says="shape of the copy", breaks="any shape")
 ex.wrong("relying on contiguous() to make a copy", lambda t: t.detach().contiguous(),
          says="t after an edit",
          breaks="harmless")
-ex.wrong("returning a leaf without a copy",
+ex.wrong("calling clone() only if t is not a leaf",
          lambda t: t.detach() if t.is_leaf else t.detach().clone(),
          says="of t", breaks="graph or none")
-ex.wrong("calling detach_(), which cuts off the caller's tensor",
+ex.wrong("calling detach_(), which cuts the caller's tensor off from its graph",
          lambda t: t.clone().detach() if t._is_view() else t.detach_().clone(), says="of t",
          breaks="harmless")
 
 
-@ex.wrong("throwing the caller's gradient away", breaks="harmless")
+@ex.wrong("setting t.grad to None, although the gradient belongs to the caller", breaks="harmless")
 def gradient_lost(t):
     if t.is_leaf:
         t.grad = None

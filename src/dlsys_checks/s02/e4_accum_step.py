@@ -25,13 +25,14 @@ ex.promise("step", "Take one optimizer step on the mean cross-entropy over all r
 ex.promise("sizes", "Args: model, opt: the model and its optimizer. batches: pairs of x (n, F) "
                     "float32 and y (n,) int64, where n can differ from pair to pair.",
            cases=UNEQUAL)
-ex.promise("graph", "Only one graph may exist at a time, so call backward for each pair.",
+ex.promise("graph", "Keep at most one graph alive at a time, so call backward for each pair.",
            says=("graphs alive at a time", "graphs kept after", "rows in one graph"))
 ex.promise("gradients", "Gradients that the model already holds must not count.",
            says=("change of parameter",))
 ex.promise("loss", "Returns: The mean loss over all rows before the step, as a float.",
            says=("mean loss over all rows",))
-ex.promise("example", "Example: batches of 3 rows and 1 row count 3/4 and 1/4.", cases=UNEQUAL)
+ex.promise("example", "Example: a batch of 3 rows counts 3/4, and a batch of 1 row counts 1/4.",
+           cases=UNEQUAL)
 
 
 @ex.cases
@@ -228,17 +229,19 @@ def right(model, opt, batches):
 wrong = ex.edits(right)
 MEAN, CLEAR, EACH, LAST = "mean_before(model, batches)", "opt.zero_grad()", "loss =", "return mean"
 SHARE, BACKWARD, STEP = "(loss * (len(y) / rows))", "backward()", "opt.step()"
-wrong("dividing by the number of parts", "sizes",
+wrong("dividing every part's loss by the number of parts", "sizes",
       SHARE, "(loss / len(batches))", MEAN, "0.0",
       BACKWARD, "backward(); mean += loss.item() / len(batches)", says="change of")
 wrong("assuming that all parts are as large as the first part", "example",
       "all_rows(batches)", "len(batches[0][1]) * len(batches)", says="change of")
-wrong("not dividing at all", "step", SHARE, "loss", says="change of")
-wrong("adding up the losses of all rows", "step", SHARE, "(loss * len(y))", says="change of",
+wrong("calling backward on every part's mean loss without scaling it",
+      "step", SHARE, "loss", says="change of")
+wrong("training on the sum over all rows instead of the mean",
+      "step", SHARE, "(loss * len(y))", says="change of",
       trap="02.2")
 wrong("taking a step after every part", "step", STEP, "pass",
       EACH, "opt.zero_grad(); loss =", BACKWARD, "backward(); opt.step()", says="change of")
-wrong("training on each part by itself", "step", STEP, "pass",
+wrong("running a complete training step on every part", "step", STEP, "pass",
       EACH, "opt.zero_grad(); loss =", SHARE, "loss", MEAN, "0.0",
       BACKWARD, "backward(); opt.step(); mean += loss.item() * len(y) / rows", says="change of")
 wrong("clearing the gradients before every part", "step", EACH, "opt.zero_grad(); loss =",
@@ -246,12 +249,12 @@ wrong("clearing the gradients before every part", "step", EACH, "opt.zero_grad()
 wrong("clipping each part's gradient", "step",
       BACKWARD, "backward(); nn.utils.clip_grad_norm_(model.parameters(), 0.1)",
       says="change of", trap="03.3")
-wrong("subtracting lr times the gradient, whatever the optimizer does", "step", STEP,
+wrong("subtracting lr times the gradient instead of calling opt.step()", "step", STEP,
       'with torch.no_grad(): [p.sub_(group["lr"] * p.grad) for group in opt.param_groups '
       'for p in group["params"]]', says="change of")
-wrong("adding to gradients left over from before", "gradients", CLEAR, "pass",
+wrong("adding the new gradients to old ones that were not cleared", "gradients", CLEAR, "pass",
       says="change of", trap="02.1")
-wrong("clearing the gradients at the end only", "gradients",
+wrong("clearing the gradients only at the end", "gradients",
       CLEAR, "pass", LAST, "opt.zero_grad(); return mean", says="change of", trap="02.1")
 wrong("multiplying the old gradients by zero, which keeps NaN", "gradients",
       CLEAR, "[p.grad.mul_(0.0) for p in model.parameters() if p.grad is not None]",
@@ -264,7 +267,7 @@ wrong("using one big batch of all rows", "graph",
       "in batches", "in [[torch.cat(parts) for parts in zip(*batches, strict=True)]]")
 wrong("keeping each graph with retain_graph=True", "graph",
       BACKWARD, "backward(retain_graph=True)", says="graphs alive")
-wrong("adding up losses with their graphs", "graph",
+wrong("adding up the losses as tensors, which keeps their graphs", "graph",
       MEAN, "0.0", BACKWARD, "backward(); mean = mean + loss * (len(y) / rows)",
       LAST, "return mean.item()", says="graphs kept after", trap="02.5")
 wrong("returning the loss of the last part", "loss",

@@ -261,7 +261,7 @@ wrong = ex.edits(evaluated)
 END = "return means(model, batches)"
 EVALUATING = "with Evaluating"
 BATCHES = "means(model, batches)"
-wrong("taking the mean of the batch means", "sizes",
+wrong("averaging the mean losses and the accuracies of the batches", "sizes",
       END,
       "pairs = [[value / len(part[1]) for value in totals(model, [part])] for part in batches]\n "
       "   loss, right = (sum(values) / len(batches) for values in zip(*pairs, strict=True)); "
@@ -299,24 +299,24 @@ wrong("switching only the Dropout layers to eval mode", "eval",
       "nn.Dropout): module.eval()\n        return means", trap="01.1")
 wrong("never leaving eval mode", "modes",
       EVALUATING, f"return means(model.eval(), batches)\n    {EVALUATING}", trap="01.1")
-wrong("calling train() at the end, whatever the mode was", "modes",
+wrong("calling train() at the end, even if the model was in eval mode before", "modes",
       EVALUATING,
       f"found = means(model.eval(), batches); model.train(); return found\n    {EVALUATING}",
       trap="01.1")
-wrong("giving every module the model's former mode", "modes",
+wrong("putting every module into the model's former mode", "modes",
       EVALUATING,
       "was = model.training; found = means(model.eval(), batches); model.train(was); return "
       "found\n    with Evaluating", trap="01.1")
 
 
-@ex.wrong("switching gradients off for good", breaks="modes")
+@ex.wrong("switching gradients off and never on again", breaks="modes")
 def off_for_good(model, batches):
     torch.set_grad_enabled(False)
     with Evaluating(model):
         return means(model, batches)
 
 
-@ex.wrong("switching gradients on at the end, whatever they were before", breaks="modes")
+@ex.wrong("switching gradients on at the end, even if they were off before", breaks="modes")
 def on_at_the_end(model, batches):
     with Evaluating(model), torch.no_grad():
         found = means(model, batches)
@@ -363,9 +363,9 @@ def all_losses(model, batches):
 
 wrong("returning tensors instead of floats", "result",
       BATCHES, f"tuple(map(torch.tensor, {BATCHES}))", says="type of the mean cross-entropy")
-wrong("never dividing the sums", "result",
+wrong("returning the sums without dividing by the number of rows", "result",
       END, "loss, right = totals(model, batches)\n    return loss, float(right)")
-wrong("returning the fraction of wrong rows", "result",
+wrong("returning the error rate instead of the accuracy", "result",
       END, f"loss, right = {BATCHES}\n    return loss, 1 - right")
-wrong("returning accuracy in percent", "result",
+wrong("returning the accuracy in percent", "result",
       END, f"loss, right = {BATCHES}\n    return loss, 100 * right")

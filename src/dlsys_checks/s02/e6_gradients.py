@@ -30,8 +30,8 @@ independent | inputs: a list of nodes. Returns: A list of floats, with 0.0 where
               graph; two calls on one graph
 long        | The graph can be a chain of thousands of nodes, so do not recurse. | case a long
               chain | nested calls
-paths       | It can have millions of paths, so let each node pass its gradient on only once. |
-              reads of a node's parents; uses of a slope
+paths       | The graph can have millions of paths, so let each node pass its gradient on only once.
+              | reads of a node's parents; uses of a slope
 example     | Example: out.parents = [(a, 2.0), (a, 3.0)] gives [5.0] for [a]. | case the example
 """)
 
@@ -187,7 +187,7 @@ def law(out, graph, calls):
     expect_equal("reads of a node's parents, which grow with the paths", out["more_reads"], 0,
                  "Each node passes its gradient on once, not once per path.")
     expect_equal("uses of a slope, which grow with the graph", out["more_uses"], 0,
-                 "Each node passes its gradient on once, after all of its uses have.")
+                 "Each node passes its gradient on once, after all its contributions have arrived.")
 
 
 def counted(out):
@@ -232,32 +232,32 @@ wrong("using a queue and passing a node's gradient on as soon as the node is rea
       "grad, ready =", AT_ONCE, "ready.pop()", "ready.pop(0)", says="computed forwards")
 wrong("using a stack and passing a node's gradient on as soon as the node is reached", "each",
       "grad, ready =", AT_ONCE, says="computed forwards")
-wrong("keeping the last contribution instead of the sum", "each",
+wrong("keeping only the last contribution to a gradient instead of the sum", "each",
       "grad.get(parent, 0.0) + ", "", says="computed forwards")
 wrong("adding up the absolute values of the contributions", "each",
       "+ slope * grad[node]", "+ abs(slope * grad[node])", says="computed forwards")
 wrong("returning the gradients in the order in which they were found", "each",
       "in inputs", "in sorted(inputs, key=[*grad, *inputs].index)", says="of input")
-wrong("forgetting inner nodes once their gradients are passed on", "each",
+wrong("returning 0.0 for every input that has parents", "each",
       "grad.get(node, 0.0)", "0.0 if node.parents else grad.get(node, 0.0)", says="of input")
-wrong("leaving each node's sum on the node for the next call", "each",
+wrong("adding each node's gradient to its gradient from the last call", "each",
       "return [", 'for n in grad: n.grad = getattr(n, "grad", 0.0) + grad[n]\n    return [',
       "grad.get(node, 0.0)", 'getattr(node, "grad", 0.0)', says="of input")
 wrong("counting a parent only once if it occurs twice", "twice",
       "= node.parents", "= dict(node.parents).items()")
 wrong("storing the parents in a set, which merges equal pairs", "twice",
       "= node.parents", "= set(node.parents)", says="of input")
-wrong("using at most two parents", "parents",
+wrong("using at most two parents of each node", "parents",
       "= node.parents", "= node.parents[:2] if len(dict(node.parents)) > 2 else node.parents")
-wrong("treating a contribution of zero as not yet arrived", "parents",
+wrong("treating a contribution of zero as one that has not arrived", "parents",
       "-= 1", "-= slope * grad[node] != 0", says="of input")
 wrong("ignoring tiny contributions", "parents",
       "slope * grad[node]", "(share if abs(share := slope * grad[node]) > 1e-12 else 0.0)")
 wrong("assuming that out depends on every input", "independent",
       "grad.get(node, 0.0)", "grad[node]", says="raised KeyError")
-wrong("leaving out inputs that do not matter", "independent",
+wrong("skipping inputs that do not affect the output", "independent",
       "in inputs", "in inputs if node in grad", says="number of gradients")
-wrong("returning None for inputs that do not matter", "independent",
+wrong("returning None for inputs that do not affect the output", "independent",
       "grad.get(node, 0.0)", "grad.get(node)", says="type of the gradient")
 
 
@@ -289,7 +289,7 @@ def each_share(out, inputs):
     return picked(grad, inputs)
 
 
-@ex.wrong("going over all nodes until nothing changes", breaks="paths")
+@ex.wrong("looping over all nodes until no gradient changes", breaks="paths")
 def rounds(out, inputs):
     edges = {node: node.parents for node in counted(out)}
     grad, before = {out: 1.0}, None
@@ -325,9 +325,9 @@ def along(order, out, inputs):
     return picked(grad, inputs)
 
 
-ex.wrong("walking in the wrong order, from the inputs to out",
+ex.wrong("walking from the inputs to out instead of from out to the inputs",
          lambda out, inputs: along(counted(out), out, inputs), says="of input", breaks="each")
-wrong("keeping an earlier call's gradients in inner nodes", "each",
+wrong("starting inner nodes with their gradients from an earlier call", "each",
       "grad, ready = {out: 1.0}, [out]", "out.grad, ready = 1.0, [out]",
       "grad[parent] = grad.get(parent, 0.0) + slope * grad[node]",
       'parent.grad = getattr(parent, "grad", 0.0) + slope * node.grad',
@@ -336,7 +336,7 @@ ex.wrong("recursing into every parent",
          lambda out, inputs: along(visited(out), out, inputs), breaks="long")
 
 
-@ex.wrong("raising the recursion limit", breaks="long")
+@ex.wrong("recursing after raising the recursion limit", breaks="long")
 def raised_limit(out, inputs):
     import sys
     limit = sys.getrecursionlimit()

@@ -127,23 +127,24 @@ MEAN_LOSS = "mean_loss(logits, y)"
 LOGITS = ", slope(logits, y)"
 MEAN_LOSS_2 = "return mean_loss"
 END = "return mean_loss(logits, y), slope(logits, y)"
-wrong("taking the logarithm of a finished softmax", "size",
+wrong("computing the softmax first and then its logarithm", "size",
       MEAN_LOSS, "-chosen(logits.softmax(1), y).log().mean()", says="loss: got inf")
 wrong("adding a small constant inside the logarithm", "size",
       MEAN_LOSS, "-(chosen(logits.softmax(1), y) + 1e-9).log().mean()", says="loss: got 20.")
-wrong("clamping the probabilities at 1e-12 before the logarithm", "size",
+wrong("clamping the probabilities to at least 1e-12 before the logarithm", "size",
       MEAN_LOSS, "-chosen(logits.softmax(1), y).clamp(min=1e-12).log().mean()", says="loss: got")
 wrong("taking exp of raw logits without subtracting a maximum", ("size", "rows apart"),
       MEAN_LOSS, "(logits.exp().sum(1).log() - chosen(logits, y)).mean()", says="loss: got inf")
-wrong("dividing exp of raw logits by its sum", ("size", "rows apart"),
+wrong("dividing exp of raw logits by its sum, without subtracting a maximum",
+      ("size", "rows apart"),
       END,
       "odds = logits.exp(); p = odds / odds.sum(1, keepdim=True); return -chosen(p, "
       "y).log().mean(), (p - F.one_hot(y, logits.shape[1])) / len(y)", says="loss: got nan")
-wrong("subtracting one maximum for the whole batch", "rows apart",
+wrong("subtracting the maximum of the whole batch from every row", "rows apart",
       "return mean_loss(logits, y)",
       "top = logits.max(); lse = (logits - top).exp().sum(1).log() + top; return (lse - "
       "chosen(logits, y)).mean()", says="loss: got -inf")
-wrong("applying softmax before the loss, which applies it again", "mean",
+wrong("applying softmax before the loss, which applies softmax again", "mean",
       MEAN_LOSS_2, f"p = logits.softmax(1); {MEAN_LOSS_2}",
       "(logits, y), slope(logits", "(p, y), slope(p")
 wrong("taking the mean over rows and classes", "mean",
@@ -151,7 +152,8 @@ wrong("taking the mean over rows and classes", "mean",
 wrong("taking the sum over rows instead of the mean", "mean",
       "mean_loss(logits, y), slope(logits, y)", MEAN_LOSS + " * len(y), slope(logits, y) * len(y)")
 wrong("returning the mean loss with the gradient of the sum", "mean", LOGITS, LOGITS + " * len(y)")
-wrong("dividing the gradient by rows and classes", "mean", LOGITS, LOGITS + " / logits.shape[1]")
+wrong("dividing the gradient by the number of its entries",
+      "mean", LOGITS, LOGITS + " / logits.shape[1]")
 wrong("indexing the loss by [:, y], which takes all labels' columns in every row", "mean",
       MEAN_LOSS, "-logits.log_softmax(1)[:, y].mean()")
 wrong("indexing the gradient by [:, y], which takes all labels' columns in every row", "mean",
@@ -160,7 +162,7 @@ wrong("indexing the gradient by [:, y], which takes all labels' columns in every
 wrong("returning the probabilities as the gradient, without subtracting the one-hot labels", "mean",
       LOGITS, ", probabilities(logits) / len(y)")
 wrong("flipping the sign of the gradient", "mean", LOGITS, ", -slope(logits, y)")
-wrong("calling cross_entropy and autograd", "by hand",
+wrong("calling cross_entropy and autograd instead of writing both formulas", "by hand",
       END,
       "leaf = logits.clone().requires_grad_(); loss = F.cross_entropy(leaf, y); return "
       "loss.detach(), torch.autograd.grad(loss, leaf)[0]", says="by hand")
@@ -168,9 +170,9 @@ wrong("assuming that rows are contiguous in memory", "shapes",
       "return mean_loss(logits, y)",
       "at = torch.arange(len(y)) * logits.shape[1] + y; return (logits.logsumexp(1) - "
       "logits.view(-1)[at]).mean()", says="raised RuntimeError")
-wrong("reading the number of classes from the labels", ("shapes", "example"),
+wrong("inferring the number of classes from the labels", ("shapes", "example"),
       LOGITS, ", (probabilities(logits) - F.one_hot(y)) / len(y)", says="raised RuntimeError")
-wrong("removing every axis of length one with squeeze()", ("shapes", "example"),
+wrong("calling squeeze(), which removes every axis of length one", ("shapes", "example"),
       MEAN_LOSS_2, f"z = logits.squeeze(); {MEAN_LOSS_2}",
       "(logits, y), slope(logits", "(z, y), slope(z", says="raised")
 wrong("returning a loss with one dimension", "form",

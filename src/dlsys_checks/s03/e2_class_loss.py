@@ -109,8 +109,8 @@ def law(out, scores, labels):
                      "The loss has to stay connected to the scores.")
     expect_close("gradient with respect to the scores", out["grad"], grad.float(),
                  atol=(rounding + 1e-6) / len(keep),
-                 look="The gradient is zero in rows without a label, and (softmax - one-hot) / "
-                      "labelled rows in all other rows.")
+                 look="The gradient is zero in rows without a label. In all other rows, it is "
+                      "(softmax - one-hot), divided by the number of labelled rows.")
 
 
 def labelled(scores, labels):
@@ -129,7 +129,7 @@ def class_loss(scores, labels):
 wrong = ex.edits(class_loss)
 CROSS_ENTROPY = "F.cross_entropy(scores, flat, ignore_index=NO_LABEL)"
 IGNORE_INDEX = "flat, ignore_index=NO_LABEL"
-wrong("taking the squared error of the class number", "mean",
+wrong("taking the squared error of the expected class number", "mean",
       "flat =",
       "z, y = labelled(scores, labels); expected = z.softmax(1) @ torch.arange(z.shape[1], "
       "dtype=z.dtype); return (expected - y).square().mean(); flat =")
@@ -140,13 +140,14 @@ wrong("broadcasting a column of labels against every row", "a column",
       "flat =", says="loss:")
 wrong("assuming that labels are always a column", "flat labels",
       "flat,", "labels[:, 0],", says="raised IndexError")
-wrong("squeezing the labels, so that one row loses both dimensions", "a column",
+wrong("squeezing a column of labels, so that a single label becomes a scalar", "a column",
       "flat =", "y =", "labels.reshape(-1)", "labels.squeeze() if labels.dim() == 2 else labels",
       "flat,", "y,", says="raised ValueError")
-wrong("squeezing labels of any shape, so that one row loses its dimension",
+wrong("squeezing labels of any shape, so that a single label becomes a scalar",
       ("flat labels", "a column"),
       "flat,", "labels.squeeze(),", says="raised ValueError")
-wrong("passing the column on unchanged", "a column", "flat,", "labels,", says="raised RuntimeError")
+wrong("passing a column of labels to cross_entropy unchanged",
+      "a column", "flat,", "labels,", says="raised RuntimeError")
 wrong("calling squeeze(1), which fails for labels of shape (N,)", "flat labels",
       "flat,", "labels.squeeze(1),", says="raised IndexError")
 wrong("passing raw scores to nll_loss, without log_softmax", "mean",
@@ -163,11 +164,11 @@ wrong("taking the squared error of raw scores and one-hot labels", "mean",
       "flat =")
 wrong("taking the sum over rows instead of the mean", "mean",
       IGNORE_INDEX, 'labels.reshape(-1), ignore_index=NO_LABEL, reduction="sum"')
-wrong("treating class 0 as no label", "mean",
+wrong("treating class 0 as a missing label", "mean",
       "flat =", "y =", CROSS_ENTROPY,
       '(F.cross_entropy(scores, y, ignore_index=NO_LABEL, reduction="none") * (y > 0)).sum() / '
       "(y > 0).sum()")
-wrong("counting rows without a label in the mean", "gaps",
+wrong("dividing the sum by the number of all rows, with or without a label", "gaps",
       "flat =", "y =",
       CROSS_ENTROPY, 'F.cross_entropy(scores, y, ignore_index=NO_LABEL, reduction="sum") / len(y)')
 wrong(f"treating {NO_LABEL} as class 0", "gaps",
@@ -175,7 +176,7 @@ wrong(f"treating {NO_LABEL} as class 0", "gaps",
 wrong(f"treating {NO_LABEL} as the last class", "gaps",
       "flat =", "y =", IGNORE_INDEX, "y.masked_fill(y == NO_LABEL, scores.shape[1] - 1)",
       says="rows that have a label")
-wrong(f"looking for {NO_LABEL} in labels of shape (N,) only", "gaps",
+wrong(f"handling {NO_LABEL} only in labels of shape (N,)", "gaps",
       "flat =",
       "if labels.dim() == 2: return F.cross_entropy(scores, labels[:, 0])\n    return "
       "F.cross_entropy(scores, labels, ignore_index=NO_LABEL); flat =", says="raised IndexError")
@@ -185,17 +186,17 @@ wrong("setting the scores of rows without a label to zero and counting these row
 wrong("applying softmax before the cross-entropy", "mean",
       "flat =", "z, y =", "labels.reshape(-1)", "labelled(scores, labels)",
       "scores, flat, ignore_index=NO_LABEL", "z.softmax(1), y", trap="03.1")
-wrong("taking the logarithm of a finished softmax", "logits",
+wrong("computing the softmax first and then its logarithm", "logits",
       "flat =", "z, y = labelled(scores, labels); return F.nll_loss(z.softmax(1).log(), y); flat =",
       says="loss: got inf", trap="03.1")
 wrong("taking exp of raw scores without subtracting a maximum", "logits",
       "flat =",
       "z, y = labelled(scores, labels); return (z.exp().sum(1).log() - z[torch.arange(len(y)), "
       "y]).mean(); flat =", says="loss: got inf", trap="03.1")
-wrong("cutting the loss from the graph, as item() or detach() does", "connected",
+wrong("disconnecting the loss from the graph, as item() or detach() does", "connected",
       "flat =",
       "z, y = labelled(scores, labels); return torch.tensor(F.cross_entropy(z, y).item()); flat =")
-wrong("cutting the softmax's denominator from the graph", "connected",
+wrong("detaching the softmax's denominator from the graph", "connected",
       "flat =",
       "z, y = labelled(scores, labels); return (z.detach().logsumexp(1) - "
       "z[torch.arange(len(y)), y]).mean(); flat =")

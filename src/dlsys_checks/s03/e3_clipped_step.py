@@ -25,20 +25,20 @@ norms      | Returns: The gradient's norms before and after clipping, two floats
 scaled     | Args: optimizer, max_norm: the optimizer, and the limit for the norm. loss, scale:
              loss is the true loss times scale, as in mixed precision. | case a scale of 65536; a
              scale below one; the example
-backward   | Its backward pass has not run. | case gradients left over from before; an
+backward   | The backward pass has not run yet. | case gradients left over from before; an
              infinite gradient left over; three steps in a row; three steps of AdamW; an old
              gradient that the loss does not reach
-leftover   | Gradients of an earlier step can be left over. | case gradients left over from
+leftover   | Gradients of an earlier step can be left in .grad. | case gradients left over from
              before; an infinite gradient left over; three steps in a row; three steps of AdamW;
              an old gradient that the loss does not reach
 true size  | The step and both norms are for the true loss, without the scale. | norm before
              clipping; norm after clipping; after step
-one number | A norm is one number over all parameters of all groups | case two groups; three
+one number | Each norm is one number over all groups. | case two groups; three
              groups; gradients left over from before; a parameter that the loss does not reach;
              three steps in a row; three steps of AdamW; an old gradient that the loss does not
              reach
-reached    | that the loss reaches. The step changes no other parameters. | case a parameter that
-             the loss does not reach; an old gradient that the loss does not reach
+reached    | Only parameters that the loss reaches count, and the step changes no others. | case
+             a parameter that the loss does not reach; an old gradient that the loss does not reach
 example    | Example: for a gradient of norm 6 and max_norm 2, return (6.0, 2.0). | case the
              example
 """)
@@ -155,7 +155,7 @@ def law(out, kind, groups, unreached, strengths, scale, max_norm, leftover):
         expect_parts(got, "answer", "weights")
         pre, post = pair(got["answer"], "pre, post")
         expect_close("norm before clipping", pre, norm,
-                     look="Take one norm over all parameters, with the loss scale divided out.")
+                     look="Divide the gradients by the scale, then take one norm over them all.")
         expect_close("norm after clipping", post, min(norm, max_norm),
                      look="Take one norm over all gradients, measured again after clipping.")
         expect_length("parameters", got["weights"], len(weights))
@@ -215,7 +215,7 @@ GRADIENTS = "gradients(optimizer, loss, scale)"
 wrong("clipping after the step", "step",
       "optimizer.step()", "pass", "pre =", OPTIMIZER + "(); pre =")
 wrong("taking no step at all", "step", "optimizer.step()", "pass", says="after step")
-wrong("writing a step of your own instead of optimizer.step()", "step",
+wrong("updating the weights by hand instead of calling optimizer.step()", "step",
       "optimizer.step()",
       "with torch.no_grad():\n        for group in optimizer.param_groups:\n            for p in "
       'group["params"]:\n                if p.grad is not None: p -= group["lr"] * p.grad')
@@ -235,11 +235,11 @@ wrong("clipping each tensor separately", "norms",
       "total(params)", "post", PRE,
       "pre = total(params)\n    for p in params: nn.utils.clip_grad_norm_(p, max_norm)\n    post "
       "= total(params)")
-wrong("scaling gradients below the limit up to the limit", "norms",
+wrong("scaling up gradients whose norm is below the limit", "norms",
       "total(params)", "post", PRE,
       "pre = total(params)\n    for p in params: p.grad.mul_(max_norm / (pre + 1e-6))\n    post "
       "= total(params)")
-wrong("adding up the norms of the tensors", "norms",
+wrong("adding up the tensors' norms instead of taking one norm", "norms",
       PRE,
       "pre = sum(p.grad.norm().item() for p in params); nn.utils.clip_grad_norm_(params, "
       "max_norm); post = sum(p.grad.norm().item() for p in params)", "total(params)", "post",
@@ -249,32 +249,32 @@ wrong("clipping each group separately", "one number",
       "pre = total(params)\n    for group in optimizer.param_groups: "
       'nn.utils.clip_grad_norm_(group["params"], max_norm)\n    post = total(params)',
       says="norm after clipping")
-wrong("clipping before dividing the scale out", "true size",
+wrong("clipping the gradients before dividing them by the scale", "true size",
       "scale)", "1.0)", "total(params)", "post",
       "nn.utils.clip_grad_norm_(params, max_norm).item()",
       "nn.utils.clip_grad_norm_(params, max_norm).item() / scale\n    for p in params: "
       "p.grad.div_(scale)\n    post = total(params)")
-wrong("clipping and measuring before dividing the scale out", "true size",
+wrong("clipping and measuring the gradients before dividing them by the scale", "true size",
       "scale)", "1.0)", "total(params)", "post",
       OPTIMIZER, f"for p in params: p.grad.div_(scale)\n    post = total(params); {OPTIMIZER}")
-wrong("never dividing the scale out", "true size",
+wrong("never dividing the gradients by the scale", "true size",
       "scale)", "1.0)", "total(params)", "post", OPTIMIZER, f"post = total(params); {OPTIMIZER}")
-wrong("returning the unclipped norm with the scale still in it", "true size",
+wrong("returning the norm before clipping without dividing it by the scale", "true size",
       OPTIMIZER, f"post = total(params); {OPTIMIZER}",
       "return pre, total(params)", "out = pre, post; pre, post = out; return pre * scale, post")
 wrong("rounding the scale to a whole number of at least one", "scaled",
       "scale)", "max(1, int(scale)))", OPTIMIZER, f"post = total(params); {OPTIMIZER}",
       "return pre, total(params)", "out = pre, post; return out")
-wrong("adding to gradients left over from before", "leftover",
+wrong("adding the new gradients to old ones that were not cleared", "leftover",
       "params =", "(loss / scale).backward(); params =",
       GRADIENTS, "[p for p in all_of(optimizer) if p.grad is not None]", "total(params)", "post",
       OPTIMIZER, f"post = total(params); {OPTIMIZER}", trap="02.1")
-wrong("keeping gradients from before and dividing them by the scale", "leftover",
+wrong("adding the new gradients to old ones and dividing both by the scale", "leftover",
       "params = gradients(optimizer, loss, scale)",
       "loss.backward(); params = [p for p in all_of(optimizer) if p.grad is not None]\n    for p "
       "in params: p.grad.div_(scale)", "total(params)", "post",
       OPTIMIZER, f"post = total(params); {OPTIMIZER}", trap="02.1")
-wrong("multiplying gradients by zero, which turns infinity into NaN", "leftover",
+wrong("multiplying the old gradients by zero, which turns infinity into NaN", "leftover",
       "params =",
       "for p in all_of(optimizer):\n        if p.grad is not None: p.grad *= 0\n    (loss / "
       "scale).backward(); params =",
@@ -289,10 +289,10 @@ wrong("skipping backward if there is already a gradient", "backward",
 wrong("clipping each entry at the limit, as clip_grad_value_ does", "norms",
       "total(params)", "post",
       PRE, "pre = total(params); nn.utils.clip_grad_value_(params, max_norm); post = total(params)")
-wrong("clipping the first parameter group only", "one number",
+wrong("clipping only the first parameter group", "one number",
       GRADIENTS, 'optimizer.param_groups[0]["params"]', "params =", GRADIENTS + "; params =",
       "total(params)", "post", OPTIMIZER, f"post = total(params); {OPTIMIZER}")
-wrong("handling only the first two groups", "one number",
+wrong("handling only the first two parameter groups", "one number",
       GRADIENTS, '[p for group in optimizer.param_groups[:2] for p in group["params"]]',
       "params =", GRADIENTS + "; params =", "total(params)", "post",
       OPTIMIZER, f"post = total(params); {OPTIMIZER}")
@@ -305,12 +305,13 @@ wrong("assuming that every parameter has a gradient", "reached",
       "total(params)", "post", says="raised AttributeError")
 
 
-@ex.wrong("returning the example's numbers without a step", says="after step", breaks="example")
+@ex.wrong("returning the example's numbers without taking a step",
+          says="after step", breaks="example")
 def placeholder(optimizer, loss, scale, max_norm):
     return (6.0, 2.0) if max_norm == 2.0 else divided(optimizer, loss, scale, max_norm)
 
 
-@ex.wrong("setting gradients to zero, so that weight decay moves unreached parameters",
+@ex.wrong("setting old gradients to zero instead of None, so that weight decay still acts",
           says="parameter without a gradient", breaks="reached")
 def clears_to_zeros(optimizer, loss, scale, max_norm):
     optimizer.zero_grad(set_to_none=False)

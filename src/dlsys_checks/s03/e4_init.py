@@ -26,11 +26,11 @@ ex = exercise("03.4", "init_", seen=("sizes", "bias", "head", "inplace"), says="
 ENDS = ("a Linear at the end", "a single Linear")
 ex.promise("in place", "Initialize net in place", says=("modules", "new parameters", "requires"))
 ex.promise("size kept", "so that the signal keeps its size.", says=("mean square after",))
-ex.promise("in turn", "Args: net: nn.Linear and nn.ReLU in alternation, of any widths, even 1.",
+ex.promise("in turn", "Args: net: alternating nn.Linear and nn.ReLU layers, of any width, even 1.",
            cases=("one layer", "four layers of one width", "ReLU that works in place",
                   "wider, then narrower", "a layer of one unit"))
 ex.promise("a Linear may be last", "The last layer can be a Linear.", cases=ENDS)
-ex.promise("no bias", "A Linear can lack a bias.", cases=("no biases",))
+ex.promise("no bias", "A Linear need not have a bias.", cases=("no biases",))
 ex.promise("every ReLU", "For inputs from N(0, 1), the mean square after *every* ReLU is between "
            "0.5 and 2 on average over many nets,", says=("mean square after",))
 ex.promise("other widths", "even if layers get wider or narrower.",
@@ -226,9 +226,10 @@ LAYERS, STD, BIAS = "linears(net)", "math.sqrt(2 / sizes[0])", "nn.init.zeros_(l
 DRAW, EACH = f"nn.init.normal_(layer.weight, std={STD})", "for layer in"
 wrong("using a standard deviation of 0.01 for every layer", "size kept", STD, "0.01")
 wrong("using fan_out instead of fan_in", ("size kept", "example"), STD, "math.sqrt(2 / sizes[1])")
-wrong("using the larger of fan_in and fan_out", "other widths",
+wrong("using the larger of fan_in and fan_out instead of fan_in", "other widths",
       STD, "math.sqrt(2 / max(sizes))")
-wrong("using the mean of fan_in and fan_out", "other widths", STD, "math.sqrt(4 / sum(sizes))")
+wrong("using the mean of fan_in and fan_out instead of fan_in",
+      "other widths", STD, "math.sqrt(4 / sum(sizes))")
 wrong("using Xavier init, which ignores the ReLU", "every ReLU", STD, "math.sqrt(2 / sum(sizes))")
 wrong("using a standard deviation of 0.02 for every layer", "size kept", STD, "0.02")
 wrong("using a variance of 1 / fan_in, as if there were no ReLU", ("every ReLU", "example"),
@@ -241,7 +242,7 @@ wrong("using sqrt(2 / fan_in) as the bound of uniform weights", "every ReLU",
       DRAW, f"nn.init.uniform_(layer.weight, -{STD}, {STD})")
 wrong("keeping PyTorch's default weights", "every ReLU",
       DRAW, "nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5))")
-wrong("keeping the variance instead of the mean square at 1", ("size kept", "example"),
+wrong("keeping the variance at 1 instead of the mean square", ("size kept", "example"),
       STD, "math.sqrt(2 / (1 - 1 / math.pi) / sizes[0])")
 wrong("using the variance 2 / fan_in as the standard deviation", "every ReLU", STD, "2 / sizes[0]")
 wrong("using the first layer's fan_in for every layer", "other widths",
@@ -251,7 +252,7 @@ wrong("initializing only the first three layers",
 wrong("skipping a Linear that has no ReLU after it", "a Linear may be last",
       LAYERS, "linears(m for m, after in zip(net, net[1:]) if isinstance(after, nn.ReLU))",
       says="largest bias")
-wrong("assuming that there is a bias", "no bias",
+wrong("assuming that every Linear has a bias", "no bias",
       "if layer.bias is not None", "if True", BIAS, "layer.bias.data.zero_()",
       says="raised AttributeError")
 wrong("leaving the biases as they were", "zero biases", BIAS, "pass")
@@ -259,13 +260,13 @@ wrong("setting the biases to 0.01 to avoid dead units", "zero biases",
       BIAS, "nn.init.constant_(layer.bias, 0.01)")
 wrong("replacing the parameters with new ones", "in place",
       DRAW, f"layer.weight = nn.Parameter(torch.empty_like(layer.weight)); {DRAW}")
-wrong("leaving weights that no longer require grad", "in place",
+wrong("setting requires_grad to False on all parameters", "in place",
       BIAS, BIAS + "\n    net.requires_grad_(False)", says="requires_grad")
-wrong("drawing the same weights in every net, as from a fixed seed", ("random", "in turn"),
+wrong("drawing the same weights for every net, as with a fixed seed", ("random", "in turn"),
       EACH, f"torch.manual_seed(0)\n    {EACH}", says="weights of two nets")
 
 
-@ex.wrong("drawing from numpy's generator or your own instead of torch's", says="same seed",
+@ex.wrong("drawing from a generator other than PyTorch's, such as NumPy's", says="same seed",
           breaks="random")
 def by_numpy(net):
     for layer in linears(net):
@@ -277,7 +278,7 @@ def by_numpy(net):
 
 wrong("setting all weights to the same value",
       "random", DRAW, f"nn.init.constant_(layer.weight, {STD})")
-wrong("drawing positive weights only", "random", DRAW, f"{DRAW}; layer.weight.data.abs_()")
+wrong("drawing only positive weights", "random", DRAW, f"{DRAW}; layer.weight.data.abs_()")
 wrong("giving all units the same row of weights", "random",
       DRAW, f"{DRAW}; layer.weight.data[:] = layer.weight.data[0].clone()",
       says="weights of neighbouring units")
@@ -285,5 +286,5 @@ wrong("giving layers of the same shape the same weights", "random",
       EACH, f"drawn = {{}}\n    {EACH}",
       DRAW, f"{DRAW}; layer.weight.data.copy_(drawn.setdefault(layer.weight.shape, "
       "layer.weight.data))", says="weights of two layers")
-wrong("taking three quarters of the variance in a net of one layer", "example",
+wrong("using three quarters of the right variance if the net has one layer", "example",
       STD, "math.sqrt((1.5 if len(net) == 2 else 2) / sizes[0])", says="standard deviation")
