@@ -176,21 +176,22 @@ ex.wrong("taking the likeliest allowed token at each step", greedy, breaks="give
 wrong("giving the likeliest word all the probability", "given",
       SHARES, "torch.nn.functional.one_hot(t.argmax(), len(t)).double()")
 wrong("giving all words the same probability", "given", SHARES, "torch.full_like(t, 1 / len(t))")
-wrong("using the model's own probabilities, not divided by their sum", ("sum", "given"),
+wrong("returning the words' probabilities without dividing by their sum", ("sum", "given"),
       SHARES, "t.exp()")
-wrong("multiplying probabilities, which become 0", "tiny",
+wrong("multiplying probabilities, which can underflow to 0", "tiny",
       SHARES, "t.exp() / t.exp().sum()", says="")
-wrong("multiplying probabilities as Python numbers, whose sum becomes 0", "tiny",
+wrong("multiplying probabilities as Python floats, whose sum can underflow to 0", "tiny",
       SHARES, "torch.tensor([math.exp(s) / math.fsum(map(math.exp, total)) for s in total], "
       "dtype=t.dtype)",
       says="raised ZeroDivisionError")
-wrong("multiplying with a floor of 1e-300", "tiny",
+wrong("adding 1e-300 to each product of probabilities", "tiny",
       SHARES, "(t.exp() + 1e-300) / (t.exp() + 1e-300).sum()", says="")
-wrong("averaging over a word's tokens", "given", f"{PLACES})", f"{PLACES}) / len(word)")
-wrong("leaving out the first token", ("given", "words"), PLACES, "range(1, len(word))")
-wrong("leaving out the last token", ("given", "words"), PLACES, "range(len(word) - 1)")
-wrong("using only the first token", "given", PLACES, "[0]")
-wrong("using only the last token", "given", PLACES, "[len(word) - 1]")
+wrong("averaging the log-probabilities of a word's tokens",
+      "given", f"{PLACES})", f"{PLACES}) / len(word)")
+wrong("leaving out each word's first token", ("given", "words"), PLACES, "range(1, len(word))")
+wrong("leaving out each word's last token", ("given", "words"), PLACES, "range(len(word) - 1)")
+wrong("using only each word's first token", "given", PLACES, "[0]")
+wrong("using only each word's last token", "given", PLACES, "[len(word) - 1]")
 wrong("passing only the last token to logprob", "begin",
       BEFORE, "word[i - 1:i] if i else []")
 wrong("passing an empty list for every token", "begin", BEFORE, "[]")
@@ -199,18 +200,19 @@ wrong("passing a tuple instead of a list to logprob",
       "begin", BEFORE, "tuple(word[:i])", says="raised")
 wrong("multiplying log-probabilities", ("given", "sum"), "math.fsum", "math.prod", says="")
 wrong("returning the logarithms of the result", ("given", "sum"), SHARES, "t.log_softmax(0)")
-wrong("replacing minus infinity with a large number", "minus",
+wrong("replacing minus infinity with a finite negative number", "minus",
       ROW, "floored(logprob(word[:i]), word)")
-wrong("giving e**-50 to a token that cannot occur", "minus",
+wrong("giving an impossible token the probability e**-50", "minus",
       ROW, f"{ROW}.nan_to_num(neginf=-50.0)")
-wrong("subtracting the first word's sum instead of the largest", "tiny",
+wrong("subtracting the first word's sum, not the largest sum, before exp()", "tiny",
       SHARES, "(t - t[0]).exp() / (t - t[0]).exp().sum()", says="")
 wrong("computing in float32", "form", SHARES, "t.softmax(0).float()", says="dtype of the")
 wrong("returning a list of floats", "form", SHARES, "t.softmax(0).tolist()", says="type of the")
 wrong("returning a matrix with one row", "form", SHARES, "t.softmax(0)[None]", says="shape of the")
 
 
-@ex.wrong("adding in place to the model's own rows", says="values changed", breaks="left")
+@ex.wrong("adding in place, which overwrites what logprob returned", says="values changed",
+          breaks="left")
 def added(logprob, words):
     totals = []
     for word in words:
