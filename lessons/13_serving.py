@@ -469,13 +469,14 @@ class Blocks:
     """Manage the n blocks of a paged cache, numbered 0 to n - 1. At first
     all blocks are free.
 
-    take(k) returns a list of k different free blocks. Each of them now has
-    one reader. If fewer than k blocks are free, raise MemoryError and take
-    none. share(table, k) returns a new list of the first k blocks of a
-    table in use. Each of them now has one more reader. give(table) removes
-    one reader from each block of the table, and a block without readers is
-    free again. If a block of the table has no reader, raise ValueError and
-    give none back. left() returns the number of free blocks.
+    take(k) returns a list of k different free blocks. Each of these blocks
+    now has one reader. If fewer than k blocks are free, raise MemoryError
+    and take none. share(table, k) returns a new list of the first k blocks
+    of a table in use. Each of these blocks now has one more reader.
+    give(table) removes one reader from each block of the table, and a block
+    without readers is free again. If a block of the table has no reader,
+    raise ValueError and give none back. left() returns the number of free
+    blocks.
 
     No method changes a table. A table can be joined from several lists and
     can grow later. It contains no block twice, and only blocks from 0 to
@@ -768,8 +769,8 @@ def block_keys(ids: list, size: int, extra: str) -> list:
     """Compute the key of each full block of a prompt, for a prefix cache.
 
     ids: a list of tokens, possibly empty. Tokens are integers and can be
-    negative. A block is size consecutive tokens; a shorter rest at the end
-    has no key. extra: a text, such as the name of an adapter.
+    negative. A block consists of `size` consecutive tokens; a shorter rest
+    at the end has no key. extra: a text, such as the name of an adapter.
 
     For the same size, two keys are equal if and only if all tokens up to
     the end of the block are equal and extra is equal, however many blocks
@@ -1160,14 +1161,14 @@ class Stream:
     stops: a list of texts, possibly empty. No stop word is empty, is part
     of another one or contains "\\ufffd". The list is not changed.
 
-    push(token): token is the next bytes of the answer in UTF-8, cut
+    push(token): token holds the next bytes of the answer in UTF-8, cut
     anywhere. push returns the text that can be sent now. Bytes that are not
     UTF-8 become "\\ufffd". Sent text is never taken back, so push keeps the
     ending that can become a stop word and the bytes of an unfinished
-    letter. It keeps nothing else. From the first stop word on, push returns
-    "", neither the word nor what follows. end() is called once, when the
-    answer is over, and returns the text still kept; an unfinished letter
-    becomes "\\ufffd". Objects do not affect each other.
+    letter. push keeps nothing else. Neither the first stop word nor what
+    follows is sent; from then on, push returns "". end() is called once,
+    when the answer is over, and returns the text still kept; an unfinished
+    letter becomes "\\ufffd". Objects do not affect each other.
 
     Example: stops ["\\nUser"], push(b"Hi\\nU") "Hi", push(b"se") "",
     push(b"d!") "\\nUsed!", end() "".
@@ -1353,16 +1354,16 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
 
     words: different lists of one or more tokens, of any length; none is the
     beginning of another. logprob(begin) returns the log-probabilities of
-    the next token after the tokens of the list begin, which is [] at first:
-    (V,) float64. Some can be minus infinity, but at least one word is
-    possible.
+    the next token, (V,) float64, after the tokens in the list begin, which
+    is [] for a word's first token. Some can be minus infinity, but at least
+    one word is possible.
 
     Returns (len(words),) float64. The entries sum to 1, even if every word
     is less likely than the smallest positive float. words and the results
     of logprob are not changed.
 
-    Example: if the model gives 'ab' 0.5 * 0.2 and 'ba' 0.5 * 0.6, return
-    [0.25, 0.75].
+    Example: if 'ab' has the probability 0.5 * 0.2 and 'ba' 0.5 * 0.6,
+    return [0.25, 0.75].
     """
     # BEGIN SOLUTION
     total = torch.tensor([
@@ -1730,11 +1731,11 @@ claim("total variation from the target, with a new sample after a mismatch",
 def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
                  v: float) -> tuple:
     """Return (token, kept): the token to write for a draft x, and whether
-    that is x.
+    that token is x.
 
     p, q: the probabilities of target and draft, (V,) float64, possibly with
-    zeros. x: a token sampled from q. u, v: uniform and independent, more
-    than 0 and less than 1.
+    zeros. x: a token sampled from q. u, v: independent uniform random
+    numbers, above 0 and below 1.
 
     x is kept if u is less than p[x] / q[x]; otherwise only v decides which
     token is written. Over all x, u and v, the token follows p exactly.
@@ -1905,15 +1906,16 @@ def commit(past: int, draft: list, says: list) -> tuple:
     decoding.
 
     past: the number of cache entries before the round. In the round, the
-    last written token was fed, then draft, a list of guesses that may be
-    empty; each token that was fed left one entry. says: the token that the
-    model itself wants after each fed token, so one token more than in
-    draft. Tokens are integers, 0 or more.
+    last written token was fed first, then draft, a list of guesses that may
+    be empty; each token that was fed left one cache entry. says: for each
+    token that was fed, the token that the model itself wants next, so says
+    has one token more than draft. Tokens are integers, 0 or more.
 
-    write: a list of all tokens that, as this round proves, the model alone
-    would write. feed: the token to feed next, which is the last token
-    written, because that token has no entry. stay: how many of the first
-    cache entries can stay. draft and says are not changed.
+    write: a list of all tokens that, as this round shows, the model would
+    write without a draft. feed: the token to feed next, which is the last
+    token written, because that token has no entry. stay: how many cache
+    entries, counted from the first, can stay. draft and says are not
+    changed.
 
     Example: past 10, draft [4, 7, 9], says [4, 8, 9, 2] give ([4, 8], 8,
     12).
@@ -2141,8 +2143,8 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
     channel.
 
     k: (B, H, T, D) float32, not changed. bits: 2 to 8. The tokens are cut
-    into groups of `group` consecutive tokens; rest is the tokens left over
-    at the end, unchanged. T can be less than group.
+    into groups of `group` consecutive tokens; rest holds the tokens left
+    over at the end, unchanged. T can be less than group.
 
     In every group, each channel of each head and row has its own scale: its
     largest absolute value divided by 2**(bits - 1) - 1, or 1. if all values
@@ -2548,8 +2550,9 @@ def first_token(arrive: list, chunks: list) -> tuple:
     their first token, measured from when each request was due; a request
     that never gets a token counts as math.inf. gap: the longest wait
     between two consecutive pieces of one answer, or 0.0 if no answer has
-    two pieces. rate: the tokens of all answers per second, from the first
-    arrival to the last piece of an answer. Inputs are not changed.
+    two pieces. rate: the number of tokens in all answers, divided by the
+    seconds from the first arrival to the last piece of an answer. Inputs
+    are not changed.
 
     Example: arrive [0.], chunks [[(1., 0), (2., 3), (2.5, 1)]] give (2.0,
     0.5, 1.6).

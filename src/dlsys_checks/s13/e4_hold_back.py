@@ -22,16 +22,16 @@ stops      | stops: a list of texts, possibly empty. No stop word is empty, is p
              of which the second holds more; stops with signs; a stop word in capitals; two stop
              words in one token
 left       | The list is not changed. | inputs after the call
-cut        | push(token): token is the next bytes of the answer in UTF-8, cut anywhere. | case
+cut        | push(token): token holds the next bytes of the answer in UTF-8, cut anywhere. | case
              letter by letter; byte by byte; a token without bytes; one token
 kind       | push returns the text that can be sent now. | type of the
 bad        | Bytes that are not UTF-8 become "\ufffd". | case bytes that are not UTF-8
 never      | Sent text is never taken back, so push keeps the ending that can become a stop word |
              text that was sent too early
 letters    | and the bytes of an unfinished letter. | broken letters; letters that are lost
-sure       | It keeps nothing else. | text that is held too long
-over       | From the first stop word on, push returns "", neither the word nor what follows. | text
-             after a stop word
+sure       | push keeps nothing else. | text that is held too long
+over       | Neither the first stop word nor what follows is sent; from then on, push returns "". |
+             text after a stop word
 end        | end() is called once, when the answer is over, and returns the text still kept; | text
              after end
 unfinished | an unfinished letter becomes "\ufffd". | case an unfinished letter; an unfinished

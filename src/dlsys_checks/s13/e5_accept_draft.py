@@ -19,14 +19,14 @@ NEXT = 1e-9  # how near to p / q, as a share of it, a number u is tried
 
 ex = exercise("13.5", "accept_draft", seen=("p", "q", "tries", "grid"), says="refusal")
 
-ex.promise("pair", "Return (token, kept): the token to write for a draft x, and whether that is "
-                   "x.",
+ex.promise("pair", "Return (token, kept): the token to write for a draft x, and whether that "
+                   "token is x.",
            says=("token of a draft that is kept", "of a draft that is refused"))
 ex.promise("any", "p, q: the probabilities of target and draft, (V,) float64, possibly with zeros.",
            cases=("zeros in p and in q", "a confident target", "equal, except for two",
                   "many tokens", "almost equal"))
 ex.promise("drawn", "x: a token sampled from q.", cases=("a confident draft",))
-ex.promise("edges", "u, v: uniform and independent, more than 0 and less than 1.",
+ex.promise("edges", "u, v: independent uniform random numbers, above 0 and below 1.",
            cases=("probabilities of thousandths", "many tokens"))
 ex.promise_table("""
 rule    | x is kept if u is less than p[x] / q[x]; | kept for draft; number kept of

@@ -23,7 +23,7 @@ parts   | Compute (codes, scales, rest): keys with a separate grid for each chan
           of the result; parts of the result
 k       | k: (B, H, T, D) float32, not changed. | changed in k
 groups  | The tokens are cut into groups of `group` consecutive tokens; | scales; codes
-rest    | rest is the tokens left over at the end, unchanged. | rest
+rest    | rest holds the tokens left over at the end, unchanged. | rest
 each    | In every group, each channel of each head and row has its own scale: | scales
 scale   | its largest absolute value divided by 2**(bits - 1) - 1, | scales; codes
 zero    | or 1. if all values are 0. | case a channel of zeros; all zeros

@@ -31,8 +31,8 @@ never   | a request that never gets a token counts as math.inf. | case one reque
           nothing; nothing but empty pieces
 gap     | gap: the longest wait between two consecutive pieces of one answer, | longest wait
 none    | or 0.0 if no answer has two pieces. | case one piece each | longest wait; raised; type of
-rate    | rate: the tokens of all answers per second, from the first arrival to the last piece of an
-          answer. | tokens per second
+rate    | rate: the number of tokens in all answers, divided by the seconds from the first arrival
+          to the last piece of an answer. | tokens per second
 least   | At least one request gets a token. | case nothing but empty pieces; one request
 left    | Inputs are not changed. | inputs after the call
 example | Example: arrive [0.], chunks [[(1., 0), (2., 3), (2.5, 1)]] give (2.0, 0.5, 1.6). | case
