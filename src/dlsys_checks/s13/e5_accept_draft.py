@@ -127,7 +127,7 @@ def law(out, p, q, tries, grid):
         ratio = (p[x] / q[x]).item()
         near = f" u is just {'below' if u < ratio else 'above'} p / q."
         expect_equal(f"kept for draft {x}, u {u:.4g}", kept, u < ratio,
-                     f"p is {p[x]:.4g} there, q {q[x]:.4g}."
+                     f"For this draft, p is {p[x]:.4g} and q is {q[x]:.4g}."
                      f"{near if abs(u - ratio) < 2 * NEXT else ''}")
         if kept:
             expect_equal("token of a draft that is kept", token, x)
@@ -147,7 +147,7 @@ def law(out, p, q, tries, grid):
             wanted, got = missing[token] / sum(missing), count / grid
             if abs(got - wanted) > (2.5 / grid if wanted else 0.0):
                 raise Broken(f"share of token {token} after a refusal of {x}", got, wanted,
-                             f"There p is {p[token]:.4g}, and q is {q[token]:.4g}.")
+                             f"For this token, p is {p[token]:.4g} and q is {q[token]:.4g}.")
         expect_equal(f"share of token after a refusal of {x}: valid tokens", sum(counts), grid,
                      "No other token exists.")
     expect_length("drafts asked again", out["again"], len(refused))

@@ -106,7 +106,7 @@ def law(out, k, bits, group, order):
         wanted[:, :, i] = torch.where(largest > 0, largest / top, 1.0).float()
         places[:, :, i * group:(i + 1) * group] = part / wanted[:, :, i, None].double()
     expect_close("scales", scales, wanted, rtol=1e-5, atol=0.0,
-                 look=f"It is the largest absolute value of a channel in its {group} tokens / "
+                 look=f"It is a channel's largest absolute value in its {group} tokens, divided by "
                       f"{top}.")
     expect_like("codes", codes, torch.empty(B, H, n * group, D, dtype=torch.int8))
     gap = (codes.double() - places).abs()

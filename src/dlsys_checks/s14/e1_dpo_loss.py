@@ -208,7 +208,7 @@ def law(out, weights, calls, beta, training, apart, switched, frozen):
         value, slopes = by_hand(weights[0], now, pairs, beta,
                                 (0.5 if training else 1.0) * (0.8 if training != apart else 1.0),
                                 0.8 if training != apart else 1.0)
-        look = f"call {step + 1}, beta {beta:.3g}."
+        look = f"This is call {step + 1}, with beta {beta:.3g}."
         expect_close("loss", out["values"][step], value.float(), rtol=2e-4, atol=2e-5,
                      look=look)
         for name, slope in zip(("last", "first"), slopes):
