@@ -89,10 +89,12 @@ def law(out, past, draft, says):
     wrong = [place for place, pair in enumerate(zip(draft, says)) if pair[0] != pair[1]]
     n = wrong[0] if wrong else len(draft)
     place = f"guess {n + 1} is the first wrong one" if wrong else "all of them are right"
-    expect_equal("tokens to write", write, says[:n + 1], f"There are {len(draft)} guesses; {place}.")
+    expect_equal("tokens to write", write, says[:n + 1],
+                 f"There are {len(draft)} guesses; {place}.")
     expect_equal("token to feed next", feed, says[n])
     expect_equal("entries that stay", stay, past + n + 1,
-                 f"The cache has {past + 1 + len(draft)} entries now; {past} are from before this round.")
+                 f"The cache has {past + 1 + len(draft)} entries now; {past} are from before this "
+                 "round.")
 
 
 # ---- wrong, by name

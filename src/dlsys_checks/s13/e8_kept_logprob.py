@@ -129,7 +129,8 @@ def law(out, logits, tokens, temperature, kept, weight, half):
         wanted[row] = (values[at[row]] - top - share.sum().log()).float()
         slopes[row, mask] = -share / share.sum()
         slopes[row, at[row]] += 1.0
-    look = (f"The temperature is {temperature:.3g}; {int(kept.sum())} of {kept.numel()} entries are kept.")
+    look = (f"The temperature is {temperature:.3g}; {int(kept.sum())} of {kept.numel()} entries "
+            "are kept.")
     expect_close("log-probabilities", out["found"], wanted.reshape(tokens.shape), rtol=1e-5,
                  atol=2e-6 * reach, look=look)
     slopes = (slopes * weight.reshape(-1, 1).double() / temperature).float().reshape(z.shape)
