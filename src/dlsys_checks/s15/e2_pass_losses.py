@@ -126,20 +126,20 @@ def divisors(labels, divides, *, use=lambda divides: divides):
 
 wrong = ex.edits(divisors)
 # The schedule's own division, taken for a single one.
-wrong("allowing only for the division after the pass itself", "divides",
+wrong("correcting only for the division after the pass itself", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)", "by = len(labels[p])")
-wrong("allowing for earlier passes instead of later ones", "divides",
+wrong("correcting for earlier passes instead of later ones", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)", "by = before(labels, p)")
-wrong("allowing for later passes but not for the pass itself", "divides",
+wrong("correcting for later passes, but not for the pass itself", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)", "by = after(labels, p)")
-wrong("dividing by the step's number of micro-batches", "divides",
+wrong("correcting by the number of micro-batches in the whole step", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)", "by = sum(map(len, labels))")
-wrong("allowing for the divisions of all passes in every pass", "divides",
+wrong("correcting for the divisions of all passes in every pass", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)",
       "by = before(labels, len(labels) - 1)")
-ex.wrong("not allowing for the schedule's divisions", divisors, breaks="divides",
+ex.wrong("not correcting for the schedule's divisions", divisors, breaks="divides",
          use=lambda divides: False)
-ex.wrong("allowing for a division that does not happen",
+ex.wrong("correcting for a division that does not happen",
          divisors, breaks="otherwise", use=lambda divides: True)
 wrong("correcting in the wrong direction, so that every gradient is divided twice", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)",
@@ -157,17 +157,17 @@ wrong("dividing by the number of labels in the pass, not in the step",
       "mean", "= everything", "= sum(labels[p])")
 wrong("assuming as many labels in every micro-batch as in the first", "counts",
       "= everything", "= labels[0][0] * sum(map(len, labels))")
-wrong("counting labels in 16 bits", "counts", "= everything", "= sum(map(sum, labels)) % 65536")
-wrong("dividing only by the number of passes",
+wrong("counting the labels in 16 bits", "counts", "= everything", "= sum(map(sum, labels)) % 65536")
+wrong("using only the number of passes as the divisor",
       ("summed", "mean"), "= everything", "= len(labels)")
-wrong("dividing only by the number of micro-batches", ("summed", "mean"),
+wrong("using only the number of micro-batches as the divisor", ("summed", "mean"),
       "= everything", "= sum(map(len, labels))")
 wrong("returning factors instead of divisors", "summed",
       "return found", "return [[1 / d for d in row] for row in found]")
 wrong("returning rows as tuples", "laid out", "list", "tuple", says="type of the micro-batches")
-wrong("returning whole numbers", "laid out",
+wrong("returning integers instead of floats", "laid out",
       "return found", "return [[int(d) for d in row] for row in found]", says="type of the divisor")
-wrong("returning one row for all passes", "laid out",
+wrong("returning one flat list for all passes", "laid out",
       "return found", "return [d for row in found for d in row]", says="")
 wrong("averaging the means of the micro-batches", ("mean", "counts"),
       "return found",
