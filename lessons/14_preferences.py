@@ -424,18 +424,18 @@ def dpo_loss(policy: nn.Module, beta: float):
 
     policy(ids): logits (B, T, V) for ids (B, T) int64; the logits at a
     position predict the next token. Returns a function loss(chosen,
-    rejected), which is called at each step. Both are pairs (ids, answer)
-    with answer (B, T) bool, true at the answer's tokens and never at the
-    first position. Row by row they answer the same prompt. T can differ
-    between the two, and B between calls.
+    rejected), which is called at each step. chosen and rejected are pairs
+    (ids, answer); answer is (B, T) bool, true at the answer's tokens and
+    never at the first position. In each row, both answer the same prompt. T
+    can differ between the two, and B between calls.
 
     The loss is the mean over rows of -log(sigmoid(beta * margin)), a
     float32 scalar. margin: the rise of the chosen answer's log-probability
     since dpo_loss was called, minus the rejected answer's rise. The policy
     runs in its current mode, the reference in evaluation mode. The loss is
     finite for margins of hundreds of nats. Gradients flow to the current
-    policy. Neither call changes the policy's weights, their requires_grad
-    or gradients, or a part's mode, or sets a seed.
+    policy. Neither call sets a seed or changes the policy's weights, their
+    requires_grad, their gradients or the mode of any part.
 
     Example: the first step of a policy in evaluation mode gives 0.6931.
     """
@@ -907,14 +907,15 @@ claim("largest gap between the mean gradient of half the square and the "
 # %% trap="14.3" role="exercise" points=3 difficulty=3 minutes=12
 def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
     """Compute a scalar loss term that pulls the policy towards the
-    reference. Averaged over all answers that the policy can sample, its
-    gradient is the gradient of KL(policy, reference) in nats. The KL is
-    over whole answers.
+    reference. Averaged over all answers that the policy can sample, the
+    term's gradient is the gradient of KL(policy, reference) in nats. The KL
+    compares whole answers, not single tokens.
 
     logp, logp_ref: (N, T), the log-probability of each token of N answers,
     given the tokens before it, under the policy that sampled them and under
     the reference; both are 0 after the end of a shorter answer. Both are
-    float32 or both float64, and so is the term. They are not changed.
+    float32 or both are float64, and the term has the same dtype. logp and
+    logp_ref are not changed.
 
     Example: two answers of one token, each with probability 0.5; the
     reference gives them 0.25 and 0.75. The mean gradient of their logits is
@@ -1151,19 +1152,19 @@ claim("fraction of ratios outside the clip range, for answers sampled at "
 def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
                adv: torch.Tensor, eps: float) -> torch.Tensor:
     """Compute PPO's loss for one inner step, a scalar: minus the mean, over
-    all tokens, of the smaller of ratio * advantage and clipped ratio *
-    advantage.
+    all tokens, of the smaller of ratio * advantage and clipped
+    ratio * advantage.
 
     A token's ratio is its probability now, divided by its probability when
     it was sampled; the clipped ratio stays between 1 - eps and 1 + eps.
     logp, logp_sampled: (N, T), each token's log-probability now and at
     sampling. adv: (N,), the advantage of each answer. In the first inner
-    step after sampling, every ratio is 1, and the gradient is the gradient
-    of minus the mean of adv * logp.
+    step after sampling, every ratio is 1, and the gradient is minus the
+    gradient of the mean of adv * logp.
 
-    Gradients flow only to logp, even if logp_sampled or adv have a graph.
-    All are float32 or all float64, and so is the loss. Inputs are not
-    changed.
+    Gradients flow only to logp, even if logp_sampled or adv has a graph.
+    All inputs are float32 or all are float64, and the loss has the same
+    dtype. Inputs are not changed.
 
     Example: logp [[-1., -0.5]], logp_sampled [[-1., -1.]], adv [2.], eps
     0.2 give -2.2, and the gradient of logp is [[-1., 0.]].
@@ -1370,8 +1371,9 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
     like the return of one more step, but only in rows whose last step did
     not end an episode. gamma: from 0 to 1.
 
-    rewards and after are both float32 or both float64, and so is the
-    result. It has no graph, even if after has one. Inputs are not changed.
+    rewards and after are both float32 or both float64, and the result has
+    the same dtype. The result has no graph, even if after has one. Inputs
+    are not changed.
 
     Example: rewards [[1., 1., 1., 1.]], ended [[False, True, False,
     False]], after [8.], gamma 0.5 give [[1.5, 1., 3.5, 5.]].

@@ -414,20 +414,21 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
     """Compute y = relu(h A.T) B.T + c on one of several ranks, and its
     gradients.
 
-    The layer is cut by units: a (f, D) is this rank's rows of A, b (E, f)
-    its columns of B; f is at least 1 and can differ between ranks. h (N,
-    D), the bias c (E,) and dy (N, E), the gradient of the loss with respect
-    to y, are complete and the same on all ranks. all_sum(tensor) returns
-    the sum over the ranks as a new tensor. All ranks have to call it the
-    same number of times, at most 60, in the same order and with the same
-    shapes and dtypes.
+    The layer is cut by units: a (f, D) holds this rank's rows of A, and b
+    (E, f) its columns of B; f is at least 1 and can differ between ranks. h
+    (N, D), the bias c (E,) and dy (N, E), the gradient of the loss with
+    respect to y, are complete and the same on all ranks. all_sum(tensor)
+    returns the sum over the ranks as a new tensor. All ranks have to call
+    it the same number of times, at most 60, in the same order and with the
+    same shapes and dtypes.
 
     Returns (y, dh, da, db, dc), in the common dtype of the inputs: y, and
     the gradients of h, a, b and c as in the uncut layer. The derivative of
     ReLU at 0 is 0. Inputs are not changed, nor is their requires_grad.
 
-    Example: with h 2, c 0, dy 1, on one rank a 3, b 5, on the other a 4, b
-    7, y is 86 and dh 43 on both, da 10 on the first.
+    Example: h is 2, c 0 and dy 1; a is 3 and b 5 on one rank, and a is 4
+    and b 7 on the other. Then y is 86 and dh 43 on both ranks, and da is 10
+    on the first.
     """
     # BEGIN SOLUTION
     units = torch.relu(h @ a.T)
@@ -679,13 +680,13 @@ def pass_losses(labels: list, divides: bool) -> list:
     """Compute the divisor for the summed loss of each micro-batch of a
     step.
 
-    labels[p][m], at least 1: how many labels count in micro-batch m of pass
-    p. Each pass has one or more micro-batches, and passes can have
-    different numbers of micro-batches. The gradients of all passes add up
-    in .grad, and at the end .grad has to be the gradient of the mean loss
-    over all labels of the step. divides: if True, at the end of each pass
-    the schedule divides everything in .grad by the number of micro-batches
-    of this pass. Otherwise no gradient is divided.
+    labels[p][m]: the number of labels that count in micro-batch m of pass
+    p, at least 1. Each pass has one or more micro-batches, and passes can
+    have different numbers of micro-batches. The gradients of all passes add
+    up in .grad, and at the end .grad has to be the gradient of the mean
+    loss over all labels of the step. divides: if True, at the end of each
+    pass the schedule divides everything in .grad by the number of
+    micro-batches in this pass. Otherwise no gradient is divided.
 
     Returns floats, nested like labels. labels is not changed.
 
@@ -1008,16 +1009,16 @@ def local_view(tokens: torch.Tensor, labels: torch.Tensor, rank: int,
     tokens: (B, T) int64, T at least 1. labels: (B, T) int64, not shifted
     yet, with -100 where there is nothing to learn. Both are padded at the
     end to N, the next multiple of 2 * world: tokens with 0, labels with
-    -100. N is T if T is such a multiple. The N positions are cut into 2 *
-    world pieces of equal length. A rank, 0 to world - 1, holds n = N //
+    -100. N is T if T is such a multiple. The N positions are cut into
+    2 * world pieces of equal length. A rank, 0 to world - 1, holds n = N //
     world positions: piece rank, followed by piece 2 * world - 1 - rank.
 
     The result's tokens: (B, n) int64, the tokens at these positions.
     positions: (n,) int64, counted from 0 in the whole sequence. labels: (B,
-    n) int64, for each position the label of the next one, whichever rank
-    has it, and -100 for the last of all. mask: (n, N) bool, True where the
-    rank's i-th position may look at position j of all N: at its own and
-    every earlier one, padded or not. Inputs are not changed.
+    n) int64, for each position the label of the next position, whichever
+    rank holds it, and -100 for the last of all. mask: (n, N) bool, True at
+    [i, j] if the rank's i-th position may look at position j: at itself and
+    every earlier position, padded or not. Inputs are not changed.
 
     Example: tokens and labels [[1, 2, 3, 4, 5, 6, 7, 8]], rank 0, world 2:
     tokens [[1, 2, 7, 8]], positions [0, 1, 6, 7], labels [[2, 3, 8, -100]].
@@ -1343,13 +1344,14 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
     """Compute (weights, experts): the k likeliest experts of each token.
 
     logits: (..., E) float32 or bfloat16, one per expert. The logits of a
-    token all differ, and so do their probabilities in float32. k: 1 to E.
-    experts: (..., k) int64, the likeliest first. weights: (..., k) float32,
-    computed in float32: the probability of each of these experts under the
-    softmax over all E. With renorm, they are divided by their sum, so that
-    they add up to 1, but never for k = 1, because then the router would get
-    no gradient. The gradient of each weight flows to logits, including
-    through the sum that divides it. Inputs are not changed.
+    token all differ, and so do the token's probabilities in float32. k: 1
+    to E. experts: (..., k) int64, the likeliest first. weights: (..., k)
+    float32, computed in float32: the probability of each of these experts
+    under the softmax over all E. With renorm, the weights are divided by
+    their sum, so that they add up to 1, but never for k = 1, because then
+    the router would get no gradient. The gradient of each weight flows to
+    logits, including through the sum that divides it. Inputs are not
+    changed.
 
     Example: logits [2., 1., 0.] and k 2 give weights [0.6652, 0.2447] and
     experts [0, 1]; with renorm, weights [0.7311, 0.2689].
@@ -1619,12 +1621,12 @@ def balance(p: torch.Tensor, chosen: torch.Tensor,
     p: (T, E) float32, the probabilities of each token; each row sums to 1.
     chosen: (T, k) int64, the k different experts of each token, chosen by
     any rule. real: (T,) bool, False for padding, which does not count, and
-    True for at least one token. An expert's fraction is its part of all
-    choices of the real tokens, which can be 0. The mean probability is
-    taken over the real tokens, for all E experts.
+    True for at least one token. An expert's fraction, which can be 0, is
+    its part of all choices that the real tokens make. The mean probability
+    is taken over the real tokens, for all E experts.
 
-    Returns a float32 tensor of shape (). It is 1 if fractions and mean
-    probabilities are even, for every E and k. Its gradient flows to p
+    Returns a float32 tensor of shape (). The result is 1 if fractions and
+    mean probabilities are even, for every E and k. The gradient flows to p
     through the mean probabilities; the fractions are constants. Inputs are
     not changed.
 
@@ -1933,15 +1935,16 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
     backward pass. In the backward pass, the block runs a second time, once
     for each call.
 
-    Output, gradients of x and of the block's parameters, its buffers and
-    the state of every generator are as if block(x) had run once: after the
-    call, and again after backward. block: a module that takes one tensor,
-    made of any modules, in train or eval mode. x: float32, with or without
-    requires_grad. The block may draw from torch's generator and from
-    generators that are themselves attributes of its modules. It may read
-    its buffers, which are tensors from the start, and change them, in place
-    or by assigning a new tensor of any shape. Between a call and its one
-    backward there may be further calls of the block and other draws.
+    The output, the gradients of x and of the block's parameters, the
+    block's buffers and the state of every generator are as if block(x) had
+    run once, both after the call and after backward. block: a module that
+    takes one tensor, made of any modules, in train or eval mode. x:
+    float32, with or without requires_grad. The block may draw from torch's
+    generator and from generators that are attributes of its modules. The
+    block may read its buffers, which are tensors from the start, and change
+    them, in place or by assigning a new tensor of any shape. Between a call
+    and its one backward there may be further calls of the block and other
+    draws.
 
     Example: after a call and its backward pass, an nn.BatchNorm1d has
     counted 1 batch.
@@ -2234,11 +2237,11 @@ def exposed(events: list) -> list:
 
     events: bars (rank, lane, name, start, end) with start < end, ints or
     floats, in any order, in ms on one clock; each rank has at least one.
-    Bars can overlap or lie inside each other. lane is "compute", where the
-    name means nothing, or "network". Network bars with one name are one
-    collective, with at most one bar per rank, from call to end. It
+    Bars can overlap or be nested. lane is "compute", where the name means
+    nothing, or "network". Network bars with one name form a collective,
+    with at most one bar per rank, from call to end. The collective
     transfers once all its bars have begun, and no bar ends before that. A
-    rank without such a bar has no part in it. events is not changed.
+    rank without a bar has no part in it. events is not changed.
 
     From the first start to the last end of all bars, each moment of a rank
     counts as the first that fits: computing, if it has a compute bar open;
@@ -2670,15 +2673,15 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
     (bool), micro. n = dp * tp * pp, m = batch / dp / micro, own = weights /
     tp / pp, deep = layers / pp, layer = micro * (whole + cut / tp).
 
-    state: 16 * own; dp divides 12 of the 16 with zero 1, all with zero 3.
-    activations: min(m, pp) * deep * layer; with checkpoint, min(m, pp) *
+    state: 16 * own; dp divides 12 of the 16 with zero 1, all 16 with zero
+    3. activations: min(m, pp) * deep * layer; with checkpoint, min(m, pp) *
     deep * micro * input + layer. logits: micro * logits / tp. seconds:
     (batch * (work + checkpoint * again) / n / speed + sums) * (1 + (pp - 1)
     / m) + sends. sums = m * deep * (8 + 2 * checkpoint) * half(tp, micro *
     input). sends = (3 * m with zero 3, else 2) * half(dp, 2 * own). half(r,
     b) = (r - 1) * (alpha + b / r / beta). mfu: batch * work / seconds / n /
-    peak. best: the index of the fastest row within memory, or None; no
-    ties. All divisions come out even. Inputs are not changed.
+    peak. best: the index of the fastest row that fits in memory, or None;
+    no ties. All divisions come out even. Inputs are not changed.
     Example: 10 weights, dp 2, tp 1, pp 1, zero 1: state 100.
     """
     # BEGIN SOLUTION

@@ -22,9 +22,9 @@ logits  | policy(ids): logits (B, T, V) for ids (B, T) int64; the logits at a po
           next token. | loss:; gradient of the
 each    | Returns a function loss(chosen, rejected), which is called at each step. | is not
           callable; loss:; gradient of the
-mask    | Both are pairs (ids, answer) with answer (B, T) bool, true at the answer's tokens and
-          never at the first position. Row by row they answer the same prompt. | loss:; gradient of
-          the
+mask    | chosen and rejected are pairs (ids, answer); answer is (B, T) bool, true at the answer's
+          tokens and never at the first position. In each row, both answer the same prompt. | loss:;
+          gradient of the
 sizes   | T can differ between the two, and B between calls. | case different lengths; different
           lengths, without pads; two calls; three calls; two calls of one size; the same texts,
           another mask
@@ -40,8 +40,8 @@ mode    | The policy runs in its current mode, the reference in evaluation mode.
 finite  | The loss is finite for margins of hundreds of nats. | case margins of hundreds; margins of
           hundreds in the wrong direction
 flow    | Gradients flow to the current policy. | gradient of the; led to
-left    | Neither call changes the policy's weights, their requires_grad or gradients, or a part's
-          mode, or sets a seed. | of the policy; random numbers
+left    | Neither call sets a seed or changes the policy's weights, their requires_grad, their
+          gradients or the mode of any part. | of the policy; random numbers
 example | Example: the first step of a policy in evaluation mode gives 0.6931. | case the example
 """)
 

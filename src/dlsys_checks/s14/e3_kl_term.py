@@ -16,11 +16,11 @@ ex = exercise("14.3", "kl_term", seen=("logits", "logits_ref", "rows", "tokens",
 
 ex.promise_table("""
 pull    | Compute a scalar loss term that pulls the policy towards the reference. Averaged over all
-          answers that the policy can sample, its gradient is the gradient of KL(policy, reference)
-          in nats. | mean gradient; shape of the term; type of; gradient of the term
-whole   | The KL is over whole answers. | case answers of two tokens; answers of three tokens; two
-          answers of two tokens; a certain token; a token that the reference is certain of; shorter
-          answers; shorter answers, two at once; float32, answers of two tokens
+          answers that the policy can sample, the term's gradient is the gradient of KL(policy,
+          reference) in nats. | mean gradient; shape of the term; type of; gradient of the term
+whole   | The KL compares whole answers, not single tokens. | case answers of two tokens; answers of
+          three tokens; two answers of two tokens; a certain token; a token that the reference is
+          certain of; shorter answers; shorter answers, two at once; float32, answers of two tokens
 tokens  | logp, logp_ref: (N, T), the log-probability of each token of N answers, given the tokens
           before it, under the policy that sampled them and under the reference; | case one answer
           of one token; two answers of one token; three answers at once; two answers of two tokens;
@@ -28,8 +28,8 @@ tokens  | logp, logp_ref: (N, T), the log-probability of each token of N answers
           the reference; a certain token; a token that the reference is certain of
 pads    | both are 0 after the end of a shorter answer. | case shorter answers; shorter answers, two
           at once
-dtype   | Both are float32 or both float64, and so is the term. | dtype of the term
-left    | They are not changed. | values changed
+dtype   | Both are float32 or both are float64, and the term has the same dtype. | dtype of the term
+left    | logp and logp_ref are not changed. | values changed
 example | Example: two answers of one token, each with probability 0.5; the reference gives them
           0.25 and 0.75. The mean gradient of their logits is [0.2747, -0.2747]. | case the example
 """)

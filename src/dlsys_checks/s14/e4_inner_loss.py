@@ -27,11 +27,12 @@ eps     | the clipped ratio stays between 1 - eps and 1 + eps. | case a wide cli
 inputs  | logp, logp_sampled: (N, T), each token's log-probability now and at sampling. adv: (N,),
           the advantage of each answer. | case as many tokens as answers; several tokens; one
           token per answer; one answer; certain tokens; advantages of 0; small advantages
-first   | In the first inner step after sampling, every ratio is 1, and the gradient is the gradient
-          of minus the mean of adv * logp. | case the first step; the first step, the graph kept
-flow    | Gradients flow only to logp, even if logp_sampled or adv have a graph. | case a later
-          step, the graph kept; the first step, the graph kept
-dtype   | All are float32 or all float64, and so is the loss. | dtype of the loss
+first   | In the first inner step after sampling, every ratio is 1, and the gradient is minus the
+          gradient of the mean of adv * logp. | case the first step; the first step, the graph kept
+flow    | Gradients flow only to logp, even if logp_sampled or adv has a graph. | case a later step,
+          the graph kept; the first step, the graph kept
+dtype   | All inputs are float32 or all are float64, and the loss has the same dtype. | dtype of the
+          loss
 left    | Inputs are not changed. | values changed; graph was cut
 example | Example: logp [[-1., -0.5]], logp_sampled [[-1., -1.]], adv [2.], eps 0.2 give -2.2, and
           the gradient of logp is [[-1., 0.]]. | case the example

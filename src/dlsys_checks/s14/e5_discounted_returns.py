@@ -26,8 +26,9 @@ after   | after: (N,), the value of all that follows the last column. It counts 
           different ends; after with a graph; a value below 0; the example; float32; as many rows as
           steps; gamma of 1; a small gamma
 gamma   | gamma: from 0 to 1. | case gamma of 0; gamma of 1; a small gamma
-dtype   | rewards and after are both float32 or both float64, and so is the result. | dtype of the
-graph   | It has no graph, even if after has one. | graph of the returns
+dtype   | rewards and after are both float32 or both float64, and the result has the same dtype. |
+          dtype of the
+graph   | The result has no graph, even if after has one. | graph of the returns
 left    | Inputs are not changed. | numbers changed; cut of
 example | Example: rewards [[1., 1., 1., 1.]], ended [[False, True, False, False]], after [8.],
           gamma 0.5 give [[1.5, 1., 3.5, 5.]]. | case the example

@@ -15,16 +15,16 @@ ex = exercise("15.2", "pass_losses", seen=("labels", "divides"), says="divisor o
 ex.promise_table("""
 summed    | Compute the divisor for the summed loss of each micro-batch of a step. | divisor of
             micro-batch
-counts    | labels[p][m], at least 1: how many labels count in micro-batch m of pass p. | case
-            unequal labels; unequal labels, divided; one label; very many labels; the example; the
-            example, undivided
+counts    | labels[p][m]: the number of labels that count in micro-batch m of pass p, at least 1. |
+            case unequal labels; unequal labels, divided; one label; very many labels; the example;
+            the example, undivided
 ragged    | Each pass has one or more micro-batches, and passes can have different numbers of
             micro-batches. | case unequal passes; unequal passes, divided; passes of one
             micro-batch, divided; the example; the example, undivided
 mean      | The gradients of all passes add up in .grad, and at the end .grad has to be the gradient
             of the mean loss over all labels of the step. | divisor of micro-batch
 divides   | divides: if True, at the end of each pass the schedule divides everything in .grad by
-            the number of micro-batches of this pass. | case divided; two passes, divided; unequal
+            the number of micro-batches in this pass. | case divided; two passes, divided; unequal
             labels, divided; unequal passes, divided; passes of one micro-batch, divided; many
             passes; one pass, divided; the example
 otherwise | Otherwise no gradient is divided. | case undivided; unequal labels; unequal passes; one

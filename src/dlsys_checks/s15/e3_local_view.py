@@ -32,10 +32,10 @@ own        | A rank, 0 to world - 1, holds n = N // world positions: piece rank,
              * world - 1 - rank. | tokens; positions
 out tokens | The result's tokens: (B, n) int64, the tokens at these positions. | tokens
 positions  | positions: (n,) int64, counted from 0 in the whole sequence. | positions
-shifted    | labels: (B, n) int64, for each position the label of the next one, whichever rank has
-             it, and -100 for the last of all. | labels
-mask       | mask: (n, N) bool, True where the rank's i-th position may look at position j of all N:
-             at its own and every earlier one, padded or not. | mask
+shifted    | labels: (B, n) int64, for each position the label of the next position, whichever rank
+             holds it, and -100 for the last of all. | labels
+mask       | mask: (n, N) bool, True at [i, j] if the rank's i-th position may look at position j:
+             at itself and every earlier position, padded or not. | mask
 left       | Inputs are not changed. | values changed
 example    | Example: tokens and labels [[1, 2, 3, 4, 5, 6, 7, 8]], rank 0, world 2: tokens [[1, 2,
              7, 8]], positions [0, 1, 6, 7], labels [[2, 3, 8, -100]]. | case the example

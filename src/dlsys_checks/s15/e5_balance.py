@@ -21,14 +21,15 @@ chosen  | chosen: (T, k) int64, the k different experts of each token, chosen by
           chosen by another rule; the least likely chosen; likeliest last
 real    | real: (T,) bool, False for padding, which does not count, and True for at least one
           token. | case padding at the end; padding in front; padding in between; one real token
-share   | An expert's fraction is its part of all choices of the real tokens, which can be 0. | case
-          the last experts idle; one expert for all; two experts for all; the first experts idle
+share   | An expert's fraction, which can be 0, is its part of all choices that the real tokens
+          make. | case the last experts idle; one expert for all; two experts for all; the first
+          experts idle
 mean    | The mean probability is taken over the real tokens, for all E experts. | case the last
           experts idle; two of eight; the least likely chosen; as many tokens as experts
 form    | Returns a float32 tensor of shape (). | type of the; shape of the; dtype of the
-one     | It is 1 if fractions and mean probabilities are even, for every E and k. | case even, one;
-          even, two; even, all
-flow    | Its gradient flows to p through the mean probabilities; the fractions are constants. |
+one     | The result is 1 if fractions and mean probabilities are even, for every E and k. | case
+          even, one; even, two; even, all
+flow    | The gradient flows to p through the mean probabilities; the fractions are constants. |
           gradient of p; unusable; led to
 left    | Inputs are not changed. | values changed
 example | Example: p [[0.8, 0.2], [0.6, 0.4]], chosen [[0], [1]], real [True, False] give 1.6, and

@@ -37,9 +37,9 @@ ex.promise("kept", "Compute block(x) without keeping the block's inner values fo
            says=("tensors kept", "outputs"))
 ex.promise("again", "In the backward pass, the block runs a second time, once for each call.",
            says=("runs of the block",))
-ex.promise("as once", "Output, gradients of x and of the block's parameters, its buffers and the "
-           "state of every generator are as if block(x) had run once: after the call, and again "
-           "after backward.", says=("outputs", "gradient", "buffer", "next draw"))
+ex.promise("as once", "The output, the gradients of x and of the block's parameters, the block's "
+           "buffers and the state of every generator are as if block(x) had run once, both after "
+           "the call and after backward.", says=("outputs", "gradient", "buffer", "next draw"))
 ex.promise("block", "block: a module that takes one tensor, made of any modules, in train or eval "
            "mode.",
            cases=("nested modules", "one module alone", "eval mode", "everything at once"))
@@ -47,11 +47,11 @@ ex.promise("x", "x: float32, with or without requires_grad.",
            cases=("x without gradient", "three axes", "one module alone",
                   "three calls, two steps"))
 ex.promise("draws", "The block may draw from torch's generator and from generators that are "
-           "themselves attributes of its modules.",
+           "attributes of its modules.",
            cases=("dropout", "a generator of its own", "two generators",
                   "one generator for two modules", "two generators, two calls", *MIXED))
-ex.promise("buffers", "It may read its buffers, which are tensors from the start, and change "
-           "them, in place or by assigning a new tensor of any shape.",
+ex.promise("buffers", "The block may read its buffers, which are tensors from the start, and "
+           "change them, in place or by assigning a new tensor of any shape.",
            cases=("BatchNorm", "a buffer that is read and changed", "a buffer that is replaced",
                   "a buffer that is changed, then read", "a buffer that grows",
                   "a buffer outside the state_dict", "a buffer of two modules", "the example",

@@ -17,20 +17,20 @@ list         | List (computing, transferring, waiting, idle) in ms for each rank
 events       | events: bars (rank, lane, name, start, end) with start < end, ints or floats, in any
                order, in ms on one clock; each rank has at least one. | case bars in any order; one
                bar; times far from 0; times below 0; whole numbers
-inside       | Bars can overlap or lie inside each other. | case bars inside bars; bars inside bars,
-               in order; collectives that overlap; compute bars that overlap; a short collective
-               inside a long one; two collectives open, only one of them begun; called before the
-               step is computed; called early on each of four ranks; transfer hidden behind
-               computing; ends that differ, called early
+inside       | Bars can overlap or be nested. | case bars inside bars; bars inside bars, in order;
+               collectives that overlap; compute bars that overlap; a short collective inside a long
+               one; two collectives open, only one of them begun; called before the step is
+               computed; called early on each of four ranks; transfer hidden behind computing; ends
+               that differ, called early
 lanes        | lane is "compute", where the name means nothing, or "network". | case compute bars
                named like a collective
-collective   | Network bars with one name are one collective, with at most one bar per rank, from
+collective   | Network bars with one name form a collective, with at most one bar per rank, from
                call to end. | case collectives in another order of names; ends that differ; ends
                that differ, called early; collectives that overlap | ms transferring; ms waiting
-begins       | It transfers once all its bars have begun, and no bar ends before that. | ms
-               transferring; ms waiting
-part         | A rank without such a bar has no part in it. | case groups of two ranks; a collective
-               of one rank
+begins       | The collective transfers once all its bars have begun, and no bar ends before that. |
+               ms transferring; ms waiting
+part         | A rank without a bar has no part in it. | case groups of two ranks; a collective of
+               one rank
 moment       | From the first start to the last end of all bars, each moment of a rank counts as the
                first that fits: | ms computing; ms idle; ms transferring; ms waiting
 computing    | computing, if it has a compute bar open; | ms computing

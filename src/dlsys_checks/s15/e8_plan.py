@@ -27,7 +27,7 @@ split       | splits: dicts of dp, tp, pp, zero (0, 1 or 3), checkpoint (bool), 
 small       | n = dp * tp * pp, m = batch / dp / micro, own = weights / tp / pp, deep = layers / pp,
               | activations; seconds
 rows        | a dict of 5 costs per split, and the best one. | type of; number of; parts of a row
-state       | state: 16 * own; dp divides 12 of the 16 with zero 1, all with zero 3. | state
+state       | state: 16 * own; dp divides 12 of the 16 with zero 1, all 16 with zero 3. | state
 activations | activations: min(m, pp) * deep * layer; | activations
 inputs      | with checkpoint, min(m, pp) * deep * micro * input + layer. | activations
 logits      | logits: micro * logits / tp. | logits
@@ -37,7 +37,7 @@ ring        | half(r, b) = (r - 1) * (alpha + b / r / beta). | seconds
 tensor      | sums = m * deep * (8 + 2 * checkpoint) * half(tp, micro * input). | seconds
 copies      | sends = (3 * m with zero 3, else 2) * half(dp, 2 * own). | seconds
 mfu         | mfu: batch * work / seconds / n / peak. | mfu
-best        | best: the index of the fastest row within memory, or None; no ties. | best
+best        | best: the index of the fastest row that fits in memory, or None; no ties. | best
 left        | All divisions come out even. Inputs are not changed. | inputs after the call
 example     | Example: 10 weights, dp 2, tp 1, pp 1, zero 1: state 100. | case the example
 """)
