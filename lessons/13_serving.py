@@ -2027,9 +2027,8 @@ print(f"loss {full:.3f}; keys zero {worth:+.3f}; 4 bits {lost:+.3f}: "
 measured("13.7", 0)
 
 # %% trap="13.7" role="look"
-claim("loss added by 4-bit keys, divided by the loss added by all-zero keys",
-      lost / worth,
-      above=0.5)
+claim("loss added by 4-bit keys, divided by the loss added by all-zero "
+      "keys", lost / worth, above=0.5)
 
 # %% [markdown] trap="13.7" role="why"
 # With one scale for the whole tensor, the largest entry sets the scale. All other

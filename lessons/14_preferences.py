@@ -1344,8 +1344,8 @@ print(f"mean return of a first turn: {early.mean():.2f}; in the last "
 # %% trap="14.5" role="more"
 claim("mean return of a first turn in the last column minus its mean in "
       "the first forty columns", last.mean() - early.mean(), below=0)
-claim("largest return of hanging up, with returns that stop at a call's end",
-      within[~answered].abs().max(), expected=0)
+claim("largest return of hanging up, with returns that stop at a call's "
+      "end", within[~answered].abs().max(), expected=0)
 claim("mean number of answers in a call before training",
       answers_of(torch.ones(TURNS).sigmoid())[0], expected=2.6, within=0.02)
 

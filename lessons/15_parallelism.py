@@ -7,9 +7,9 @@
 # a few. You also keep fewer activations in memory and recompute the rest for the backward
 # pass.
 #
-# On paper, each cut is exact, but in each, one line of code can be wrong without raising
-# an error. This stage breaks those lines one by one and counts the bytes sent. Then it
-# plans a run on eight GPUs: what fits, which rank waits, and which cut is best.
+# On paper, each cut is exact. In the code of each cut, one line can be wrong without
+# raising an error. This stage breaks those lines one by one and counts the bytes sent.
+# Then it plans a run on eight GPUs: what fits, which rank waits, and which cut is best.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -241,7 +241,7 @@ print("gradient of body, off by:", *(f"{gap(g, true):.0%}" for g in grads))
 measured("15.1", 100 * gap(grads[0], true), right=(25, 70))
 
 # %% trap="15.1" role="look"
-claim("error of rank 0's gradient of body in the first step",
+claim("error of body's gradient on rank 0 in the first step",
       gap(grads[0], true), above=0.25)
 
 # %% [markdown] trap="15.1" role="look"
@@ -292,8 +292,8 @@ draw_blocks({"forward": ["h", ("A0", "A1"), ("B0", "B1"), "+", "y"],
 
 # %% [markdown] trap="15.1" role="repair"
 # At the layer's entrance, put a second function, which returns `h` unchanged and, in the
-# backward pass, sums its gradient over the ranks. Entrance and exit mirror each other:
-# the entrance copies forward and sums backward, and the exit does the reverse.
+# backward pass, sums the gradient of `h` over the ranks. Entrance and exit mirror each
+# other: the entrance copies forward and sums backward, and the exit does the reverse.
 
 # %% trap="15.1" role="repair"
 def entered(h):
@@ -315,7 +315,7 @@ print(f"loss at the end {losses[0][-1]:.4f}, joined "
       f"{joined(whole, x, y):.4f}")
 
 # %% trap="15.1" role="repair"
-claim("error of rank 0's gradient of body, with the second sum",
+claim("error of body's gradient on rank 0, with the second sum",
       gap(grads[0], true), below=1e-4)
 
 # %% [markdown] trap="15.1" role="repair"
@@ -395,7 +395,7 @@ by_dtensor, bias_grad = ranks.run(by_torch, SEED, x, y,
                                   uses=(torch_net,))[0]
 
 # %% trap="15.1" role="more"
-claim("error of the gradient of body, with parallelize_module",
+claim("error of body's gradient, with parallelize_module",
       gap(by_dtensor, body.weight.grad), below=1e-4)
 
 # %% [markdown] trap="15.1" role="more"
@@ -447,9 +447,9 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 #    `back @ a`, da is `back.T @ h`, and db is `dy.T @ units`.
 
 # %% [markdown] trap="15.1" role="keep"
-# **Keep:** Two matrices, cut by units and then by inputs, need two sums: one of outputs
-# in the forward pass, and one of the input's gradients in the backward pass. **In your
-# own code:** Every few hundred steps, compare digests of all copies (norm layers,
+# **Keep:** Two matrices, cut by units and then by inputs, need two sums: one of the
+# outputs in the forward pass, and one of the input's gradients in the backward pass. **In
+# your own code:** Every few hundred steps, compare digests of all copies (norm layers,
 # embeddings, biases) across the ranks. Compare the first step's gradient with a single
 # rank's. **Source:** [Megatron-LM,
 # `mappings.py`](https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/tensor_parallel/mappings.py),
@@ -505,8 +505,8 @@ piped = ranks.run(four_passes, SEED, x64, y64, uses=(stages, loss_of, flat))
 
 # %% trap="15.2" role="guess"
 guess("15.2",
-      "How many times as much does the last pass count in the final "
-      "gradient as the first pass?", unit="times")
+      "In the final gradient, how large is the last pass's weight, as a "
+      "multiple of the first pass's weight?", unit="times")
 
 # %% trap="15.2" role="look"
 def own_gradients(x, y, passes=4):
@@ -703,9 +703,11 @@ def pass_losses(labels: list, divides: bool) -> list:
     # END SOLUTION
 
 # %% [markdown] trap="15.2" role="hint"
-# 1. If the schedule does not divide the gradients, divide each summed loss by the total number of
-#    labels in the step.
-# 2. Suppose the schedule divides `.grad` after each pass. In the end, the gradient of pass `p` has been divided by the number of micro-batches in `p`, and by that number for every later pass. Take all these factors out of your own divisor for `p`.
+# 1. If the schedule does not divide the gradients, divide each summed loss by the number
+#    of labels in the whole step.
+# 2. Suppose the schedule divides `.grad` after each pass. In the end, the gradient of
+#    pass `p` has been divided by the number of micro-batches in `p`, and by that number
+#    for every later pass. Divide your own divisor for `p` by all these numbers.
 # 3. Go through the passes from the last to the first, and keep the running product.
 
 # %% [markdown] trap="15.2" role="keep"
@@ -828,7 +830,7 @@ print(f"one GPU, new rows:    {unsplit_loss:.2f} nats")
 measured("15.3", 3)
 
 # %% trap="15.3" role="look"
-claim("loss on uncut sequences of the net that was trained on two ranks",
+claim("loss of the net trained on two ranks, on uncut sequences",
       unsplit_loss, above=6)
 
 # %% [markdown] trap="15.3" role="why"
@@ -890,8 +892,8 @@ claim("largest difference of a logit between two ranks and one GPU, with "
 
 # %% [markdown] trap="15.3" role="repair"
 # A cut into halves has a second flaw: rank 1 computes up to three times as many scores as
-# rank 0, which waits. So frameworks give each rank *two* pieces, an early and a late one.
-# Then positions, labels and mask all have to follow where each token came from:
+# rank 0, and rank 0 waits. So frameworks give each rank *two* pieces, an early and a late
+# one. Then positions, labels and mask all have to follow where each token came from:
 
 # %% trap="15.3" role="repair"
 corner = torch.ones(8, 8, dtype=torch.bool).tril()
@@ -983,9 +985,9 @@ claim("across the cut: difference between the score counted from 0 and "
 # %% [markdown] trap="15.3" role="more"
 # The cut has a price: every layer gathers the keys and values of all ranks, here for 256
 # rows of 32 positions, with width 32 and four bytes per value. With a `reduce_scatter`,
-# the backward pass returns the gradients of keys and values, the same number of bytes.
-# The weights are copies, so their gradients are summed over the ranks, and the loss is
-# divided by the number of labels on all ranks.
+# the backward pass returns the gradients of keys and values, which take the same number
+# of bytes. The weights are copies, so their gradients are summed over the ranks, and the
+# loss is divided by the number of labels on all ranks.
 
 # %% trap="15.3" role="more"
 def gather_keys(mine):
@@ -1366,7 +1368,8 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
 # %% [markdown] trap="15.4" role="hint"
 # 1. Convert to float32 first, then take the softmax over all experts. One expert's
 #    probability depends on all the scores.
-# 2. `topk` of the probabilities returns weights and experts, in this order, and the weights have a gradient.
+# 2. `topk` of the probabilities returns weights and experts in this order, and the
+#    weights have a gradient.
 # 3. Divide by the sum over the last axis, and keep that axis with length one. A single
 #    weight divided by itself is 1, so leave it as it is for k = 1.
 
@@ -1462,7 +1465,7 @@ plot_columns({f"{e}": load for e, load in enumerate(loads(crowd).tolist())},
                  "at nearly 1; most are empty.")
 
 # %% trap="15.5" role="look"
-claim("fraction of tokens at the busiest expert, with squared counts at a "
+claim("fraction of tokens at the busiest expert, with squared counts and a "
       "weight of 5", percent / 100, above=0.5)
 
 # %% [markdown] trap="15.5" role="why"
@@ -1678,7 +1681,7 @@ def balance(p: torch.Tensor, chosen: torch.Tensor,
 # cosine of the two gradients.
 #
 # "Torch restores the random state before the second run," says the description of the
-# pull request. "So the gradient is the same, too."
+# pull request. "So the gradient is the same as well."
 
 # %% trap="15.6" role="break"
 class OwnDrop(nn.Module):
@@ -1992,8 +1995,8 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
 # Cost"](https://arxiv.org/abs/1604.06174), and
 # [torch.utils.checkpoint](https://docs.pytorch.org/docs/stable/checkpoint.html) on which
 # states `checkpoint` restores. **Seen in the wild:** In [allenai/OLMo-core
-# 828](https://github.com/allenai/OLMo-core/pull/828), the flag led to a loss of 2.495
-# with checkpoints and 2.195 without at step 150. In [NVIDIA-NeMo/Automodel
+# 828](https://github.com/allenai/OLMo-core/pull/828), the flag led to a loss of 2.495 at
+# step 150 with checkpoints, and of 2.195 without. In [NVIDIA-NeMo/Automodel
 # 3247](https://github.com/NVIDIA-NeMo/Automodel/pull/3247), the experts' load was counted
 # twice. [pytorch/pytorch 96136](https://github.com/pytorch/pytorch/issues/96136) reports
 # the double update for BatchNorm and has been open since 2023.
@@ -2080,9 +2083,9 @@ draw_lanes({f"rank {rank}, {lane}": [
 
 # %% [markdown] trap="15.7" role="repair"
 # Put the traces of all ranks on one clock, and measure the communication from the *last*
-# rank's call on. Then simulate each cure before you pay for it. If time is proportional
-# to length, equal batches make each rank compute for the mean of the two times in each
-# step, and neither waits.
+# rank's call on. Then simulate each cure before you pay for it. Suppose that time is
+# proportional to length. With equal batches, each rank then computes for the mean of the
+# two times in each step, and neither rank waits.
 
 # %% trap="15.7" role="repair"
 def transfers():
@@ -2151,8 +2154,8 @@ apart = sorted(b - a for a, b in zip(ends(0), ends(1, ahead=20)))
 offset = (apart[1] + apart[2]) / 2               # the middle one
 
 # %% trap="15.7" role="more"
-claim("ms between two clocks 20 ms apart, as estimated from the ends of "
-      "the collectives", offset, expected=20, within=2)
+claim("offset of two clocks that are 20 ms apart, estimated from the "
+      "collectives' ends, in ms", offset, expected=20, within=2)
 
 # %% [markdown] trap="15.7" role="more"
 # **Launched, but not overlapped.** A collective called with `async_op=True` can run
@@ -2276,7 +2279,10 @@ def exposed(events: list) -> list:
 #    moment on.
 # 2. Cut the timeline at every start and every end. Nothing changes between two
 #    neighbouring cuts, so each piece belongs to one kind of time.
-# 3. Or measure three unions: the compute bars; the compute bars and the transfers; the compute bars and all network bars. The differences between the unions are the times, and the remaining time is idle.
+# 3. Alternatively, measure three unions: the compute bars; the compute bars and the
+#    transfers; the compute bars and all network bars. The first union is the time spent
+#    computing. The differences between the unions are the times spent transferring and
+#    waiting, and the remaining time is idle.
 
 # %% [markdown] trap="15.7" role="keep"
 # **Keep:** In a trace, a collective's bar begins with a call, not with data on the wire.
@@ -2456,7 +2462,7 @@ claim("GB that each GPU needs, divided by the plan's GB", really / hoped,
 # ZeRO-1 divides only the *optimizer's* 12 bytes per weight: master weights and two
 # moments. Each GPU still holds all weights and gradients, at 2 bytes per value. The
 # copies share the *batch*, but a micro-batch belongs to one GPU. The plan also forgot the
-# logits: each takes 2 bytes in bfloat16, 4 in float32, and 4 for its gradient.
+# logits: each takes 2 bytes in bfloat16, another 4 in float32, and 4 for its gradient.
 
 # %% trap="15.8" role="why"
 draw_boxes({"each GPU": in_gb(needs(seven, 4, copies=8, zero=1)),
@@ -2472,7 +2478,7 @@ draw_boxes({"each GPU": in_gb(needs(seven, 4, copies=8, zero=1)),
 # %% [markdown] trap="15.8" role="repair"
 # Plan part by part, and note what divides each part. Then look for a plan that fits, with
 # smaller micro-batches, checkpoints, or ZeRO-3, which divides all 16 bytes and gathers
-# each layer when needed.
+# each layer when it is needed.
 
 # %% trap="15.8" role="repair"
 ways = {"micro 1": dict(micro=1, zero=1),
@@ -2583,10 +2589,11 @@ claim("peak bytes of a whole pass: count divided by planned activations "
 # `min(m, p)` out of `m` micro-batches, so activations hardly shrink. **Tensor
 # parallelism** cuts weights, logits and most activations, but not the activations of norm
 # layers: `8 * width` bytes per token stay complete on each rank. For each layer and
-# micro-batch, tensor parallelism adds four all-reduces of the layer's input, or five
-# with checkpoints, because the second run repeats one of the forward pass's two
-# all-reduces. (A second run that goes to the end of the layer repeats both.) The next
-# cell shows the tape of a layer with two blocks, each cut over two ranks as in trap 15.1:
+# micro-batch, tensor parallelism adds four all-reduces, each as large as the layer's
+# input, or five with checkpoints, because the second run repeats one of the forward
+# pass's two all-reduces. (A second run that goes to the end of the layer repeats both.)
+# The next cell shows the tape of a layer with two blocks, each cut over two ranks as in
+# trap 15.1:
 
 # %% trap="15.8" role="more"
 def cut_blocks(again):
@@ -2727,10 +2734,11 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
 #    already belongs to one GPU.
 # 2. Write `half(r, b)` as a small function: half a ring of `b` bytes on `r` ranks. A
 #    single rank sends nothing, because `r - 1` is 0.
-# 3. `sums` are tensor parallelism's all-reduces. The pipeline's waits stretch both `sums`
-#    and the products. `sends` are the copies' calls, once per step or, with ZeRO-3, in
-#    each micro-batch. A GPU reaches `speed`, but its datasheet promises `peak`, which
-#    only `mfu` uses. `mfu` counts only `work`, whatever is repeated.
+# 3. `sums` is the time of tensor parallelism's all-reduces. The pipeline's waits stretch
+#    both `sums` and the products. `sends` is the time of the copies' calls, which come
+#    once per step or, with ZeRO-3, in each micro-batch. A GPU reaches `speed`, but its
+#    datasheet promises `peak`, which only `mfu` uses. `mfu` counts only `work`, whatever
+#    is repeated.
 
 # %% [markdown] trap="15.8" role="keep"
 # **Keep:** Plan part by part, and write next to each part what divides it. With ZeRO,
@@ -2755,9 +2763,9 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
 # ### Operations
 #
 # Each weight in a product takes one multiplication and one addition per token, and twice
-# as many in the backward pass, which makes 6 operations. The embedding is looked up, not
-# multiplied. Attention adds two products, queries with keys and probabilities with
-# values. If the heads together are as wide as the model, the two products take `12 *
+# as many in the backward pass, which makes 6 operations in all. The embedding is looked
+# up, not multiplied. Attention adds two products, queries with keys and probabilities
+# with values. If the heads together are as wide as the model, the two products take `12 *
 # layers * width * tokens` operations per token, and a causal kernel leaves out half of
 # these operations.
 #
@@ -2924,14 +2932,15 @@ claim("largest gap between the extra time of four simulated schedules and "
 
 # %% [markdown] role="quiz"
 # **2. You add up the gradients of two passes of eight micro-batches each, and the
-# schedule divides `.grad` at the end of each pass. How much does the first pass count in
-# the sum?**
+# schedule divides `.grad` at the end of each pass. How much weight does the first pass
+# have in the sum?**
 #
 # - [x] an eighth as much as the second pass :: The first pass is divided a second time,
 #   by the eight micro-batches of the second pass.
 # - [ ] half as much as the second pass :: The schedule divides by the number of
 #   micro-batches, not by the number of passes.
-# - [ ] as much as the second pass :: The schedule divides everything in `.grad`, so it divides the first pass twice.
+# - [ ] as much as the second pass :: The schedule divides everything in `.grad`, so it
+#   divides the first pass's gradient twice.
 
 # %% [markdown] role="quiz"
 # **3. A run with sequences in halves has a training loss near zero, and its loss on a
@@ -2939,7 +2948,8 @@ claim("largest gap between the extra time of four simulated schedules and "
 #
 # - [ ] It is good, because the validation rows are new :: The validation rows were cut in
 #   the same way, so they share the mistake.
-# - [ ] It is overfitted, which only new rows can show :: The validation rows are new, and their loss is low.
+# - [ ] It is overfitted, which only new rows can show :: The validation rows are new, and
+#   their loss is also low.
 # - [x] Nothing, until one batch has been run without the cut :: Compare the logits with
 #   one GPU's logits, position by position.
 
@@ -3074,9 +3084,9 @@ def of_whole(ranks):
 
 answers_here = gpu_table(
     datasheet(cut_times.device_name),
-    cut_times.asks("time of half of the MLP, divided by the whole", 0.5,
+    cut_times.asks("time of half the MLP, divided by the whole time", 0.5,
                    lambda: of_whole(2), below=0.8),
-    cut_times.asks("time of an eighth of the MLP, divided by the whole",
+    cut_times.asks("time of 1/8 of the MLP, divided by the whole time",
                    0.125,
                    lambda: of_whole(8), below=0.4))
 answers_here
@@ -3098,8 +3108,8 @@ answers_here
 # - Divide the loss where the whole step is known. Do not divide a gradient that already
 #   contains earlier passes.
 # - Position, label and mask belong to the whole sequence.
-# - A router learns through a weight that it can change, and a balance loss needs
-#   probabilities.
+# - A router learns only through a weight that it can change, and a balance loss works
+#   only through probabilities.
 # - A block that runs twice has to read the same values twice but change its state only
 #   once.
 # - A collective's bar begins with a call, not with data on the wire. Measure from the
