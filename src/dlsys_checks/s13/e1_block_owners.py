@@ -196,11 +196,11 @@ def took(row, k, free, n, readers, look):
     """Judge one take, and count its readers."""
     if k > free:
         wanted_error("take of too many", row, "MemoryError",
-                     f"{look} {free} are free, {k} wanted.")
+                     f"{look} {free} blocks are free, and {k} are wanted.")
         nothing(row)
         left("free blocks after a take of too many", row, n, readers, look)
         return
-    no_error("take of enough", row, f"{look} {free} are free, {k} wanted.")
+    no_error("take of enough", row, f"{look} {free} blocks are free, and {k} are wanted.")
     expect_equal("type of the blocks from take", row["kind"], "list")
     expect_length("blocks from take", row["found"], k, look)
     expect_equal("blocks from take are a table in use", row["same"], False, "Return a new list.")

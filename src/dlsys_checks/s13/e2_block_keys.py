@@ -108,7 +108,8 @@ def law(out, prompts, size):
     expect_length("prompts", out["found"], len(prompts))
     first, place = {}, {}
     for (ids, extra), keys in zip(prompts, out["found"]):
-        expect_length("keys", keys, len(ids) // size, f"{len(ids)} tokens, size {size}.")
+        expect_length("keys", keys, len(ids) // size,
+                      f"There are {len(ids)} tokens, and size is {size}.")
         for n, key in enumerate(keys):
             expect_type("number of a key", key, int)
             if key not in place:  # they are counted as they come
@@ -118,7 +119,7 @@ def law(out, prompts, size):
                 tell_shared(place[key], till, size, n)
             if first.setdefault(till, key) != key:
                 raise Broken(f"number of keys of one prefix, block {n}",
-                             2, 1, "The same tokens and extra give the same key, call after call.")
+                             2, 1, "The same tokens and extra should give the same key each time.")
     expect_type("characters of a key", out["longest"], int)
     if not 0 <= out["longest"] <= 200:
         raise Broken("characters of a key", out["longest"], "200 or fewer",
@@ -128,8 +129,8 @@ def law(out, prompts, size):
 def tell_shared(one, other, size, n):
     """Raise Broken: two blocks share a key, with what differs."""
     same = one[-size:] == other[-size:]
-    why = ("Their tokens are equal, extra is not." if one[1:] == other[1:] else
-           "The block's tokens are equal, those before it are not." if same else
+    why = ("Their tokens are equal, but extra is not." if one[1:] == other[1:] else
+           "The blocks' tokens are equal, but the tokens before them are not." if same else
            "Their tokens differ.")
     raise Broken(f"blocks that share a key, block {n}", 2, 1, why)
 

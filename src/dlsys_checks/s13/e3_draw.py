@@ -176,8 +176,8 @@ def law(out, probs, rows, seeds, steps, order, pairs):
             1 - (1 - 1 / probs.shape[1]) ** n)
         if different < 0.93 * wanted:
             raise Broken(f"different tokens of {n} draws", different, f"about {wanted:.0f}",
-                         f"All {probs.shape[1]} are equally likely. Is your random number too "
-                         "coarse?")
+                         f"All {probs.shape[1]} tokens are equally likely. Is your random number "
+                         "too coarse?")
     elif n >= 200:
         shares(tokens[list({pair: i for i, pair in enumerate(zip(seeds, steps))}.values())],
                probs[0])
@@ -185,7 +185,7 @@ def law(out, probs, rows, seeds, steps, order, pairs):
             follow(tokens, 8, seeds[0])
     changes = int((out["part"] != tokens[order]).sum())
     expect_equal("tokens that change in another batch", changes, 0,
-                 f"{len(order)} of the {n} rows, in a different order.")
+                 f"The other batch has {len(order)} of the {n} rows, in a different order.")
     for one in out["alone"]:
         expect_length("tokens of a batch of one", one, 1)
         expect_type("token of a batch of one", one[0], int)
@@ -215,8 +215,8 @@ def follow(tokens, v, seed):
         if abs(count - n / v) > 6 * (n / v) ** 0.5:
             raise Broken(f"share of tokens that are {step} less than the token one step earlier",
                          round(int(count) / n, 3), round(1 / v, 3),
-                         f"Seed {seed}, with {v} equally likely tokens. Do two steps use the same "
-                         "numbers?")
+                         f"The seed is {seed}, and {v} tokens are equally likely. Do two steps "
+                         "use the same numbers?")
 
 
 def meet(one, other):

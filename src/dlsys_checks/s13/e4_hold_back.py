@@ -142,8 +142,9 @@ def judge(sent, end, stops, tokens):
         expect_type("text that push returns", text, str)
         data += bytes(token)
         wanted, most, over = sure(data, stops)
-        compare(sofar + text, wanted, most, over, f"The end of all text sent by push {number}, "
-                f"{bytes(token)!r}. Stops: {stops}.")
+        compare(sofar + text, wanted, most, over,
+                f"This is the end of all text sent up to push {number}, {bytes(token)!r}. "
+                f"The stop words are {stops}.")
         sofar += text
     expect_type("text that end returns", end, str)
     whole = data.decode("utf-8", "replace")

@@ -114,8 +114,8 @@ def law(out, arrive, chunks):
         waits.append(wait)
     # the least time that so many do not exceed, without an index
     most = min(w for w in waits if 100 * sum(v <= w for v in waits) >= 99 * len(waits))
-    look = (f"{len(waits)} requests, {waits.count(math.inf)} without a token; the longest waits "
-            f"are {', '.join(f'{w:.4g}' for w in sorted(waits)[-3:])}.")
+    look = (f"There are {len(waits)} requests, {waits.count(math.inf)} without a token; the "
+            f"longest waits are {', '.join(f'{w:.4g}' for w in sorted(waits)[-3:])}.")
     if most == math.inf:
         if p99 != "inf":
             raise Broken("seconds to the first token, 99 %", p99, math.inf, look)
@@ -125,7 +125,7 @@ def law(out, arrive, chunks):
         expect_close("seconds to the first token, 99 %", p99, most, rtol=1e-9, look=look)
     expect_close("longest wait between two pieces", gap, longest, rtol=1e-9, atol=1e-9)
     expect_close("tokens per second", rate, tokens / (last - min(arrive)), rtol=1e-9,
-                 look=f"{tokens} tokens in {last - min(arrive):.4g} s.")
+                 look=f"The answers have {tokens} tokens, in {last - min(arrive):.4g} s.")
 
 
 # ---- wrong, by name

@@ -130,7 +130,7 @@ def law(out, rewards, prompt_ids):
     sizes = sorted({len(places) for places in members.values()})
     found = settled("advantages", out["found"], wanted.float(), room)
     expect_close("advantages", found, wanted.float(), rtol=2e-3, atol=2e-3,
-                 look=f"{len(members)} groups of {', '.join(map(str, sizes))} answers.")
+                 look=f"There are {len(members)} groups, of sizes {', '.join(map(str, sizes))}.")
 
 
 # ---- wrong, by name

@@ -110,8 +110,8 @@ def law(out, tokens, labels, rank, world, order):
     expect_equal("labels", shifted, torch.tensor([at(labels, p + 1, -100) for p in own]).T,
                  "Take the label of the next position in the uncut sequence.")
     expect_equal("mask", mask, torch.tensor([[j <= p for j in range(long)] for p in own]),
-                 f"It has a row for each of {len(own)} positions, and a column for each of all "
-                 f"{long}.")
+                 f"The mask has a row for each of {len(own)} positions and a column for each of "
+                 f"all {long}.")
 
 
 # ---- wrong, by name
