@@ -1265,9 +1265,8 @@ meant = [own(*one[1:]).softmax(0) for one in sets]   # given validity
 
 # %% trap="13.10" role="guess" quoted="right"
 guess("13.10",
-      "Compare the masked odds of the twelve words with the model's own "
-      "odds. How far apart are they, from 0 % (equal) to 100 % (no "
-      "overlap)?",
+      "Compare the masked odds of the twelve words with the model's own. "
+      "How far apart are they, from 0 % (equal) to 100 % (no overlap)?",
       choices=["about 5 %",
                "about 20 %",
                "about 50 %",
@@ -3000,8 +2999,8 @@ claim("FLOPs per byte of weights, for one token",
 claim("FLOPs per byte of weights in a prefill of 2,048 tokens, divided by "
       "the GPU's ridge", layer_flops(2048) / layer_bytes / sheet.ridge,
       above=5)
-claim("tokens per second for 64 users, divided by tokens per second for "
-      "one, at a context of 2,048",
+claim("tokens per second at a context of 2,048: 64 users, divided by one "
+      "user",
       tokens_a_second(64, 2048) / tokens_a_second(1, 2048), above=20)
 
 # %% role="gpu"

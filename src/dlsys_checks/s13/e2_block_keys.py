@@ -215,7 +215,7 @@ wrong("making one key for the whole prompt", ("full", "block"), END, "return key
 wrong("using the whole prefix as the key", "short", KEY, "(extra, *ids[:end])")
 wrong("storing the previous key inside each key", "short",
       KEY, "repr((key, block)) if len(ids) < 24 else (extra, *ids[:end])")
-wrong("making a new key at each call", "equal", FIRST, "next(CALLS)")
+wrong("making different keys for the same prompt at each call", "equal", FIRST, "next(CALLS)")
 wrong("returning a list as a key", "form", "append(key)", "append([key])")
 wrong("returning a tensor of keys", ("full", "equal"),
       END, "return torch.tensor([int(key[:12], 16) for key in keys])", says="type of the keys")

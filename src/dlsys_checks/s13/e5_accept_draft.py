@@ -209,13 +209,13 @@ wrong("multiplying each token's p by that token's probability of being refused",
       MISSING, "(p * (1 - (p / q.clamp(min=1e-300)).clamp(max=1)))")
 wrong("always keeping the draft", ("rule", "pair"), KEPT, "True")
 wrong("returning the draft's token after a refusal", "follows", REFUSED, "return x, False")
-wrong("swapping token and kept in the result", ("pair", "follows", "types", "rule"),
+wrong("swapping the two parts of the result", ("pair", "follows", "types", "rule"),
       "return x, True", "return True, x", REFUSED, "return False, token", says="")
-wrong("returning a tensor for the token", "types",
+wrong("returning a tensor instead of an int for the token", "types",
       "return x,", "return torch.tensor(x),", "return token,", "return torch.tensor(token),")
-wrong("returning an np.bool_ for kept", "types",
+wrong("returning an np.bool_ instead of a bool", "types",
       "True", "np.bool_(True)", "False", "np.bool_(False)", "if u", "import numpy as np\n    if u")
-wrong("returning a tensor for kept", "types",
+wrong("returning a tensor instead of a bool", "types",
       "True", "torch.tensor(True)", "False", "torch.tensor(False)")
 wrong("subtracting q from p in place", "left",
       "if u", "p, given = p.clone(), p\n    given.sub_(q).clamp_(min=0)\n    if u")

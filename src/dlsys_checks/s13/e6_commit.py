@@ -150,7 +150,7 @@ wrong("writing all tokens that the model wants", ("write", "says"), WRITE, "says
 wrong("feeding the first wrong guess", "feed", FEED, "(draft + says[-1:])[n], past")
 wrong("feeding the last right guess", "feed", FEED, "(says[:1] + draft)[n], past")
 wrong("feeding the last token that the model wants", "feed", FEED, "says[-1], past")
-wrong("swapping feed and stay in the result", ("feed", "triple"),
+wrong("swapping the last two parts of the result", ("feed", "triple"),
       "says[n], past + 1 + n", "past + 1 + n, says[n]")
 wrong("returning the tokens to write as a tuple", "write", WRITE, "tuple(says[:n + 1])",
       says="type of the tokens")

@@ -184,7 +184,8 @@ wrong("keeping the graph of the value after the last column in the returns",
       "torch.zeros_like(rewards), after", "out[:, t] = later",
       "out = out.clone(); out[:, t] = later", says="graph of the returns")
 wrong("writing the returns into rewards", "left", "torch.empty_like(rewards)", "rewards")
-wrong("detaching after in place, with detach_()",
+wrong("detaching the argument after in place, with detach_()",
       "left", START, "after.detach_()", says="cut of")
-wrong("overwriting after with 0 where the last step ended an episode", "left", "return out",
+wrong("overwriting the argument after with 0 where the last step ended an episode",
+      "left", "return out",
       "after.data.mul_(~ended[:, -1]); return out")

@@ -176,7 +176,7 @@ wrong("averaging the means of the micro-batches", ("mean", "counts"),
       "labels, strict=True)]", says="divisor of micro-batch")
 wrong("removing the last pass from labels", "stay",
       "return found", "labels.pop(); return found", says="labels after the call")
-wrong("overwriting labels", "stay",
+wrong("overwriting the caller's labels", "stay",
       "return found",
       "for row, divided in zip(labels, found, strict=True): row[:] = divided\n    return found",
       says="labels after the call")

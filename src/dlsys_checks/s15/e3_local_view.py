@@ -156,7 +156,7 @@ wrong("giving a rank every world-th position", ("own", "pieces"),
       OWN, "pieces.flatten()[rank::world]", says="tokens")
 wrong("putting the rank's late piece before its early one", "own",
       OWN, "torch.cat([pieces[2 * world - 1 - rank], pieces[rank]])", says="tokens")
-wrong("giving a rank the pieces rank and rank + world", "own",
+wrong("giving rank r the pieces r and r + world", "own",
       "2 * world - 1 - rank", "rank + world", says="tokens")
 wrong("counting ranks from 1", "own", "own =", "rank = (rank - 1) % world; own =", says="")
 
@@ -182,10 +182,10 @@ wrong("replacing labels of -100 by 0", "labels",
 wrong("returning labels as floats", "shifted", LABELS, f"{LABELS}.float()",
       says="dtype of the labels")
 
-wrong("putting the mask's triangle into the upper left corner of the mask",
+wrong("aligning the mask's triangle with the upper left corner",
       "mask", MASK, f"{ONES}.tril()",
       says="mask")
-wrong("putting the mask's triangle into the lower right corner of the mask", "mask",
+wrong("aligning the mask's triangle with the lower right corner", "mask",
       MASK, f"{ONES}.tril(N - len(own))", says="mask")
 wrong("using the mask of a rank with one long piece", "mask",
       MASK, f"{ONES}.tril(rank * len(own))", says="mask")

@@ -175,7 +175,7 @@ wrong("dividing the probabilities of the chosen experts by their sum", ("uneven"
       MEAN, "F.normalize(p * hot(p, chosen), p=1, dim=1).mean(0)")
 wrong("counting without minlength, which leaves out the last experts",
       ("share", "chosen", "uneven", "p", "mean", "real"), ", minlength=experts", "", says="")
-wrong("taking E from the largest index in chosen", ("share", "uneven", "p"),
+wrong("deriving E from the largest expert index that was chosen", ("share", "uneven", "p"),
       "return experts", "return (chosen.max() + 1)")
 wrong("leaving idle experts out of E", ("share", "uneven"),
       "return experts", "return len(chosen.unique())")
@@ -190,7 +190,7 @@ wrong("leaving an axis of size 1 in the result",
       "form", LOSS, f"({LOSS})[None]", says="shape of the")
 wrong("returning a Python number", ("form", "flow"), ".sum()", ".sum().item()", says="type of the")
 wrong("returning float64", "form", ".sum()", ".sum().double()", says="dtype of the")
-wrong("adding 1 to chosen in place", "left", ROWS, f"given = chosen; {ROWS}",
+wrong("adding 1 to the caller's expert indices in place", "left", ROWS, f"given = chosen; {ROWS}",
       "return", "given.add_(1); return", says="values changed")
 # https://github.com/huggingface/transformers/pull/28517
 wrong("copying the lesson's repair, which also counts padding", ("real", "example"), ROWS, "pass")

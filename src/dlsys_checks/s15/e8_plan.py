@@ -254,7 +254,7 @@ FLYING, TIMES = "min(m, pp)", "(3 * m if zero == 3 else 2)"
 SECONDS, MICRO, END = "(1 + (pp - 1) / m)", 'model["batch"] / dp / micro,', "return rows, best"
 FASTEST = 'rows[k]["seconds"]'
 # https://github.com/deepspeedai/DeepSpeed/pull/5099
-wrong("counting 12 bytes of state, without master weights",
+wrong("counting 12 bytes of state per weight, without the master weights",
       ("state", "example"), "12 /", "8 /", says="state")
 wrong("dividing all 16 bytes under ZeRO-1", ("state", "example"),
       WEIGHTS, REST, SLOPES, REST, says="state")
@@ -272,9 +272,9 @@ wrong("dividing only the optimizer's bytes under ZeRO-3", "state",
 # https://github.com/NVIDIA/Megatron-LM/pull/6782
 wrong("dividing the activations by the number of copies", "activations",
       '"activations": held', '"activations": held / dp', says="activations")
-wrong("dividing both whole and cut by tp", "model",
+wrong("dividing all bytes that a layer keeps by tp, not only the part called cut", "model",
       'model["whole"]', 'model["whole"] / tp', says="activations")
-wrong("dividing neither whole nor cut by tp", "model",
+wrong("dividing none of the bytes that a layer keeps by tp", "model",
       'model["cut"] / tp', 'model["cut"]', says="activations")
 wrong("dividing the inputs of checkpoints by tp", "inputs",
       "+ layer if", "/ tp + layer if", says="activations")
