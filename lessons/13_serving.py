@@ -220,7 +220,7 @@ masked = change(second_keys(piece[:7]), second_keys(piece))
 print("each key moves by", [round(m, 3) for m in masked.tolist()])
 
 # %% role="concept"
-claim("largest change of an old key, as a fraction of its norm",
+claim("largest change of an old key, as a fraction of the key's norm",
       masked.max(), below=1e-4)
 
 # %% [markdown] role="concept"
@@ -236,7 +236,7 @@ print("without a mask:  ", [round(m, 2) for m in unmasked.tolist()])
 
 # %% role="concept"
 claim("smallest change of an old key without the mask, as a fraction of "
-      "its norm", unmasked.min(), above=1e-3)
+      "the key's norm", unmasked.min(), above=1e-3)
 
 # %% role="concept" tags=["plumbing"]
 steps = {"causal mask": torch.eye(6), "no mask": torch.eye(6)}
@@ -453,7 +453,7 @@ claim("total variation of Ann's next letter, caused by Cem's request",
 # distributions and 1 for distributions that have no letter in common.
 
 # %% trap="13.1" role="more"
-claim("letters that are not Ann's, in the blocks of her prompt",
+claim("letters in the blocks of Ann's prompt that Ann did not send",
       foreign.sum(), above=10)
 
 # %% [markdown] trap="13.1" role="more"
@@ -860,8 +860,8 @@ print("noon: ", repr(text.decode(noon[:50])))
 measured("13.3", percent, right=(4, 12))
 
 # %% trap="13.3" role="look"
-claim("fraction of letters that agree when the request runs alone and "
-      "among four", percent / 100, below=0.15)
+claim("fraction of letters that stay the same when three other requests "
+      "join the batch", percent / 100, below=0.15)
 
 # %% [markdown] trap="13.3" role="why"
 # Her two answers agree at about as many positions as two unrelated texts do, because
@@ -908,8 +908,8 @@ print("quiet:", repr(text.decode(quiet[:50])))
 print("noon: ", repr(text.decode(noon[:50])))
 
 # %% trap="13.3" role="repair"
-claim("fraction of letters that agree alone and among four, with a "
-      "generator per request", same(quiet, noon), expected=1)
+claim("fraction of letters that stay the same, with one generator per "
+      "request", same(quiet, noon), expected=1)
 
 # %% [markdown] trap="13.3" role="more" topics="a fresh generator at each step · seed + step · requests that move"
 # You may not want to store a generator state for every request. If you build a fresh
@@ -2301,8 +2301,8 @@ print(f"per letter: {mended.mean():.3f}, per answer: "
       f"{mended.prod(1).median():.3f}")
 
 # %% trap="13.8" role="repair"
-claim("largest distance of a ratio from 1, with the temperature and the "
-      "kept set",
+claim("largest distance of a ratio from 1, with temperature and kept set "
+      "applied",
       (mended - 1).abs().max(), below=1e-4)
 
 # %% [markdown] trap="13.8" role="more" topics="the kept mass · a forgotten temperature · rounding noise · text that is tokenized again"
@@ -2787,7 +2787,8 @@ claim("a batch that changes: fraction of tokens that agree with a request "
       above=0.95)
 claim("passes for five answers, which would take 120 passes if served one "
       "by one", len(wide), below=40)
-claim("tokens that are read again with twelve pages", reread, above=10)
+claim("number of tokens that are read again, with twelve pages", reread,
+      above=10)
 
 # %% [markdown] role="concept"
 # Each answer is the same as when its request is served alone. With 12 pages, one request

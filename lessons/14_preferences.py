@@ -1013,7 +1013,7 @@ print(f"probability of the winner: {at_first:.2f}, then {at_last:.2f}; "
 measured("14.4", 0)
 
 # %% trap="14.4" role="look"
-claim("probability of the winner after the round", at_last, above=0.3)
+claim("mean probability of the winners after the round", at_last, above=0.3)
 
 # %% [markdown] trap="14.4" role="why"
 # `old` is the log-probability under the *current* policy. So the ratio compares each

@@ -528,8 +528,8 @@ print("weights of the passes:", *(f"{s:.4f}" for s in share))
 measured("15.2", round((share[3] / share[0]).item()), right=(64, 64))
 
 # %% trap="15.2" role="look"
-claim("weight of the last pass in the gradient, divided by the weight of "
-      "the first", (share[3] / share[0]).item(), expected=64, within=1)
+claim("last pass's weight in the gradient, divided by the first pass's "
+      "weight", (share[3] / share[0]).item(), expected=64, within=1)
 
 # %% [markdown] trap="15.2" role="why"
 # At the end of each pass, the schedule divides `p.grad` by 4, the number of
@@ -2620,7 +2620,8 @@ print("without checkpoints", plain_calls, "with", sent())
 # %% trap="15.8" role="more"
 claim("bytes on the tape for the calls of a cut layer", sum(plain_calls),
       expected=4 * 8 * 32 * 4)
-claim("calls of a cut layer with checkpoints", len(sent()), expected=5)
+claim("collective calls of a cut layer with checkpoints", len(sent()),
+      expected=5)
 
 # %% [markdown] trap="15.8" role="more"
 # **A published run.**

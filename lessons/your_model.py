@@ -347,7 +347,7 @@ unbroken = apart.begun(job)
 in_one_go = list(unbroken.run())
 
 # %% role="concept"
-claim("step of the checkpoint", at, expected=4)
+claim("step at which the checkpoint was written", at, expected=4)
 claim("is every weight the same as in the unbroken run, to the bit",
       torch.equal(apart.weights(resumed.model),
                   apart.weights(unbroken.model)), expected=True)
@@ -471,7 +471,7 @@ held, gone = caches[0]["k"].shape[2], caches[0].dropped
 print(held, "positions kept,", gone, "dropped")
 
 # %% role="concept"
-claim("positions that the cache keeps", held, expected=256)
+claim("number of positions that the cache keeps", held, expected=256)
 
 # %% [markdown] role="concept"
 # ## A second text
