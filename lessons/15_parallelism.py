@@ -166,7 +166,7 @@ claim("bytes of 16 float32 values on the tape", sum(sent()),
 # Autograd does not know `all_reduce`, so you write its backward pass by hand. Each part
 # counts once in the sum, so the backward pass gives every part the gradient of the sum.
 # The output is right. "So the gradient of `body` also agrees, up to rounding," says a
-# comment in the code.
+# code comment.
 
 # %% trap="15.1" role="break"
 def over_ranks(x):
@@ -273,7 +273,7 @@ claim("loss of the joined net, divided by rank 0's last loss",
 
 # %% [markdown] trap="15.1" role="why"
 # In the forward pass, `h` goes into both halves. So in the backward pass, `h` gets a
-# gradient from each half, and the two have to be summed. Here each rank uses only its own
+# gradient from each half, and the two have to be summed. Each rank uses only its own
 # half's gradient. The copies of `body` drift apart, and each half learns to work with its
 # own copy.
 
@@ -533,10 +533,9 @@ claim("last pass's weight in the gradient, divided by the first pass's "
 
 # %% [markdown] trap="15.2" role="why"
 # At the end of each pass, the schedule divides `p.grad` by 4, the number of
-# micro-batches. But `p.grad` also contains the gradients of earlier passes. So the first
-# pass's gradient is divided four times, and the last pass's gradient once. You wanted a
-# sum, but you get a moving average, in which every pass shrinks everything before it to a
-# quarter.
+# micro-batches. But `p.grad` also contains earlier passes' gradients. So the first pass's
+# gradient is divided four times, and the last pass's gradient once. You wanted a sum, but
+# you get a moving average, in which every pass shrinks everything before it to a quarter.
 
 # %% trap="15.2" role="why"
 plot_columns({f"pass {n + 1}": abs(s.item()) for n, s in enumerate(share)},
