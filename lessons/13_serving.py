@@ -4,7 +4,8 @@
 # You have trained a model, and people want to talk to it. So you write a server. At
 # first, it answers one request at a time. Then it handles several requests at once, which
 # share one memory. Then the memory fills up, and the server also has to become faster.
-# Later, a trainer learns from its answers, and in the end, your boss asks how fast it is.
+# Later, a trainer learns from the server's answers, and in the end, your boss asks how
+# fast the server is.
 #
 # Each of these steps takes a few lines of code, and each can go wrong without raising an
 # error. The answers are fluent, the tests pass, and the report looks good. In this stage,
@@ -219,7 +220,7 @@ masked = change(second_keys(piece[:7]), second_keys(piece))
 print("each key moves by", [round(m, 3) for m in masked.tolist()])
 
 # %% role="concept"
-claim("largest change of an old key, as a fraction of its norm",
+claim("largest change of an old key, as a fraction of the key's norm",
       masked.max(), below=1e-4)
 
 # %% [markdown] role="concept"
@@ -235,7 +236,7 @@ print("without a mask:  ", [round(m, 2) for m in unmasked.tolist()])
 
 # %% role="concept"
 claim("smallest change of an old key without the mask, as a fraction of "
-      "its norm", unmasked.min(), above=1e-3)
+      "the key's norm", unmasked.min(), above=1e-3)
 
 # %% role="concept" tags=["plumbing"]
 steps = {"causal mask": torch.eye(6), "no mask": torch.eye(6)}
@@ -452,7 +453,7 @@ claim("total variation of Ann's next letter, caused by Cem's request",
 # distributions and 1 for distributions that have no letter in common.
 
 # %% trap="13.1" role="more"
-claim("letters that are not Ann's, in the blocks of her prompt",
+claim("letters in the blocks of Ann's prompt that Ann did not send",
       foreign.sum(), above=10)
 
 # %% [markdown] trap="13.1" role="more"
@@ -469,13 +470,14 @@ class Blocks:
     """Manage the n blocks of a paged cache, numbered 0 to n - 1. At first
     all blocks are free.
 
-    take(k) returns a list of k different free blocks. Each of them now has
-    one reader. If fewer than k blocks are free, raise MemoryError and take
-    none. share(table, k) returns a new list of the first k blocks of a
-    table in use. Each of them now has one more reader. give(table) removes
-    one reader from each block of the table, and a block without readers is
-    free again. If a block of the table has no reader, raise ValueError and
-    give none back. left() returns the number of free blocks.
+    take(k) returns a list of k different free blocks. Each of these blocks
+    now has one reader. If fewer than k blocks are free, raise MemoryError
+    and take none. share(table, k) returns a new list of the first k blocks
+    of a table in use. Each of these blocks now has one more reader.
+    give(table) removes one reader from each block of the table, and a block
+    without readers is free again. If a block of the table has no reader,
+    raise ValueError and give none back. left() returns the number of free
+    blocks.
 
     No method changes a table. A table can be joined from several lists and
     can grow later. It contains no block twice, and only blocks from 0 to
@@ -515,8 +517,8 @@ class Blocks:
 # %% [markdown] trap="13.1" role="hint"
 # 1. You need five methods: `__init__(self, n)`, `take`, `share`, `give` and `left`. Keep
 #    one number per block: how many requests read it.
-# 2. A block that nobody reads is free. `take` sets its number to 1, `share` adds one, and
-#    `give` subtracts one.
+# 2. A block that nobody reads is free. `take` sets a block's number to 1, `share` adds
+#    one to it, and `give` subtracts one.
 # 3. Check before you change anything. Are enough blocks free? Does every block have a
 #    reader? Only then change the counts.
 
@@ -754,22 +756,22 @@ claim("letters found in the store for the same prompt again, with chained "
       "keys", again, expected=24)
 
 # %% [markdown] trap="13.2" role="more"
-# The second claim shows the same fault in a different form: the letters agree, but their
-# keys and values were computed with other weights. An *adapter* (LoRA) is a small change
-# to the weights, which a request can ask for. Everything that changes the keys and values
-# belongs in the cache key: the adapter, an image in the prompt, the version of the
-# weights. It is enough to include all of this in the key of the first block, because the
-# chain passes it on. In this design, as in vLLM's, only *full* blocks have a key. And if
-# the whole prompt is found in the store, no letter is left to compute, so there are no
-# logits. Python's `hash` is not a safe key: `hash((-1,)) == hash((-2,))`.
+# The second of these claims shows the same fault in a different form: the letters agree,
+# but their keys and values were computed with different weights. An *adapter* (LoRA) is a
+# small change to the weights, which a request can ask for. Everything that changes the
+# keys and values belongs in the cache key: the adapter, an image in the prompt, the
+# version of the weights. It is enough to include all of this in the key of the first
+# block, because the chain passes it on. In this design, as in vLLM's, only *full* blocks
+# have a key. And if the whole prompt is found in the store, no letter is left to compute,
+# so there are no logits. Python's `hash` is not a safe key: `hash((-1,)) == hash((-2,))`.
 
 # %% trap="13.2" role="exercise" points=3 difficulty=2 minutes=12
 def block_keys(ids: list, size: int, extra: str) -> list:
     """Compute the key of each full block of a prompt, for a prefix cache.
 
     ids: a list of tokens, possibly empty. Tokens are integers and can be
-    negative. A block is size consecutive tokens; a shorter rest at the end
-    has no key. extra: a text, such as the name of an adapter.
+    negative. A block consists of `size` consecutive tokens; a shorter rest
+    at the end has no key. extra: a text, such as the name of an adapter.
 
     For the same size, two keys are equal if and only if all tokens up to
     the end of the block are equal and extra is equal, however many blocks
@@ -858,16 +860,16 @@ print("noon: ", repr(text.decode(noon[:50])))
 measured("13.3", percent, right=(4, 12))
 
 # %% trap="13.3" role="look"
-claim("fraction of letters that agree between a request alone and the "
-      "same request among four", percent / 100, below=0.15)
+claim("fraction of letters that stay the same when three other requests "
+      "join the batch", percent / 100, below=0.15)
 
 # %% [markdown] trap="13.3" role="why"
-# Two unrelated texts agree at about as many positions as her two answers, because blanks
-# and the letter e are frequent. On a CPU, a generator is like a tape of random numbers,
-# and each call to `multinomial` uses one piece of the tape per row. When the tester's
-# request is alone, it gets every piece. When it is one of four, the three pieces after
-# each of its own go to the other requests. So from the second letter on, her request gets
-# different pieces of the tape.
+# Her two answers agree at about as many positions as two unrelated texts do, because
+# blanks and the letter e are frequent. On a CPU, a generator is like a tape of random
+# numbers, and each call to `multinomial` uses one piece of the tape per row. When the
+# tester's request is alone, it gets every piece. When it is one of four, the three pieces
+# after each of its own go to the other requests. So from the second letter on, her
+# request gets different pieces of the tape.
 
 # %% trap="13.3" role="why"
 def tape(people):
@@ -906,8 +908,8 @@ print("quiet:", repr(text.decode(quiet[:50])))
 print("noon: ", repr(text.decode(noon[:50])))
 
 # %% trap="13.3" role="repair"
-claim("fraction of letters that agree alone and among four, with one "
-      "generator per request", same(quiet, noon), expected=1)
+claim("fraction of letters that stay the same, with one generator per "
+      "request", same(quiet, noon), expected=1)
 
 # %% [markdown] trap="13.3" role="more" topics="a fresh generator at each step · seed + step · requests that move"
 # You may not want to store a generator state for every request. If you build a fresh
@@ -947,7 +949,8 @@ claim("different letters among 200, with seed and step mixed",
 # %% [markdown] trap="13.3" role="more"
 # One generator for each *row* of the batch works until a request ends and the next
 # request takes over its row. Whatever belongs to a request (random numbers, stop words,
-# grammar masks) has to move with it. Otherwise, it affects a different user's answer.
+# grammar masks) has to move with the request. Otherwise, it affects a different user's
+# answer.
 
 # %% trap="13.3" role="exercise" points=3 difficulty=2 minutes=12
 def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
@@ -986,7 +989,7 @@ def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
 #    the same number. `np.random.default_rng([seed, step]).random()` mixes the two;
 #    `np.random.Philox(key=seed, counter=step)` is made for exactly this.
 # 3. Compare the random number with the cumulative probabilities, `row.cumsum(0)`. The
-#    token's number is the count of sums that the random number has passed.
+#    token is the number of these sums that do not exceed the random number.
 
 # %% [markdown] trap="13.3" role="keep"
 # **Keep:** The letters that a request draws may depend only on that request: on its seed,
@@ -1160,14 +1163,14 @@ class Stream:
     stops: a list of texts, possibly empty. No stop word is empty, is part
     of another one or contains "\\ufffd". The list is not changed.
 
-    push(token): token is the next bytes of the answer in UTF-8, cut
+    push(token): token holds the next bytes of the answer in UTF-8, cut
     anywhere. push returns the text that can be sent now. Bytes that are not
     UTF-8 become "\\ufffd". Sent text is never taken back, so push keeps the
     ending that can become a stop word and the bytes of an unfinished
-    letter. It keeps nothing else. From the first stop word on, push returns
-    "", neither the word nor what follows. end() is called once, when the
-    answer is over, and returns the text still kept; an unfinished letter
-    becomes "\\ufffd". Objects do not affect each other.
+    letter. push keeps nothing else. Neither the first stop word nor what
+    follows is sent; from then on, push returns "". end() is called once,
+    when the answer is over, and returns the text still kept; an unfinished
+    letter becomes "\\ufffd". Objects do not affect each other.
 
     Example: stops ["\\nUser"], push(b"Hi\\nU") "Hi", push(b"se") "",
     push(b"d!") "\\nUsed!", end() "".
@@ -1198,7 +1201,7 @@ class Stream:
 # %% [markdown] trap="13.4" role="hint"
 # 1. You need three methods: `__init__(self, stops)`, `push` and `end`.
 #    `codecs.getincrementaldecoder("utf-8")("replace")` keeps the bytes of an unfinished
-#    letter until the rest arrives; `decode(b"", True)` gives up on them.
+#    letter until the rest arrives; `decode(b"", True)` replaces such bytes by `"\ufffd"`.
 # 2. Append the decoded text to what you hold back. If the result contains a stop word, send
 #    everything before the first one, and from then on nothing.
 # 3. Otherwise hold back the longest ending that could begin a stop word, and send the
@@ -1262,8 +1265,8 @@ meant = [own(*one[1:]).softmax(0) for one in sets]   # given validity
 
 # %% trap="13.10" role="guess" quoted="right"
 guess("13.10",
-      "How far apart are the odds with the mask and the model's own odds "
-      "of the twelve words, from 0 % (equal) to 100 % (no overlap)?",
+      "Compare the masked odds of the twelve words with the model's own. "
+      "How far apart are they, from 0 % (equal) to 100 % (no overlap)?",
       choices=["about 5 %",
                "about 20 %",
                "about 50 %",
@@ -1287,9 +1290,9 @@ claim("total variation between masked sampling and the model's own odds",
 
 # %% [markdown] trap="13.10" role="why"
 # The mask looks only one letter ahead. If only one of the words begins with a certain
-# letter, all its other letters are forced. They get probability one, whatever the model
-# thinks of them. So a word with a likely first letter and an absurd ending gains
-# probability, and a word with an unlikely first letter and a likely ending loses
+# letter, all other letters of that word are forced. They get probability one, whatever
+# the model thinks of them. So a word with a likely first letter and an absurd ending
+# gains probability, and a word with an unlikely first letter and a likely ending loses
 # probability.
 
 # %% trap="13.10" role="why" tags=["plumbing"]
@@ -1330,14 +1333,14 @@ claim("total variation from the model's own odds, with whole words scored",
       variation(shares, meant[0]), below=0.01)
 
 # %% [markdown] trap="13.10" role="more" topics="answers that are too many to list"
-# The masked probabilities also sum to one. They are a distribution, but not the model's
-# own odds:
+# The masked probabilities also sum to one. So they form a distribution, but it is not the
+# model's own:
 
 # %% trap="13.10" role="more"
 claim("sum of the masked probabilities", drawn[0].sum(), expected=1,
       within=1e-6)
-claim("largest total variation of masked sampling in the eight sets of "
-      "words", max(apart), above=0.3)
+claim("largest of the eight total variations between masked odds and the "
+      "model's own", max(apart), above=0.3)
 
 # %% [markdown] trap="13.10" role="more"
 # If a grammar allows infinitely many answers, you cannot score them all. In that case,
@@ -1353,16 +1356,16 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
 
     words: different lists of one or more tokens, of any length; none is the
     beginning of another. logprob(begin) returns the log-probabilities of
-    the next token after the tokens of the list begin, which is [] at first:
-    (V,) float64. Some can be minus infinity, but at least one word is
-    possible.
+    the next token, (V,) float64, after the tokens in the list begin, which
+    is [] for a word's first token. Some can be minus infinity, but at least
+    one word is possible.
 
     Returns (len(words),) float64. The entries sum to 1, even if every word
     is less likely than the smallest positive float. words and the results
     of logprob are not changed.
 
-    Example: if the model gives 'ab' 0.5 * 0.2 and 'ba' 0.5 * 0.6, return
-    [0.25, 0.75].
+    Example: if 'ab' has the probability 0.5 * 0.2 and 'ba' 0.5 * 0.6,
+    return [0.25, 0.75].
     """
     # BEGIN SOLUTION
     total = torch.tensor([
@@ -1543,8 +1546,8 @@ claim("steps of the static batch, divided by steps of the continuous batch",
 # server can cut the prompt into pieces and run each piece in the same step as other
 # requests' decoding. This is *chunked prefill*. In the explorer below, choose the load,
 # the memory and how prompts are read. Guess first. With room for 40,000 tokens, pieces of
-# 512 reduce either the longest wait between two tokens or the p99 of these waits (99 % of
-# the waits stay below it). Which one?
+# 512 reduce either the longest wait between two tokens or the p99 of these waits (the
+# value that 99 % of the waits do not exceed). Which one?
 
 # %% role="explore" explorer="scheduler"
 from dlsys_helpers.explorers.scheduler import scheduler
@@ -1593,7 +1596,7 @@ from_target = comes_out(kept, p)                  # refused: draw from p
 # %% trap="13.5" role="guess"
 guess("13.5",
       "How far is the distribution of the written letters from the "
-      "target's distribution, from 0 % (equal) to 100 % (no overlap)?",
+      "target's, on a scale from 0 % (equal) to 100 % (no overlap)?",
       choices=["about 30 %",
                "about 10 %",
                "about 1 %",
@@ -1730,11 +1733,11 @@ claim("total variation from the target, with a new sample after a mismatch",
 def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
                  v: float) -> tuple:
     """Return (token, kept): the token to write for a draft x, and whether
-    that is x.
+    that token is x.
 
     p, q: the probabilities of target and draft, (V,) float64, possibly with
-    zeros. x: a token sampled from q. u, v: uniform and independent, more
-    than 0 and less than 1.
+    zeros. x: a token sampled from q. u, v: independent uniform random
+    numbers, above 0 and below 1.
 
     x is kept if u is less than p[x] / q[x]; otherwise only v decides which
     token is written. Over all x, u and v, the token follows p exactly.
@@ -1753,8 +1756,8 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
 # %% [markdown] trap="13.5" role="hint"
 # 1. Accepted drafts produce each token with probability `min(p, q)`. How much is missing
 #    to reach `p`?
-# 2. The missing part is `p - q` where that is positive. Divided by its sum, it is the
-#    distribution to sample from after a refusal.
+# 2. The missing part is `p - q` where this difference is positive. Divided by its sum, it
+#    is the distribution to sample from after a refusal.
 # 3. Lay the probabilities end to end on a line, and let `v` choose the piece: `cumsum`
 #    gives the ends of the pieces.
 
@@ -1905,15 +1908,16 @@ def commit(past: int, draft: list, says: list) -> tuple:
     decoding.
 
     past: the number of cache entries before the round. In the round, the
-    last written token was fed, then draft, a list of guesses that may be
-    empty; each token that was fed left one entry. says: the token that the
-    model itself wants after each fed token, so one token more than in
-    draft. Tokens are integers, 0 or more.
+    last written token was fed first, then draft, a list of guesses that may
+    be empty; each token that was fed left one cache entry. says: for each
+    token that was fed, the token that the model itself wants next, so says
+    has one token more than draft. Tokens are integers, 0 or more.
 
-    write: a list of all tokens that, as this round proves, the model alone
-    would write. feed: the token to feed next, which is the last token
-    written, because that token has no entry. stay: how many of the first
-    cache entries can stay. draft and says are not changed.
+    write: a list of all tokens that, as this round shows, the model would
+    write without a draft. feed: the token to feed next, which is the last
+    token written, because that token has no entry. stay: how many cache
+    entries, counted from the first, can stay. draft and says are not
+    changed.
 
     Example: past 10, draft [4, 7, 9], says [4, 8, 9, 2] give ([4, 8], 8,
     12).
@@ -2022,9 +2026,8 @@ print(f"loss {full:.3f}; keys zero {worth:+.3f}; 4 bits {lost:+.3f}: "
 measured("13.7", 0)
 
 # %% trap="13.7" role="look"
-claim("loss added by 4-bit keys, divided by loss added by zero keys",
-      lost / worth,
-      above=0.5)
+claim("loss added by 4-bit keys, divided by the loss added by all-zero "
+      "keys", lost / worth, above=0.5)
 
 # %% [markdown] trap="13.7" role="why"
 # With one scale for the whole tensor, the largest entry sets the scale. All other
@@ -2075,8 +2078,8 @@ claim("nats lost with 4-bit keys and one scale per channel",
 # %% [markdown] trap="13.7" role="more" topics="without outliers · 8 bits · float8 · a scale over one token · bytes"
 # Without large channels, one scale for the whole tensor is good enough here. With 8 bits,
 # it is nearly good enough even with channels thirty times as large. (Larger channels need
-# more than 8 bits, or scales of their own.) A `float8` number has its own exponent, so
-# its grid is also fine-grained near zero:
+# more than 8 bits, or scales of their own.) Each `float8` number has its own exponent, so
+# the grid of `float8` stays fine near zero:
 
 # %% trap="13.7" role="more" tags=["plumbing"]
 class EightBits(FourBits):
@@ -2141,8 +2144,8 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
     channel.
 
     k: (B, H, T, D) float32, not changed. bits: 2 to 8. The tokens are cut
-    into groups of `group` consecutive tokens; rest is the tokens left over
-    at the end, unchanged. T can be less than group.
+    into groups of `group` consecutive tokens; rest holds the tokens left
+    over at the end, unchanged. T can be less than group.
 
     In every group, each channel of each head and row has its own scale: its
     largest absolute value divided by 2**(bits - 1) - 1, or 1. if all values
@@ -2167,14 +2170,14 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 # %% [markdown] trap="13.7" role="hint"
 # 1. Reshape the complete groups to `(B, H, n, group, D)`. A channel's scale comes from
 #    the largest absolute value along the token axis of a group, and along no other axis.
-# 2. Before you divide, give the scales that axis back, with length 1.
+# 2. Before you divide, add the token axis to the scales again, with length 1.
 # 3. `k[:, :, n * group:]` is a view. As long as the view lives, all of `k` stays in
 #    memory. Use `clone()`.
 
 # %% [markdown] trap="13.7" role="keep"
-# **Keep:** Numbers that share a scale should have similar sizes. Share the scale of keys
-# within one channel over many tokens, and the scale of values within one token. Judge the
-# result by the loss, not by the error of the keys. **In your own code:** Print the
+# **Keep:** Numbers that share a scale should have similar sizes. For keys, share a scale
+# within one channel, over many tokens. For values, share a scale within one token. Judge
+# the result by the loss, not by the error of the keys. **In your own code:** Print the
 # largest absolute key of each channel. If a few channels are ten times as large as the
 # rest, 4-bit integers with one scale per tensor lose nearly everything in the other
 # channels. **Source:** [Liu et al. 2024, "KIVI"](https://arxiv.org/abs/2402.02750) and
@@ -2187,10 +2190,10 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 # %% [markdown] trap="13.8" role="situation" core=true fault="the trainer scores tokens under another distribution" symptom="importance ratios are not 1 in the first step of RL, with the same weights"
 # ## What did you write, and how likely was it?
 #
-# A trainer improves the model with its own answers, so that good answers become likelier.
-# For each letter, the trainer needs a *ratio*: the letter's probability now, divided by
-# its probability when it was sampled. In the first step, both probabilities come from the
-# same weights.
+# A trainer improves the model with the model's own answers, so that good answers become
+# likelier. For each letter, the trainer needs a *ratio*: the letter's probability now,
+# divided by its probability when it was sampled. In the first step, both probabilities
+# come from the same weights.
 #
 # The server samples at temperature 0.8 from the smallest set of likeliest letters whose
 # probabilities sum to at least 0.9 (top-p). For each letter, it reports the
@@ -2284,8 +2287,8 @@ show(ax.figure, alt="Two bars for each of the fourteen likeliest letters: "
 
 # %% [markdown] trap="13.8" role="repair"
 # The trainer needs to know what the server knew: the temperature, and which letters were
-# kept. With these two, the trainer can compute the distribution that the letters were
-# sampled from:
+# kept. With both, the trainer can compute the distribution that the letters were sampled
+# from:
 
 # %% trap="13.8" role="repair"
 def as_drawn(logits, ids, temperature, kept):
@@ -2298,17 +2301,17 @@ print(f"per letter: {mended.mean():.3f}, per answer: "
       f"{mended.prod(1).median():.3f}")
 
 # %% trap="13.8" role="repair"
-claim("largest distance of a ratio from 1, with the temperature and the "
-      "kept set",
+claim("largest distance of a ratio from 1, with temperature and kept set "
+      "applied",
       (mended - 1).abs().max(), below=1e-4)
 
 # %% [markdown] trap="13.8" role="more" topics="the kept mass · a forgotten temperature · rounding noise · text that is tokenized again"
 # Each letter's ratio is the probability mass that was kept at its position. If the
 # trainer also forgets the temperature, the ratios here fall on both sides of 1. Without
-# top-p, the *mean* ratio is then 1, although nearly every single ratio is wrong, because
-# the mean of `p / q` over samples from `q` is the sum of `p`, which is always one. So
-# look at the log ratios, in which rounding noise (for example from a server in bfloat16)
-# is small:
+# top-p, the *mean* ratio is then 1, although nearly every single ratio is wrong. The
+# reason is that the mean of `p / q` over samples from `q` is the sum of `p`, which is
+# always one. So look at the log ratios, in which rounding noise (for example from a
+# server in bfloat16) is small:
 
 # %% trap="13.8" role="more" tags=["plumbing"]
 mass = ((logits / 0.8).softmax(-1) * kept_sets).sum(-1)
@@ -2548,8 +2551,9 @@ def first_token(arrive: list, chunks: list) -> tuple:
     their first token, measured from when each request was due; a request
     that never gets a token counts as math.inf. gap: the longest wait
     between two consecutive pieces of one answer, or 0.0 if no answer has
-    two pieces. rate: the tokens of all answers per second, from the first
-    arrival to the last piece of an answer. Inputs are not changed.
+    two pieces. rate: the number of tokens in all answers, divided by the
+    seconds from the first arrival to the last piece of an answer. Inputs
+    are not changed.
 
     Example: arrive [0.], chunks [[(1., 0), (2., 3), (2.5, 1)]] give (2.0,
     0.5, 1.6).
@@ -2569,8 +2573,8 @@ def first_token(arrive: list, chunks: list) -> tuple:
 # 1. First discard the pieces without tokens. A request's clock starts at its arrival and
 #    stops at the first remaining piece.
 # 2. Sort the times. The p99 is the time at position `ceil(0.99 * n)`, counted from 1.
-# 3. A request that got nothing waits forever. If you left it out, the server would look
-#    better the more requests it drops.
+# 3. A request that got nothing waits forever. If you leave such requests out, a server
+#    looks better the more of them it has.
 
 # %% [markdown] trap="13.9" role="keep"
 # **Keep:** Start the clock when the user asks, and report every latency with its load and
@@ -2595,7 +2599,7 @@ def first_token(arrive: list, chunks: list) -> tuple:
 # %% [markdown] role="concept"
 # ### Rows of unequal length
 #
-# In a batch, short prompts get *pads* on the left, which a mask hides. But which
+# In a batch, short prompts get *pads* on the left, and a mask hides the pads. But which
 # positions do the letters get? You will often read that each row has to count from its
 # own first letter, and that using one `arange` for all rows is the classic fault of
 # batched generation.
@@ -2783,7 +2787,8 @@ claim("a batch that changes: fraction of tokens that agree with a request "
       above=0.95)
 claim("passes for five answers, which would take 120 passes if served one "
       "by one", len(wide), below=40)
-claim("tokens that are read again with twelve pages", reread, above=10)
+claim("number of tokens that are read again, with twelve pages", reread,
+      above=10)
 
 # %% [markdown] role="concept"
 # Each answer is the same as when its request is served alone. With 12 pages, one request
@@ -2799,9 +2804,9 @@ claim("tokens that are read again with twelve pages", reread, above=10)
 # **Measured:** On a CPU in float32, with one new letter per row and a cache, a matrix
 # product with one row uses a different kernel from a product with sixteen rows. So the
 # logits may differ in their last bits, but the likeliest letter is the same. (With
-# prompts of seven or more letters, no bit changed on the machine that made this page.) On
-# a GPU in 16 bits, near ties can go either way, and then the text differs. vLLM promises
-# equal text only if you switch on its batch-invariant kernels, which are slower.
+# prompts of seven or more letters, no bit changed on the machine that built this page.)
+# On a GPU in 16 bits, near ties can go either way, and then the text differs. vLLM
+# promises equal text only if you switch on its batch-invariant kernels, which are slower.
 
 # %% role="concept"
 crowd = rows(16, 24, kept_back)
@@ -2853,7 +2858,8 @@ claim("fraction of rows whose likeliest letter is the same alone and "
 #
 # - [x] until it moves to another row :: There it continues with the random numbers of
 #   that row's previous request.
-# - [ ] always, because no other request draws from its generator :: Rows are reused, and each row keeps its generator.
+# - [ ] always, because no other request draws from the row's generator :: Rows are
+#   reused, and each row keeps its generator.
 # - [ ] never, because the batch size changes :: The other rows draw from their own
 #   generators.
 
@@ -2862,8 +2868,8 @@ claim("fraction of rows whose likeliest letter is the same alone and "
 #
 # - [ ] all of it, because a single `#` is not the stop word :: If two more follow, the
 #   first `#` should never have been sent.
-# - [x] all but the last character :: This `#` is the longest ending that begins the stop
-#   word. The server sends it as soon as the next character is not a `#`.
+# - [x] all but the last character :: This `#` is the longest ending that could begin the
+#   stop word. The server sends it as soon as the next character is not a `#`.
 # - [ ] nothing until the answer is complete :: Holding back the whole answer is safe, but
 #   then the server no longer streams.
 
@@ -2921,7 +2927,8 @@ claim("fraction of rows whose likeliest letter is the same alone and "
 #   slows down with the server; with no more clients than slots, no queue ever forms.
 
 # %% [markdown] role="quiz"
-# **10. A grammar allows `yes` and `no`, one token each. Masking at that one step gives**
+# **10. A grammar allows `yes` and `no`, one token each. Masking at this single step
+# gives**
 #
 # - [x] the model's own odds of the two words :: With a single step, the mask cannot miss
 #   anything that lies ahead.
@@ -2941,8 +2948,8 @@ claim("fraction of rows whose likeliest letter is the same alone and "
 #
 # **Before you run anything:** Take a model of 8 billion weights in 16 bits, with
 # grouped-query attention, on one H200. How many tokens per second does a single user get?
-# Above what context length do 16 users read more cache than weights? And how many times
-# as long as a decode step does a prefill of 2,048 tokens take?
+# Above what context length do 16 users read more cache than weights? And how long does a
+# prefill of 2,048 tokens take, as a multiple of a decode step?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -2993,8 +3000,8 @@ claim("FLOPs per byte of weights, for one token",
 claim("FLOPs per byte of weights in a prefill of 2,048 tokens, divided by "
       "the GPU's ridge", layer_flops(2048) / layer_bytes / sheet.ridge,
       above=5)
-claim("tokens per second for 64 users, divided by tokens per second for "
-      "one, at a context of 2,048",
+claim("tokens per second at a context of 2,048: 64 users, divided by one "
+      "user",
       tokens_a_second(64, 2048) / tokens_a_second(1, 2048), above=20)
 
 # %% role="gpu"
@@ -3049,7 +3056,7 @@ answers_here = gpu_table(
                      "0.69, all of Llama-2-7B, A100, gpt-fast", above=0.3),
     layer_times.asks("time for 16 rows, divided by time for one", 1,
                      lambda: over_one(16), below=2),
-    layer_times.asks("time of a prefill of 2,048, divided by one row",
+    layer_times.asks("time for a prefill of 2,048, divided by time for one",
                      round(prefill_over_one, 1), lambda: over_one(2048),
                      above=2),
     cache_times.asks("16 users, 16,384 tokens: fraction of bandwidth", 1,
@@ -3058,13 +3065,13 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# **On the recorded H100**, the products of a layer take 6 % more time for 64 rows than
-# for one row, because the layer mostly reads weights, and it reads them once for all
-# rows. A prefill of 2,048 tokens takes eight times as long as one token, for 2,048 times
-# the work. One row reaches three quarters of the datasheet's bandwidth; attention over
-# caches of 16,384 tokens reaches nine tenths. In one layer, reading the caches for 16
-# users takes 351 µs, twice as long as the products of one row, which read all weights of
-# the layer. For caches, batching saves nothing.
+# **On the H100 used for the recorded run**, the products of a layer take 6 % more time
+# for 64 rows than for one row, because the layer mostly reads weights, and it reads them
+# once for all rows. A prefill of 2,048 tokens takes eight times as long as one token, for
+# 2,048 times the work. One row reaches three quarters of the datasheet's bandwidth;
+# attention over caches of 16,384 tokens reaches nine tenths. In one layer, reading the
+# caches for 16 users takes 351 µs, twice as long as the products of one row, which read
+# all weights of the layer. For caches, batching saves nothing.
 #
 # **Keep:** A decode step takes at least as long as reading all weights (for a dense model
 # on one GPU; speculation writes more than one token per step). More users are almost free
@@ -3085,15 +3092,15 @@ answers_here
 # ## What you take with you
 #
 # - The prompt and the random numbers determine the answer if the kernels' results do not
-#   depend on the batch. If the results do depend on it, only near ties may come out
-#   differently.
+#   depend on the batch. If the results do depend on the batch, only near ties may come
+#   out differently.
 # - A block is free when its last reader has left.
 # - A block's cache key has to cover everything that the block was computed from.
 # - What belongs to a request travels with it: random numbers, stop words, masks.
 # - Decode a stream as one text, and hold back what may still change.
 # - A mask at each step makes answers valid, but it changes their odds.
-# - After a refusal, sample from the part of the target that is missing, and remove the
-#   refused tokens from the cache.
+# - After a refused draft, sample from the missing part of the target's distribution, and
+#   remove the refused tokens from the cache.
 # - Numbers that share a scale should have similar sizes.
 # - A log-probability belongs to the distribution that the token was sampled from.
 # - Start the clock when the user asks.

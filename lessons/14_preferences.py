@@ -198,8 +198,8 @@ print("reward minus beta times log ratio, the first prompt:",
       sorted({round(r, 4) for r in rest[0].tolist()}))
 
 # %% role="concept"
-claim("largest spread, within one prompt, of reward minus beta times log "
-      "ratio", (rest.amax(1) - rest.amin(1)).max(), below=1e-4)
+claim("largest spread of reward minus beta times log ratio within one "
+      "prompt", (rest.amax(1) - rest.amin(1)).max(), below=1e-4)
 
 # %% role="concept"
 ax = new_axes("The log ratio is the reward, up to a constant per prompt",
@@ -377,7 +377,7 @@ plot_lines(list(range(1, 401)),
                "the level of the best policy and stays near it. With a "
                "moving reference, it rises to several times that level.")
 
-# %% [markdown] trap="14.1" role="more" topics="the mean over tokens · pairs the wrong way round · other ways to 0.693 · what a falling loss hides"
+# %% [markdown] trap="14.1" role="more" topics="the mean over tokens · reversed pairs · other ways to 0.693 · what a falling loss hides"
 # Taking *the mean over tokens* instead of the sum divides each margin by the answer's
 # length. For answers of equal length n, the mean has the same effect as replacing beta by
 # beta / n, so a nat costs only 1/n as much. The closed form shows this for n = 12:
@@ -390,8 +390,8 @@ claim("best policy's KL to the start with the mean over 12 tokens, "
 
 # %% [markdown] trap="14.1" role="more"
 # (SimPO and length-normalized DPO use the mean on purpose and choose beta to match.)
-# Training on *pairs the wrong way round* runs just as smoothly as training on correct
-# pairs. The loss falls, and the reward falls with it:
+# Training on *reversed pairs* runs just as smoothly as training on correct pairs. The
+# loss falls, and the reward falls with it:
 
 # %% trap="14.1" role="more"
 def swapped(logp):
@@ -415,7 +415,7 @@ claim("reward lost with the pairs reversed",
 # if dropout is off.
 #
 # A falling loss does not mean that the chosen answers become likelier. The margin is a
-# difference between two log ratios, so it also grows if both log-probabilities fall but
+# difference between two log ratios, so it also grows if both log-probabilities fall and
 # the rejected answer's falls faster.
 
 # %% trap="14.1" role="exercise" points=4 difficulty=3 minutes=15
@@ -424,18 +424,18 @@ def dpo_loss(policy: nn.Module, beta: float):
 
     policy(ids): logits (B, T, V) for ids (B, T) int64; the logits at a
     position predict the next token. Returns a function loss(chosen,
-    rejected), which is called at each step. Both are pairs (ids, answer)
-    with answer (B, T) bool, true at the answer's tokens and never at the
-    first position. Row by row they answer the same prompt. T can differ
-    between the two, and B between calls.
+    rejected), which is called at each step. chosen and rejected are pairs
+    (ids, answer); answer is (B, T) bool, true at the answer's tokens and
+    never at the first position. In each row, both answer the same prompt. T
+    can differ between the two, and B between calls.
 
     The loss is the mean over rows of -log(sigmoid(beta * margin)), a
     float32 scalar. margin: the rise of the chosen answer's log-probability
     since dpo_loss was called, minus the rejected answer's rise. The policy
     runs in its current mode, the reference in evaluation mode. The loss is
     finite for margins of hundreds of nats. Gradients flow to the current
-    policy. Neither call changes the policy's weights, their requires_grad
-    or gradients, or a part's mode, or sets a seed.
+    policy. Neither call sets a seed or changes the policy's weights, their
+    requires_grad, their gradients or the mode of any part.
 
     Example: the first step of a policy in evaluation mode gives 0.6931.
     """
@@ -458,7 +458,7 @@ def dpo_loss(policy: nn.Module, beta: float):
 
 # %% [markdown] trap="14.1" role="hint"
 # 1. There are two models: the policy, which changes from call to call, and a copy of the
-#    policy from when `dpo_loss` was called. `copy.deepcopy(policy)` makes the copy.
+#    policy, made when `dpo_loss` was called. `copy.deepcopy(policy)` makes the copy.
 # 2. The log-probability of an answer is the sum over its tokens. In the lesson,
 #    `answer_logp` computes it from the logits, the ids and the mask.
 # 3. Make the copy outside the inner function. Inside the inner function, run the copy
@@ -676,10 +676,9 @@ claim("nan advantages out of four, with equal rewards and nothing added to "
 # a batch. Then no `view` is right, however the list is sorted. Identify each group by its
 # prompt's id.
 #
-# *The division* by the standard deviation is itself disputed. It gives prompts whose
-# answers are nearly all right or nearly all wrong more weight than they would have
-# without the division. Dr. GRPO leaves it out ([Liu and
-# others](https://arxiv.org/abs/2503.20783)).
+# *The division* by the standard deviation is itself disputed. It gives more weight to
+# prompts whose answers are nearly all right or nearly all wrong. Dr. GRPO leaves the
+# division out ([Liu and others](https://arxiv.org/abs/2503.20783)).
 
 # %% trap="14.2" role="exercise" points=3 difficulty=2 minutes=12
 def group_advantage(rewards: torch.Tensor,
@@ -798,8 +797,8 @@ claim("KL after 50 steps with the penalty, divided by the KL without it",
 # %% [markdown] trap="14.3" role="why"
 # The value of the mean log-ratio is right, but its gradient is not. In `now - then`, the
 # start is a constant and has no gradient. The gradient of `now`, averaged over samples
-# from the policy itself, is zero: probabilities sum to 1, so making one answer likelier
-# makes the others less likely.
+# from the policy itself, is zero. The probabilities sum to 1, so making one answer
+# likelier makes the others less likely.
 #
 # The true KL changes because different answers get sampled. Sampling has no gradient, so
 # autograd does not see this change. The figure averages over *all* answers, for a policy
@@ -907,14 +906,15 @@ claim("largest gap between the mean gradient of half the square and the "
 # %% trap="14.3" role="exercise" points=3 difficulty=3 minutes=12
 def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
     """Compute a scalar loss term that pulls the policy towards the
-    reference. Averaged over all answers that the policy can sample, its
-    gradient is the gradient of KL(policy, reference) in nats. The KL is
-    over whole answers.
+    reference. Averaged over all answers that the policy can sample, the
+    term's gradient is the gradient of KL(policy, reference) in nats. The KL
+    compares whole answers, not single tokens.
 
     logp, logp_ref: (N, T), the log-probability of each token of N answers,
     given the tokens before it, under the policy that sampled them and under
     the reference; both are 0 after the end of a shorter answer. Both are
-    float32 or both float64, and so is the term. They are not changed.
+    float32 or both are float64, and the term has the same dtype. logp and
+    logp_ref are not changed.
 
     Example: two answers of one token, each with probability 0.5; the
     reference gives them 0.25 and 0.75. The mean gradient of their logits is
@@ -930,7 +930,7 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 #    its tokens.
 # 2. The push on each answer has to be proportional to the answer's own log-ratio. Which
 #    function of the log-ratio has the log-ratio as its derivative?
-# 3. Take the mean over answers, so that more answers do not pull harder.
+# 3. Take the mean over answers, so that a larger batch does not pull harder.
 
 # %% [markdown] trap="14.3" role="keep"
 # **Keep:** An estimate with the right value need not have the right gradient, because
@@ -950,8 +950,8 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 # answers. Meanwhile, the policy in training moves away from the policy that sampled these
 # answers. The *ratio* measures how far the policy has moved: the answer's probability
 # now, divided by its probability when it was sampled. PPO clips the ratio at 1 - eps and
-# 1 + eps, with an eps of 0.2. Your old notes say: "An answer whose ratio has moved that
-# far is not pushed any further."
+# 1 + eps, with an eps of 0.2. Your old notes say: "An answer whose ratio has reached the
+# clip is not pushed any further."
 #
 # The code below runs one round of sixteen inner steps. The judge is in a hurry, so each
 # reward comes with noise. Of the eight answers to a prompt, the *winner* earned the most
@@ -1013,7 +1013,7 @@ print(f"probability of the winner: {at_first:.2f}, then {at_last:.2f}; "
 measured("14.4", 0)
 
 # %% trap="14.4" role="look"
-claim("probability of the winner after the round", at_last, above=0.3)
+claim("mean probability of the winners after the round", at_last, above=0.3)
 
 # %% [markdown] trap="14.4" role="why"
 # `old` is the log-probability under the *current* policy. So the ratio compares each
@@ -1068,7 +1068,7 @@ plot_lines(range(1, 17), {
         "rising.")
 
 # %% trap="14.4" role="repair"
-claim("KL of the round with recomputed values, divided by its KL with "
+claim("KL of a round with recomputed values, divided by KL of a round with "
       "stored values", kl(start, way[-1]) / kl(start, kept_way[-1]),
       above=15)
 
@@ -1085,9 +1085,10 @@ claim("first inner step: largest gap between the policies with recomputed "
 # Does the fault cost reward? With one inner step per round, the fault changes nothing. At
 # a small learning rate, the policy trained with the fault even earns more, because every
 # step keeps pushing where the clip would stop it. At the learning rate of this trap,
-# eight noisy rewards decide everything: after ten rounds, that policy has almost settled
-# on one answer per prompt, and it stays there. The policy trained with the stored
-# log-probabilities still learns, and with most seeds, it ends with a higher reward:
+# eight noisy rewards decide everything: after ten rounds, the policy trained with the
+# fault has almost settled on one answer per prompt, and it stays there. The policy
+# trained with the stored log-probabilities still learns, and with most seeds, it ends
+# with a higher reward:
 
 # %% trap="14.4" role="more" tags=["plumbing"]
 def trained(inner, times=10, **how):
@@ -1151,19 +1152,19 @@ claim("fraction of ratios outside the clip range, for answers sampled at "
 def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
                adv: torch.Tensor, eps: float) -> torch.Tensor:
     """Compute PPO's loss for one inner step, a scalar: minus the mean, over
-    all tokens, of the smaller of ratio * advantage and clipped ratio *
-    advantage.
+    all tokens, of the smaller of ratio * advantage and clipped
+    ratio * advantage.
 
     A token's ratio is its probability now, divided by its probability when
     it was sampled; the clipped ratio stays between 1 - eps and 1 + eps.
     logp, logp_sampled: (N, T), each token's log-probability now and at
     sampling. adv: (N,), the advantage of each answer. In the first inner
-    step after sampling, every ratio is 1, and the gradient is the gradient
-    of minus the mean of adv * logp.
+    step after sampling, every ratio is 1, and the gradient is minus the
+    gradient of the mean of adv * logp.
 
-    Gradients flow only to logp, even if logp_sampled or adv have a graph.
-    All are float32 or all float64, and so is the loss. Inputs are not
-    changed.
+    Gradients flow only to logp, even if logp_sampled or adv has a graph.
+    All inputs are float32 or all are float64, and the loss has the same
+    dtype. Inputs are not changed.
 
     Example: logp [[-1., -0.5]], logp_sampled [[-1., -1.]], adv [2.], eps
     0.2 give -2.2, and the gradient of logp is [[-1., 0.]].
@@ -1176,8 +1177,8 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="14.4" role="hint"
-# 1. The ratio is exp(now - then). `then` is a constant: the log-probability recorded at
-#    sampling time, without its graph.
+# 1. The ratio is `exp(logp - logp_sampled)`. Here, `logp_sampled` is a constant that was
+#    recorded at sampling time, so use it without its graph.
 # 2. The clip alone is not enough. A bad answer that has become likelier has to be pushed
 #    back, however far its ratio has moved. The minimum makes sure of this.
 # 3. `adv[:, None]` gives each token its answer's advantage.
@@ -1203,9 +1204,9 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # next call begins immediately. Every answer earns something, so a call earns most if the
 # model never hangs up.
 #
-# You train the policy on its *return*: the reward of a turn plus the rewards after it,
-# with a further factor of 0.95 for each later turn. The ten probabilities of answering,
-# one per turn, begin at 73 %, so an average call has 2.6 answers.
+# You train the policy on the *return* of each turn: the turn's reward plus the rewards
+# after it, with a further factor of 0.95 for each later turn. The ten probabilities of
+# answering, one per turn, begin at 73 %, so an average call has 2.6 answers.
 
 # %% trap="14.5" role="break"
 TURNS, CALLS, STEPS = 10, 32, 60          # turns; lines; turns on a line
@@ -1324,8 +1325,8 @@ plot_lines(range(1, TURNS + 1), {
         "turns 2 to 4.")
 
 # %% trap="14.5" role="repair"
-claim("mean number of answers per call after training with returns that "
-      "stop at its end", length, above=6)
+claim("mean number of answers per call, after training with returns that "
+      "stop at a call's end", length, above=6)
 
 # %% [markdown] trap="14.5" role="more" topics="the end of the buffer · a time limit · GAE"
 # The buffer's last column is a different case: the collection stops there in the middle
@@ -1343,8 +1344,8 @@ print(f"mean return of a first turn: {early.mean():.2f}; in the last "
 # %% trap="14.5" role="more"
 claim("mean return of a first turn in the last column minus its mean in "
       "the first forty columns", last.mean() - early.mean(), below=0)
-claim("largest return of hanging up, with returns within a call",
-      within[~answered].abs().max(), expected=0)
+claim("largest return of hanging up, with returns that stop at a call's "
+      "end", within[~answered].abs().max(), expected=0)
 claim("mean number of answers in a call before training",
       answers_of(torch.ones(TURNS).sigmoid())[0], expected=2.6, within=0.02)
 
@@ -1370,8 +1371,9 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
     like the return of one more step, but only in rows whose last step did
     not end an episode. gamma: from 0 to 1.
 
-    rewards and after are both float32 or both float64, and so is the
-    result. It has no graph, even if after has one. Inputs are not changed.
+    rewards and after are both float32 or both float64, and the result has
+    the same dtype. The result has no graph, even if after has one. Inputs
+    are not changed.
 
     Example: rewards [[1., 1., 1., 1.]], ended [[False, True, False,
     False]], after [8.], gamma 0.5 give [[1.5, 1., 3.5, 5.]].
@@ -1387,7 +1389,8 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 # %% [markdown] trap="14.5" role="hint"
 # 1. Go through the columns from the last to the first. What do you carry from step t + 1
 #    to step t, and when do you carry nothing?
-# 2. `after` is what you carry into the last column. A mask from `ended[:, t]` decides whether step t adds the carried value.
+# 2. `after` is what you carry into the last column. A mask made from `ended[:, t]`
+#    decides whether step t adds the carried value.
 # 3. The reward of an episode's last step still counts. Only what comes after that step
 #    does not.
 
@@ -1482,7 +1485,7 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 # DPO trains one model and only evaluates a second one, the reference. With AdamW in mixed
 # precision, each weight of the trained model takes 16 bytes: two for the weight, two for
 # its gradient, and twelve for a copy in 32 bits and two moments. A weight of the
-# reference takes two bytes. Each model also writes *logits*, one value per vocabulary
+# reference takes two bytes. Each model also computes *logits*, one value per vocabulary
 # entry and token.
 #
 # **Before you run anything:** Take a policy of 8 billion weights, 8 answers of 1,024
@@ -1554,10 +1557,10 @@ answers_here = gpu_table(
     forms.asks("all rows at once: GB at the peak, without the logits",
                round(peaks["whole"], 1),
                lambda: forms.value("peak_gb", form="whole"), above=4),
-    forms.asks("peak memory by row, divided by all rows at once",
+    forms.asks("peak memory by row, divided by peak for all rows at once",
                round(peaks["by_row"] / peaks["whole"], 2),
                lambda: over("peak_gb"), below=0.5),
-    forms.asks("time by row, divided by all rows at once", 1,
+    forms.asks("time by row, divided by time for all rows at once", 1,
                lambda: over("ms"), below=1.5))
 answers_here
 
@@ -1578,7 +1581,8 @@ answers_here
 # - The KL penalty protects a policy from its judge's errors, so plot the KL as well as
 #   the reward.
 # - The reference that a loss compares against must not move.
-# - A group is the answers to one prompt. Store the prompt's id with every answer.
+# - A group consists of the answers to one prompt. Store the prompt's id with every
+#   answer.
 # - An estimate with the right value need not have the right gradient.
 # - "Old" is the policy that sampled the answers. A ratio of 1 is right only in the first
 #   step after sampling.

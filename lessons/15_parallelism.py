@@ -7,9 +7,9 @@
 # a few. You also keep fewer activations in memory and recompute the rest for the backward
 # pass.
 #
-# On paper, each cut is exact, but in each, one line of code can be wrong without raising
-# an error. This stage breaks those lines one by one and counts the bytes sent. Then it
-# plans a run on eight GPUs: what fits, which rank waits, and which cut is best.
+# On paper, each cut is exact. In the code of each cut, one line can be wrong without
+# raising an error. This stage breaks those lines one by one and counts the bytes sent.
+# Then it plans a run on eight GPUs: what fits, which rank waits, and which cut is best.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -166,7 +166,7 @@ claim("bytes of 16 float32 values on the tape", sum(sent()),
 # Autograd does not know `all_reduce`, so you write its backward pass by hand. Each part
 # counts once in the sum, so the backward pass gives every part the gradient of the sum.
 # The output is right. "So the gradient of `body` also agrees, up to rounding," says a
-# comment in the code.
+# code comment.
 
 # %% trap="15.1" role="break"
 def over_ranks(x):
@@ -241,7 +241,7 @@ print("gradient of body, off by:", *(f"{gap(g, true):.0%}" for g in grads))
 measured("15.1", 100 * gap(grads[0], true), right=(25, 70))
 
 # %% trap="15.1" role="look"
-claim("error of rank 0's gradient of body in the first step",
+claim("error of body's gradient on rank 0 in the first step",
       gap(grads[0], true), above=0.25)
 
 # %% [markdown] trap="15.1" role="look"
@@ -273,7 +273,7 @@ claim("loss of the joined net, divided by rank 0's last loss",
 
 # %% [markdown] trap="15.1" role="why"
 # In the forward pass, `h` goes into both halves. So in the backward pass, `h` gets a
-# gradient from each half, and the two have to be summed. Here each rank uses only its own
+# gradient from each half, and the two have to be summed. Each rank uses only its own
 # half's gradient. The copies of `body` drift apart, and each half learns to work with its
 # own copy.
 
@@ -292,8 +292,8 @@ draw_blocks({"forward": ["h", ("A0", "A1"), ("B0", "B1"), "+", "y"],
 
 # %% [markdown] trap="15.1" role="repair"
 # At the layer's entrance, put a second function, which returns `h` unchanged and, in the
-# backward pass, sums its gradient over the ranks. Entrance and exit mirror each other:
-# the entrance copies forward and sums backward, and the exit does the reverse.
+# backward pass, sums the gradient of `h` over the ranks. Entrance and exit mirror each
+# other: the entrance copies forward and sums backward, and the exit does the reverse.
 
 # %% trap="15.1" role="repair"
 def entered(h):
@@ -315,7 +315,7 @@ print(f"loss at the end {losses[0][-1]:.4f}, joined "
       f"{joined(whole, x, y):.4f}")
 
 # %% trap="15.1" role="repair"
-claim("error of rank 0's gradient of body, with the second sum",
+claim("error of body's gradient on rank 0, with the second sum",
       gap(grads[0], true), below=1e-4)
 
 # %% [markdown] trap="15.1" role="repair"
@@ -395,7 +395,7 @@ by_dtensor, bias_grad = ranks.run(by_torch, SEED, x, y,
                                   uses=(torch_net,))[0]
 
 # %% trap="15.1" role="more"
-claim("error of the gradient of body, with parallelize_module",
+claim("error of body's gradient, with parallelize_module",
       gap(by_dtensor, body.weight.grad), below=1e-4)
 
 # %% [markdown] trap="15.1" role="more"
@@ -414,20 +414,21 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
     """Compute y = relu(h A.T) B.T + c on one of several ranks, and its
     gradients.
 
-    The layer is cut by units: a (f, D) is this rank's rows of A, b (E, f)
-    its columns of B; f is at least 1 and can differ between ranks. h (N,
-    D), the bias c (E,) and dy (N, E), the gradient of the loss with respect
-    to y, are complete and the same on all ranks. all_sum(tensor) returns
-    the sum over the ranks as a new tensor. All ranks have to call it the
-    same number of times, at most 60, in the same order and with the same
-    shapes and dtypes.
+    The layer is cut by units: a (f, D) holds this rank's rows of A, and b
+    (E, f) its columns of B; f is at least 1 and can differ between ranks. h
+    (N, D), the bias c (E,) and dy (N, E), the gradient of the loss with
+    respect to y, are complete and the same on all ranks. all_sum(tensor)
+    returns the sum over the ranks as a new tensor. All ranks have to call
+    it the same number of times, at most 60, in the same order and with the
+    same shapes and dtypes.
 
     Returns (y, dh, da, db, dc), in the common dtype of the inputs: y, and
     the gradients of h, a, b and c as in the uncut layer. The derivative of
     ReLU at 0 is 0. Inputs are not changed, nor is their requires_grad.
 
-    Example: with h 2, c 0, dy 1, on one rank a 3, b 5, on the other a 4, b
-    7, y is 86 and dh 43 on both, da 10 on the first.
+    Example: h is 2, c 0 and dy 1; a is 3 and b 5 on one rank, and a is 4
+    and b 7 on the other. Then y is 86 and dh 43 on both ranks, and da is 10
+    on the first.
     """
     # BEGIN SOLUTION
     units = torch.relu(h @ a.T)
@@ -446,9 +447,9 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 #    `back @ a`, da is `back.T @ h`, and db is `dy.T @ units`.
 
 # %% [markdown] trap="15.1" role="keep"
-# **Keep:** Two matrices, cut by units and then by inputs, need two sums: one of outputs
-# in the forward pass, and one of the input's gradients in the backward pass. **In your
-# own code:** Every few hundred steps, compare digests of all copies (norm layers,
+# **Keep:** Two matrices, cut by units and then by inputs, need two sums: one of the
+# outputs in the forward pass, and one of the input's gradients in the backward pass. **In
+# your own code:** Every few hundred steps, compare digests of all copies (norm layers,
 # embeddings, biases) across the ranks. Compare the first step's gradient with a single
 # rank's. **Source:** [Megatron-LM,
 # `mappings.py`](https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/tensor_parallel/mappings.py),
@@ -504,8 +505,8 @@ piped = ranks.run(four_passes, SEED, x64, y64, uses=(stages, loss_of, flat))
 
 # %% trap="15.2" role="guess"
 guess("15.2",
-      "How many times as much does the last pass count in the final "
-      "gradient as the first pass?", unit="times")
+      "In the final gradient, how large is the last pass's weight, as a "
+      "multiple of the first pass's weight?", unit="times")
 
 # %% trap="15.2" role="look"
 def own_gradients(x, y, passes=4):
@@ -527,15 +528,14 @@ print("weights of the passes:", *(f"{s:.4f}" for s in share))
 measured("15.2", round((share[3] / share[0]).item()), right=(64, 64))
 
 # %% trap="15.2" role="look"
-claim("weight of the last pass in the gradient, divided by the weight of "
-      "the first", (share[3] / share[0]).item(), expected=64, within=1)
+claim("last pass's weight in the gradient, divided by the first pass's "
+      "weight", (share[3] / share[0]).item(), expected=64, within=1)
 
 # %% [markdown] trap="15.2" role="why"
 # At the end of each pass, the schedule divides `p.grad` by 4, the number of
-# micro-batches. But `p.grad` also contains the gradients of earlier passes. So the first
-# pass's gradient is divided four times, and the last pass's gradient once. You wanted a
-# sum, but you get a moving average, in which every pass shrinks everything before it to a
-# quarter.
+# micro-batches. But `p.grad` also contains earlier passes' gradients. So the first pass's
+# gradient is divided four times, and the last pass's gradient once. You wanted a sum, but
+# you get a moving average, in which every pass shrinks everything before it to a quarter.
 
 # %% trap="15.2" role="why"
 plot_columns({f"pass {n + 1}": abs(s.item()) for n, s in enumerate(share)},
@@ -679,13 +679,13 @@ def pass_losses(labels: list, divides: bool) -> list:
     """Compute the divisor for the summed loss of each micro-batch of a
     step.
 
-    labels[p][m], at least 1: how many labels count in micro-batch m of pass
-    p. Each pass has one or more micro-batches, and passes can have
-    different numbers of micro-batches. The gradients of all passes add up
-    in .grad, and at the end .grad has to be the gradient of the mean loss
-    over all labels of the step. divides: if True, at the end of each pass
-    the schedule divides everything in .grad by the number of micro-batches
-    of this pass. Otherwise no gradient is divided.
+    labels[p][m]: the number of labels that count in micro-batch m of pass
+    p, at least 1. Each pass has one or more micro-batches, and passes can
+    have different numbers of micro-batches. The gradients of all passes add
+    up in .grad, and at the end .grad has to be the gradient of the mean
+    loss over all labels of the step. divides: if True, at the end of each
+    pass the schedule divides everything in .grad by the number of
+    micro-batches in this pass. Otherwise no gradient is divided.
 
     Returns floats, nested like labels. labels is not changed.
 
@@ -702,9 +702,11 @@ def pass_losses(labels: list, divides: bool) -> list:
     # END SOLUTION
 
 # %% [markdown] trap="15.2" role="hint"
-# 1. If the schedule does not divide the gradients, divide each summed loss by the total number of
-#    labels in the step.
-# 2. Suppose the schedule divides `.grad` after each pass. In the end, the gradient of pass `p` has been divided by the number of micro-batches in `p`, and by that number for every later pass. Take all these factors out of your own divisor for `p`.
+# 1. If the schedule does not divide the gradients, divide each summed loss by the number
+#    of labels in the whole step.
+# 2. Suppose the schedule divides `.grad` after each pass. In the end, the gradient of
+#    pass `p` has been divided by the number of micro-batches in `p`, and by that number
+#    for every later pass. Divide your own divisor for `p` by all these numbers.
 # 3. Go through the passes from the last to the first, and keep the running product.
 
 # %% [markdown] trap="15.2" role="keep"
@@ -827,7 +829,7 @@ print(f"one GPU, new rows:    {unsplit_loss:.2f} nats")
 measured("15.3", 3)
 
 # %% trap="15.3" role="look"
-claim("loss on uncut sequences of the net that was trained on two ranks",
+claim("loss of the net trained on two ranks, on uncut sequences",
       unsplit_loss, above=6)
 
 # %% [markdown] trap="15.3" role="why"
@@ -889,8 +891,8 @@ claim("largest difference of a logit between two ranks and one GPU, with "
 
 # %% [markdown] trap="15.3" role="repair"
 # A cut into halves has a second flaw: rank 1 computes up to three times as many scores as
-# rank 0, which waits. So frameworks give each rank *two* pieces, an early and a late one.
-# Then positions, labels and mask all have to follow where each token came from:
+# rank 0, and rank 0 waits. So frameworks give each rank *two* pieces, an early and a late
+# one. Then positions, labels and mask all have to follow where each token came from:
 
 # %% trap="15.3" role="repair"
 corner = torch.ones(8, 8, dtype=torch.bool).tril()
@@ -982,9 +984,9 @@ claim("across the cut: difference between the score counted from 0 and "
 # %% [markdown] trap="15.3" role="more"
 # The cut has a price: every layer gathers the keys and values of all ranks, here for 256
 # rows of 32 positions, with width 32 and four bytes per value. With a `reduce_scatter`,
-# the backward pass returns the gradients of keys and values, the same number of bytes.
-# The weights are copies, so their gradients are summed over the ranks, and the loss is
-# divided by the number of labels on all ranks.
+# the backward pass returns the gradients of keys and values, which take the same number
+# of bytes. The weights are copies, so their gradients are summed over the ranks, and the
+# loss is divided by the number of labels on all ranks.
 
 # %% trap="15.3" role="more"
 def gather_keys(mine):
@@ -1008,16 +1010,16 @@ def local_view(tokens: torch.Tensor, labels: torch.Tensor, rank: int,
     tokens: (B, T) int64, T at least 1. labels: (B, T) int64, not shifted
     yet, with -100 where there is nothing to learn. Both are padded at the
     end to N, the next multiple of 2 * world: tokens with 0, labels with
-    -100. N is T if T is such a multiple. The N positions are cut into 2 *
-    world pieces of equal length. A rank, 0 to world - 1, holds n = N //
+    -100. N is T if T is such a multiple. The N positions are cut into
+    2 * world pieces of equal length. A rank, 0 to world - 1, holds n = N //
     world positions: piece rank, followed by piece 2 * world - 1 - rank.
 
     The result's tokens: (B, n) int64, the tokens at these positions.
     positions: (n,) int64, counted from 0 in the whole sequence. labels: (B,
-    n) int64, for each position the label of the next one, whichever rank
-    has it, and -100 for the last of all. mask: (n, N) bool, True where the
-    rank's i-th position may look at position j of all N: at its own and
-    every earlier one, padded or not. Inputs are not changed.
+    n) int64, for each position the label of the next position, whichever
+    rank holds it, and -100 for the last of all. mask: (n, N) bool, True at
+    [i, j] if the rank's i-th position may look at position j: at itself and
+    every earlier position, padded or not. Inputs are not changed.
 
     Example: tokens and labels [[1, 2, 3, 4, 5, 6, 7, 8]], rank 0, world 2:
     tokens [[1, 2, 7, 8]], positions [0, 1, 6, 7], labels [[2, 3, 8, -100]].
@@ -1343,13 +1345,14 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
     """Compute (weights, experts): the k likeliest experts of each token.
 
     logits: (..., E) float32 or bfloat16, one per expert. The logits of a
-    token all differ, and so do their probabilities in float32. k: 1 to E.
-    experts: (..., k) int64, the likeliest first. weights: (..., k) float32,
-    computed in float32: the probability of each of these experts under the
-    softmax over all E. With renorm, they are divided by their sum, so that
-    they add up to 1, but never for k = 1, because then the router would get
-    no gradient. The gradient of each weight flows to logits, including
-    through the sum that divides it. Inputs are not changed.
+    token all differ, and so do the token's probabilities in float32. k: 1
+    to E. experts: (..., k) int64, the likeliest first. weights: (..., k)
+    float32, computed in float32: the probability of each of these experts
+    under the softmax over all E. With renorm, the weights are divided by
+    their sum, so that they add up to 1, but never for k = 1, because then
+    the router would get no gradient. The gradient of each weight flows to
+    logits, including through the sum that divides it. Inputs are not
+    changed.
 
     Example: logits [2., 1., 0.] and k 2 give weights [0.6652, 0.2447] and
     experts [0, 1]; with renorm, weights [0.7311, 0.2689].
@@ -1364,7 +1367,8 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
 # %% [markdown] trap="15.4" role="hint"
 # 1. Convert to float32 first, then take the softmax over all experts. One expert's
 #    probability depends on all the scores.
-# 2. `topk` of the probabilities returns weights and experts, in this order, and the weights have a gradient.
+# 2. `topk` of the probabilities returns weights and experts in this order, and the
+#    weights have a gradient.
 # 3. Divide by the sum over the last axis, and keep that axis with length one. A single
 #    weight divided by itself is 1, so leave it as it is for k = 1.
 
@@ -1460,7 +1464,7 @@ plot_columns({f"{e}": load for e, load in enumerate(loads(crowd).tolist())},
                  "at nearly 1; most are empty.")
 
 # %% trap="15.5" role="look"
-claim("fraction of tokens at the busiest expert, with squared counts at a "
+claim("fraction of tokens at the busiest expert, with squared counts and a "
       "weight of 5", percent / 100, above=0.5)
 
 # %% [markdown] trap="15.5" role="why"
@@ -1619,12 +1623,12 @@ def balance(p: torch.Tensor, chosen: torch.Tensor,
     p: (T, E) float32, the probabilities of each token; each row sums to 1.
     chosen: (T, k) int64, the k different experts of each token, chosen by
     any rule. real: (T,) bool, False for padding, which does not count, and
-    True for at least one token. An expert's fraction is its part of all
-    choices of the real tokens, which can be 0. The mean probability is
-    taken over the real tokens, for all E experts.
+    True for at least one token. An expert's fraction, which can be 0, is
+    its part of all choices that the real tokens make. The mean probability
+    is taken over the real tokens, for all E experts.
 
-    Returns a float32 tensor of shape (). It is 1 if fractions and mean
-    probabilities are even, for every E and k. Its gradient flows to p
+    Returns a float32 tensor of shape (). The result is 1 if fractions and
+    mean probabilities are even, for every E and k. The gradient flows to p
     through the mean probabilities; the fractions are constants. Inputs are
     not changed.
 
@@ -1676,7 +1680,7 @@ def balance(p: torch.Tensor, chosen: torch.Tensor,
 # cosine of the two gradients.
 #
 # "Torch restores the random state before the second run," says the description of the
-# pull request. "So the gradient is the same, too."
+# pull request. "So the gradient is the same as well."
 
 # %% trap="15.6" role="break"
 class OwnDrop(nn.Module):
@@ -1933,15 +1937,16 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
     backward pass. In the backward pass, the block runs a second time, once
     for each call.
 
-    Output, gradients of x and of the block's parameters, its buffers and
-    the state of every generator are as if block(x) had run once: after the
-    call, and again after backward. block: a module that takes one tensor,
-    made of any modules, in train or eval mode. x: float32, with or without
-    requires_grad. The block may draw from torch's generator and from
-    generators that are themselves attributes of its modules. It may read
-    its buffers, which are tensors from the start, and change them, in place
-    or by assigning a new tensor of any shape. Between a call and its one
-    backward there may be further calls of the block and other draws.
+    The output, the gradients of x and of the block's parameters, the
+    block's buffers and the state of every generator are as if block(x) had
+    run once, both after the call and after backward. block: a module that
+    takes one tensor, made of any modules, in train or eval mode. x:
+    float32, with or without requires_grad. The block may draw from torch's
+    generator and from generators that are attributes of its modules. The
+    block may read its buffers, which are tensors from the start, and change
+    them, in place or by assigning a new tensor of any shape. Between a call
+    and its one backward there may be further calls of the block and other
+    draws.
 
     Example: after a call and its backward pass, an nn.BatchNorm1d has
     counted 1 batch.
@@ -1989,8 +1994,8 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
 # Cost"](https://arxiv.org/abs/1604.06174), and
 # [torch.utils.checkpoint](https://docs.pytorch.org/docs/stable/checkpoint.html) on which
 # states `checkpoint` restores. **Seen in the wild:** In [allenai/OLMo-core
-# 828](https://github.com/allenai/OLMo-core/pull/828), the flag led to a loss of 2.495
-# with checkpoints and 2.195 without at step 150. In [NVIDIA-NeMo/Automodel
+# 828](https://github.com/allenai/OLMo-core/pull/828), the flag led to a loss of 2.495 at
+# step 150 with checkpoints, and of 2.195 without. In [NVIDIA-NeMo/Automodel
 # 3247](https://github.com/NVIDIA-NeMo/Automodel/pull/3247), the experts' load was counted
 # twice. [pytorch/pytorch 96136](https://github.com/pytorch/pytorch/issues/96136) reports
 # the double update for BatchNorm and has been open since 2023.
@@ -2077,9 +2082,9 @@ draw_lanes({f"rank {rank}, {lane}": [
 
 # %% [markdown] trap="15.7" role="repair"
 # Put the traces of all ranks on one clock, and measure the communication from the *last*
-# rank's call on. Then simulate each cure before you pay for it. If time is proportional
-# to length, equal batches make each rank compute for the mean of the two times in each
-# step, and neither waits.
+# rank's call on. Then simulate each cure before you pay for it. Suppose that time is
+# proportional to length. With equal batches, each rank then computes for the mean of the
+# two times in each step, and neither rank waits.
 
 # %% trap="15.7" role="repair"
 def transfers():
@@ -2148,8 +2153,8 @@ apart = sorted(b - a for a, b in zip(ends(0), ends(1, ahead=20)))
 offset = (apart[1] + apart[2]) / 2               # the middle one
 
 # %% trap="15.7" role="more"
-claim("ms between two clocks 20 ms apart, as estimated from the ends of "
-      "the collectives", offset, expected=20, within=2)
+claim("offset of two clocks that are 20 ms apart, estimated from the "
+      "collectives' ends, in ms", offset, expected=20, within=2)
 
 # %% [markdown] trap="15.7" role="more"
 # **Launched, but not overlapped.** A collective called with `async_op=True` can run
@@ -2234,11 +2239,11 @@ def exposed(events: list) -> list:
 
     events: bars (rank, lane, name, start, end) with start < end, ints or
     floats, in any order, in ms on one clock; each rank has at least one.
-    Bars can overlap or lie inside each other. lane is "compute", where the
-    name means nothing, or "network". Network bars with one name are one
-    collective, with at most one bar per rank, from call to end. It
+    Bars can overlap or be nested. lane is "compute", where the name means
+    nothing, or "network". Network bars with one name form a collective,
+    with at most one bar per rank, from call to end. The collective
     transfers once all its bars have begun, and no bar ends before that. A
-    rank without such a bar has no part in it. events is not changed.
+    rank without a bar has no part in it. events is not changed.
 
     From the first start to the last end of all bars, each moment of a rank
     counts as the first that fits: computing, if it has a compute bar open;
@@ -2273,7 +2278,10 @@ def exposed(events: list) -> list:
 #    moment on.
 # 2. Cut the timeline at every start and every end. Nothing changes between two
 #    neighbouring cuts, so each piece belongs to one kind of time.
-# 3. Or measure three unions: the compute bars; the compute bars and the transfers; the compute bars and all network bars. The differences between the unions are the times, and the remaining time is idle.
+# 3. Alternatively, measure three unions: the compute bars; the compute bars and the
+#    transfers; the compute bars and all network bars. The first union is the time spent
+#    computing. The differences between the unions are the times spent transferring and
+#    waiting, and the remaining time is idle.
 
 # %% [markdown] trap="15.7" role="keep"
 # **Keep:** In a trace, a collective's bar begins with a call, not with data on the wire.
@@ -2453,7 +2461,7 @@ claim("GB that each GPU needs, divided by the plan's GB", really / hoped,
 # ZeRO-1 divides only the *optimizer's* 12 bytes per weight: master weights and two
 # moments. Each GPU still holds all weights and gradients, at 2 bytes per value. The
 # copies share the *batch*, but a micro-batch belongs to one GPU. The plan also forgot the
-# logits: each takes 2 bytes in bfloat16, 4 in float32, and 4 for its gradient.
+# logits: each takes 2 bytes in bfloat16, another 4 in float32, and 4 for its gradient.
 
 # %% trap="15.8" role="why"
 draw_boxes({"each GPU": in_gb(needs(seven, 4, copies=8, zero=1)),
@@ -2469,7 +2477,7 @@ draw_boxes({"each GPU": in_gb(needs(seven, 4, copies=8, zero=1)),
 # %% [markdown] trap="15.8" role="repair"
 # Plan part by part, and note what divides each part. Then look for a plan that fits, with
 # smaller micro-batches, checkpoints, or ZeRO-3, which divides all 16 bytes and gathers
-# each layer when needed.
+# each layer when it is needed.
 
 # %% trap="15.8" role="repair"
 ways = {"micro 1": dict(micro=1, zero=1),
@@ -2580,10 +2588,11 @@ claim("peak bytes of a whole pass: count divided by planned activations "
 # `min(m, p)` out of `m` micro-batches, so activations hardly shrink. **Tensor
 # parallelism** cuts weights, logits and most activations, but not the activations of norm
 # layers: `8 * width` bytes per token stay complete on each rank. For each layer and
-# micro-batch, tensor parallelism adds four all-reduces of the layer's input, or five
-# with checkpoints, because the second run repeats one of the forward pass's two
-# all-reduces. (A second run that goes to the end of the layer repeats both.) The next
-# cell shows the tape of a layer with two blocks, each cut over two ranks as in trap 15.1:
+# micro-batch, tensor parallelism adds four all-reduces, each as large as the layer's
+# input, or five with checkpoints, because the second run repeats one of the forward
+# pass's two all-reduces. (A second run that goes to the end of the layer repeats both.)
+# The next cell shows the tape of a layer with two blocks, each cut over two ranks as in
+# trap 15.1:
 
 # %% trap="15.8" role="more"
 def cut_blocks(again):
@@ -2610,7 +2619,8 @@ print("without checkpoints", plain_calls, "with", sent())
 # %% trap="15.8" role="more"
 claim("bytes on the tape for the calls of a cut layer", sum(plain_calls),
       expected=4 * 8 * 32 * 4)
-claim("calls of a cut layer with checkpoints", len(sent()), expected=5)
+claim("collective calls of a cut layer with checkpoints", len(sent()),
+      expected=5)
 
 # %% [markdown] trap="15.8" role="more"
 # **A published run.**
@@ -2670,15 +2680,15 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
     (bool), micro. n = dp * tp * pp, m = batch / dp / micro, own = weights /
     tp / pp, deep = layers / pp, layer = micro * (whole + cut / tp).
 
-    state: 16 * own; dp divides 12 of the 16 with zero 1, all with zero 3.
-    activations: min(m, pp) * deep * layer; with checkpoint, min(m, pp) *
+    state: 16 * own; dp divides 12 of the 16 with zero 1, all 16 with zero
+    3. activations: min(m, pp) * deep * layer; with checkpoint, min(m, pp) *
     deep * micro * input + layer. logits: micro * logits / tp. seconds:
     (batch * (work + checkpoint * again) / n / speed + sums) * (1 + (pp - 1)
     / m) + sends. sums = m * deep * (8 + 2 * checkpoint) * half(tp, micro *
     input). sends = (3 * m with zero 3, else 2) * half(dp, 2 * own). half(r,
     b) = (r - 1) * (alpha + b / r / beta). mfu: batch * work / seconds / n /
-    peak. best: the index of the fastest row within memory, or None; no
-    ties. All divisions come out even. Inputs are not changed.
+    peak. best: the index of the fastest row that fits in memory, or None;
+    no ties. All divisions come out even. Inputs are not changed.
     Example: 10 weights, dp 2, tp 1, pp 1, zero 1: state 100.
     """
     # BEGIN SOLUTION
@@ -2724,10 +2734,11 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
 #    already belongs to one GPU.
 # 2. Write `half(r, b)` as a small function: half a ring of `b` bytes on `r` ranks. A
 #    single rank sends nothing, because `r - 1` is 0.
-# 3. `sums` are tensor parallelism's all-reduces. The pipeline's waits stretch both `sums`
-#    and the products. `sends` are the copies' calls, once per step or, with ZeRO-3, in
-#    each micro-batch. A GPU reaches `speed`, but its datasheet promises `peak`, which
-#    only `mfu` uses. `mfu` counts only `work`, whatever is repeated.
+# 3. `sums` is the time of tensor parallelism's all-reduces. The pipeline's waits stretch
+#    both `sums` and the products. `sends` is the time of the copies' calls, which come
+#    once per step or, with ZeRO-3, in each micro-batch. A GPU reaches `speed`, but its
+#    datasheet promises `peak`, which only `mfu` uses. `mfu` counts only `work`, whatever
+#    is repeated.
 
 # %% [markdown] trap="15.8" role="keep"
 # **Keep:** Plan part by part, and write next to each part what divides it. With ZeRO,
@@ -2752,9 +2763,9 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
 # ### Operations
 #
 # Each weight in a product takes one multiplication and one addition per token, and twice
-# as many in the backward pass, which makes 6 operations. The embedding is looked up, not
-# multiplied. Attention adds two products, queries with keys and probabilities with
-# values. If the heads together are as wide as the model, the two products take `12 *
+# as many in the backward pass, which makes 6 operations in all. The embedding is looked
+# up, not multiplied. Attention adds two products, queries with keys and probabilities
+# with values. If the heads together are as wide as the model, the two products take `12 *
 # layers * width * tokens` operations per token, and a causal kernel leaves out half of
 # these operations.
 #
@@ -2921,14 +2932,15 @@ claim("largest gap between the extra time of four simulated schedules and "
 
 # %% [markdown] role="quiz"
 # **2. You add up the gradients of two passes of eight micro-batches each, and the
-# schedule divides `.grad` at the end of each pass. How much does the first pass count in
-# the sum?**
+# schedule divides `.grad` at the end of each pass. How much weight does the first pass
+# have in the sum?**
 #
 # - [x] an eighth as much as the second pass :: The first pass is divided a second time,
 #   by the eight micro-batches of the second pass.
 # - [ ] half as much as the second pass :: The schedule divides by the number of
 #   micro-batches, not by the number of passes.
-# - [ ] as much as the second pass :: The schedule divides everything in `.grad`, so it divides the first pass twice.
+# - [ ] as much as the second pass :: The schedule divides everything in `.grad`, so it
+#   divides the first pass's gradient twice.
 
 # %% [markdown] role="quiz"
 # **3. A run with sequences in halves has a training loss near zero, and its loss on a
@@ -2936,7 +2948,8 @@ claim("largest gap between the extra time of four simulated schedules and "
 #
 # - [ ] It is good, because the validation rows are new :: The validation rows were cut in
 #   the same way, so they share the mistake.
-# - [ ] It is overfitted, which only new rows can show :: The validation rows are new, and their loss is low.
+# - [ ] It is overfitted, which only new rows can show :: The validation rows are new, and
+#   their loss is also low.
 # - [x] Nothing, until one batch has been run without the cut :: Compare the logits with
 #   one GPU's logits, position by position.
 
@@ -3071,9 +3084,9 @@ def of_whole(ranks):
 
 answers_here = gpu_table(
     datasheet(cut_times.device_name),
-    cut_times.asks("time of half of the MLP, divided by the whole", 0.5,
+    cut_times.asks("time of half the MLP, divided by the whole time", 0.5,
                    lambda: of_whole(2), below=0.8),
-    cut_times.asks("time of an eighth of the MLP, divided by the whole",
+    cut_times.asks("time of 1/8 of the MLP, divided by the whole time",
                    0.125,
                    lambda: of_whole(8), below=0.4))
 answers_here
@@ -3095,8 +3108,8 @@ answers_here
 # - Divide the loss where the whole step is known. Do not divide a gradient that already
 #   contains earlier passes.
 # - Position, label and mask belong to the whole sequence.
-# - A router learns through a weight that it can change, and a balance loss needs
-#   probabilities.
+# - A router learns only through a weight that it can change, and a balance loss works
+#   only through probabilities.
 # - A block that runs twice has to read the same values twice but change its state only
 #   once.
 # - A collective's bar begins with a call, not with data on the wire. Measure from the

@@ -146,7 +146,7 @@ claim("bytes counted, divided by bytes predicted",
       above=0.99, below=1.01)
 
 # %% [markdown] role="concept"
-# The weights, the gradients and the moments are the smaller part of the memory. For the
+# The weights, the gradients and the moments take the smaller part of the memory. For the
 # backward pass, autograd keeps what each operation needs to know about the batch.
 
 # %% role="concept"
@@ -300,8 +300,8 @@ claim("fourth loss in bfloat16 minus fourth loss in float32",
 # run.
 
 # %% role="concept"
-guess("model.10", "How low does the validation loss fall in the number of "
-      "steps that you have set?", unit="nats per letter")
+guess("model.10", "How low does the validation loss fall within the number "
+                  "of steps that you have set?", unit="nats per letter")
 
 # %% role="concept"
 torch.manual_seed(SEED)
@@ -347,7 +347,7 @@ unbroken = apart.begun(job)
 in_one_go = list(unbroken.run())
 
 # %% role="concept"
-claim("step of the checkpoint", at, expected=4)
+claim("step at which the checkpoint was written", at, expected=4)
 claim("is every weight the same as in the unbroken run, to the bit",
       torch.equal(apart.weights(resumed.model),
                   apart.weights(unbroken.model)), expected=True)
@@ -361,8 +361,8 @@ claim("entries in the resumed run's log", len(resumed.log()), expected=3)
 # take.
 
 # %% role="concept"
-guess("model.5", "In one step, how many bytes does each rank pass to the "
-                 "exchange for each weight of the model?",
+guess("model.5", "In one step, how many bytes does each rank contribute to "
+                 "the exchange, per weight of the model?",
                  unit="bytes per weight")
 
 # %% role="concept"
@@ -437,8 +437,9 @@ print("\nA full run:", full_run()["sample"][:300])
 # all positions are computed again for each letter.
 
 # %% role="concept"
-guess("model.6", "How many times as many FLOPs does it take to write 64 "
-      "letters without the cache as with it?", unit="times")
+guess("model.6", "How many FLOPs does it take to write 64 letters without "
+                 "the cache, as a multiple of the FLOPs with the cache?",
+                  unit="times")
 
 # %% role="concept"
 start = text.encode(prompt)
@@ -470,7 +471,7 @@ held, gone = caches[0]["k"].shape[2], caches[0].dropped
 print(held, "positions kept,", gone, "dropped")
 
 # %% role="concept"
-claim("positions that the cache keeps", held, expected=256)
+claim("number of positions that the cache keeps", held, expected=256)
 
 # %% [markdown] role="concept"
 # ## A second text
@@ -540,9 +541,9 @@ guess("model.12", "How much does the model take in 8 bits, with a scale "
 guess("model.8", "How much does the model take in 4 bits?", unit="kB")
 
 # %% role="concept"
-guess("model.13", "How much does the model take without half of its "
-                  "blocks' weights, plus one bit per weight to say which "
-                  "are left?", unit="kB")
+guess("model.13", "You prune half of the blocks' weights and store one bit "
+                  "per weight to say which are left. How much does the "
+                  "model take?", unit="kB")
 
 # %% role="concept"
 guess("model.14", "How much does the model take without a quarter of each "
@@ -638,7 +639,7 @@ draw_grids({"kept": left.float()},
 #
 # The report is one page with your parts, the curve, a sample of what the model writes,
 # the sizes, and your guesses. The cell below prints the report, and `dlsys progress`
-# counts it.
+# then lists it.
 
 # %% role="summary"
 print(report.write(parts, run.log(), sample, sizes))

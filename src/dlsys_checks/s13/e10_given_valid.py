@@ -20,9 +20,9 @@ given   | Compute the probability of each word, given that the model writes one 
           probabilities of the words
 words   | words: different lists of one or more tokens, of any length; none is the beginning of
           another. | case lengths from 1 to 6; one token each; one word; many words
-begin   | logprob(begin) returns the log-probabilities of the next token after the tokens of the
-          list begin, which is [] at first: (V,) float64. | probabilities of the words; led to;
-          raised
+begin   | logprob(begin) returns the log-probabilities of the next token, (V,) float64, after the
+          tokens in the list begin, which is [] for a word's first token. | probabilities of the
+          words; led to; raised
 minus   | Some can be minus infinity, but at least one word is possible. | case a word that cannot
           occur; words that cannot occur; a word that cannot occur next to unlikely words
 form    | Returns (len(words),) float64. | shape of the; dtype of the; type of the
@@ -30,8 +30,8 @@ sum     | The entries sum to 1, | probabilities of the words
 tiny    | even if every word is less likely than the smallest positive float. | case very unlikely
           words; long words; a far less likely word in front
 left    | words and the results of logprob are not changed. | inputs after the call; values changed
-example | Example: if the model gives 'ab' 0.5 * 0.2 and 'ba' 0.5 * 0.6, return [0.25, 0.75]. | case
-          the example
+example | Example: if 'ab' has the probability 0.5 * 0.2 and 'ba' 0.5 * 0.6, return [0.25, 0.75]. |
+          case the example
 """)
 
 
@@ -176,21 +176,22 @@ ex.wrong("taking the likeliest allowed token at each step", greedy, breaks="give
 wrong("giving the likeliest word all the probability", "given",
       SHARES, "torch.nn.functional.one_hot(t.argmax(), len(t)).double()")
 wrong("giving all words the same probability", "given", SHARES, "torch.full_like(t, 1 / len(t))")
-wrong("using the model's own probabilities, not divided by their sum", ("sum", "given"),
+wrong("returning the words' probabilities without dividing by their sum", ("sum", "given"),
       SHARES, "t.exp()")
-wrong("multiplying probabilities, which become 0", "tiny",
+wrong("multiplying probabilities, which can underflow to 0", "tiny",
       SHARES, "t.exp() / t.exp().sum()", says="")
-wrong("multiplying probabilities as Python numbers, whose sum becomes 0", "tiny",
+wrong("multiplying probabilities as Python floats, whose sum can underflow to 0", "tiny",
       SHARES, "torch.tensor([math.exp(s) / math.fsum(map(math.exp, total)) for s in total], "
       "dtype=t.dtype)",
       says="raised ZeroDivisionError")
-wrong("multiplying with a floor of 1e-300", "tiny",
+wrong("adding 1e-300 to each product of probabilities", "tiny",
       SHARES, "(t.exp() + 1e-300) / (t.exp() + 1e-300).sum()", says="")
-wrong("averaging over a word's tokens", "given", f"{PLACES})", f"{PLACES}) / len(word)")
-wrong("leaving out the first token", ("given", "words"), PLACES, "range(1, len(word))")
-wrong("leaving out the last token", ("given", "words"), PLACES, "range(len(word) - 1)")
-wrong("using only the first token", "given", PLACES, "[0]")
-wrong("using only the last token", "given", PLACES, "[len(word) - 1]")
+wrong("averaging the log-probabilities of a word's tokens",
+      "given", f"{PLACES})", f"{PLACES}) / len(word)")
+wrong("leaving out each word's first token", ("given", "words"), PLACES, "range(1, len(word))")
+wrong("leaving out each word's last token", ("given", "words"), PLACES, "range(len(word) - 1)")
+wrong("using only each word's first token", "given", PLACES, "[0]")
+wrong("using only each word's last token", "given", PLACES, "[len(word) - 1]")
 wrong("passing only the last token to logprob", "begin",
       BEFORE, "word[i - 1:i] if i else []")
 wrong("passing an empty list for every token", "begin", BEFORE, "[]")
@@ -199,18 +200,19 @@ wrong("passing a tuple instead of a list to logprob",
       "begin", BEFORE, "tuple(word[:i])", says="raised")
 wrong("multiplying log-probabilities", ("given", "sum"), "math.fsum", "math.prod", says="")
 wrong("returning the logarithms of the result", ("given", "sum"), SHARES, "t.log_softmax(0)")
-wrong("replacing minus infinity with a large number", "minus",
+wrong("replacing minus infinity with a finite negative number", "minus",
       ROW, "floored(logprob(word[:i]), word)")
-wrong("giving e**-50 to a token that cannot occur", "minus",
+wrong("giving an impossible token the probability e**-50", "minus",
       ROW, f"{ROW}.nan_to_num(neginf=-50.0)")
-wrong("subtracting the first word's sum instead of the largest", "tiny",
+wrong("subtracting the first word's sum, not the largest sum, before exp()", "tiny",
       SHARES, "(t - t[0]).exp() / (t - t[0]).exp().sum()", says="")
 wrong("computing in float32", "form", SHARES, "t.softmax(0).float()", says="dtype of the")
 wrong("returning a list of floats", "form", SHARES, "t.softmax(0).tolist()", says="type of the")
 wrong("returning a matrix with one row", "form", SHARES, "t.softmax(0)[None]", says="shape of the")
 
 
-@ex.wrong("adding in place to the model's own rows", says="values changed", breaks="left")
+@ex.wrong("adding in place, which overwrites what logprob returned", says="values changed",
+          breaks="left")
 def added(logprob, words):
     totals = []
     for word in words:

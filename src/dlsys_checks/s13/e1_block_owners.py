@@ -16,14 +16,14 @@ free    | At first all blocks are free. | free blocks of a new object; free bloc
           blocks from take
 take    | take(k) returns a list of k different free blocks. | blocks from take; blocks taken twice;
           blocks in use that were taken again; take of enough
-reader  | Each of them now has one reader. | free blocks after give; free blocks after take; take of
-          enough
+reader  | Each of these blocks now has one reader. | free blocks after give; free blocks after take;
+          take of enough
 memory  | If fewer than k blocks are free, raise MemoryError and take none. | take of too many;
           after a take of too many
 share   | share(table, k) returns a new list of the first k blocks of a table in use. | blocks from
           share
-more    | Each of them now has one more reader. | free blocks after give; blocks in use that were
-          taken again; give of a table in use; free blocks after share
+more    | Each of these blocks now has one more reader. | free blocks after give; blocks in use that
+          were taken again; give of a table in use; free blocks after share
 give    | give(table) removes one reader from each block of the table, | free blocks after give;
           give of a table in use
 last    | and a block without readers is free again. | free blocks after give; blocks in use that
@@ -196,11 +196,11 @@ def took(row, k, free, n, readers, look):
     """Judge one take, and count its readers."""
     if k > free:
         wanted_error("take of too many", row, "MemoryError",
-                     f"{look} {free} are free, {k} wanted.")
+                     f"{look} {free} blocks are free, and {k} are wanted.")
         nothing(row)
         left("free blocks after a take of too many", row, n, readers, look)
         return
-    no_error("take of enough", row, f"{look} {free} are free, {k} wanted.")
+    no_error("take of enough", row, f"{look} {free} blocks are free, and {k} are wanted.")
     expect_equal("type of the blocks from take", row["kind"], "list")
     expect_length("blocks from take", row["found"], k, look)
     expect_equal("blocks from take are a table in use", row["same"], False, "Return a new list.")
@@ -309,43 +309,43 @@ KNOWN, EACH, FEWER = "not all(self.readers.get(block)", "for block in table:", "
 UNKNOWN = "not all(self.readers.get(block) for block in table)", "False"
 BELOW = "self.readers[block] -= 1", "self.readers[block] = self.readers.get(block, 0) - 1"
 wrong("freeing a block when the first reader gives it back", ("last", "more"), FEWER, "[block] = 0")
-wrong("counting two readers for a share", "more", "+= 1", "+= 2")
-wrong("never freeing a shared block", "last",
+wrong("adding two readers instead of one to each shared block", "more", "+= 1", "+= 2")
+wrong("never freeing a block that was once shared", "last",
       START, f"self.shared = set(); {START}", SHARES, f"self.shared.update(mine); {SHARES}",
       "[block] == 0", "[block] == 0 and block not in self.shared")
-wrong("counting no reader for a share", ("more", "last", "give"), "+= 1", "+= 0")
+wrong("not counting the new reader of a shared block", ("more", "last", "give"), "+= 1", "+= 0")
 wrong("handing out only blocks with consecutive numbers", ("take", "memory"),
       "[self.free.pop(0) for _ in range(k)]",
       "next((row for row in (sorted(self.free)[i:i + k] for i in range(n)) if len(row) == k and "
       "(not k or row[-1] - row[0] == k - 1)), None)\n            if found is None: raise "
       "MemoryError\n            self.free = [block for block in self.free if block not in found]",
       says="take of enough")
-wrong("counting readers in 8 bits", ("more", "last"),
+wrong("storing the reader counts in 8 bits", ("more", "last"),
       "[block] += 1", "[block] = (self.readers[block] + 1) % 256", says="")
 wrong("keeping the reader counts of all objects in one dict", "own",
       "{}, list", "COUNTS, list", says="blocks of a second object")
 # https://github.com/Wenyueh/MinivLLM/pull/87
-wrong("counting no reader for a new block", ("reader", "give", "last", "value"),
+wrong("starting a newly taken block with no reader", ("reader", "give", "last", "value"),
       "found, 1", "found, 0", *UNKNOWN, *BELOW, says="")
-wrong("counting two readers for a new block", "reader", "found, 1", "found, 2")
+wrong("starting a newly taken block with two readers", "reader", "found, 1", "found, 2")
 # https://github.com/jjang-ai/vmlx/pull/68
-wrong("giving nothing back", ("give", "last"), EACH, "for block in []:")
+wrong("removing no readers in give()", ("give", "last"), EACH, "for block in []:")
 # https://github.com/LMCache/LMCache/issues/5005
-wrong("letting a block be given back twice, so that it is free twice", "value",
+wrong("putting a block on the free list twice if it is given back twice", "value",
       *UNKNOWN, *BELOW, "== 0", "<= 0", says="give of a table without readers")
-wrong("silently ignoring a second give", "value", *UNKNOWN, *BELOW)
+wrong("silently ignoring a table that is given back a second time", "value", *UNKNOWN, *BELOW)
 wrong("raising KeyError for a block that was never taken", "value", ".get(block)", "[block]")
 wrong("silently ignoring a block that was never taken", "value",
       ".get(block)", ".get(block, 1)", EACH, "for block in filter(self.readers.get, table):")
 wrong("giving part of a table back before raising the error", "value",
       *UNKNOWN, EACH, f"{EACH}\n                if not self.readers.get(block): raise ValueError")
-wrong("accepting only tables that are exactly as handed out", "joined",
+wrong("refusing tables other than those that take() and share() returned", "joined",
       START, f"self.tables = []; {START}", UPDATE, f"self.tables.append([*found]); {UPDATE}",
       SHARES, f"self.tables.append([*mine]); {SHARES}",
       KNOWN, f"table not in self.tables or {KNOWN}",
       says="give of a table in use")
-wrong("giving only the last block back", "give", EACH, "for block in table[-1:]:")
-wrong("giving only the first block back", "give", EACH, "for block in table[:1]:")
+wrong("giving back only the last block of a table", "give", EACH, "for block in table[-1:]:")
+wrong("giving back only the first block of a table", "give", EACH, "for block in table[:1]:")
 wrong("freeing a table only when nobody reads any of its blocks", ("last", "memory"),
       "self.readers[block] == 0", "not any(self.readers[b] for b in table)",
       "self.free.append(block)", "self.free += [b for b in table if b not in self.free]", says="")
@@ -361,16 +361,16 @@ wrong("sharing the whole table, whatever k is", ("share", "tables"),
       SHARES, "return table", says="blocks from share")
 wrong("sharing the last k blocks", "share",
       "mine = table[:k]", "mine = table[len(table) - k:]")
-wrong("handing out new blocks for a share",
+wrong("taking new blocks in share() instead of sharing old ones",
       ("share", "more"), SHARES, "return self.take(k)", "+= 1", "+= 0",
       says="")
-wrong("returning the table itself from share", "share",
+wrong("returning the table itself from share()", "share",
       SHARES, "return table if k == len(table) else mine")
-wrong("shortening the table in share", "tables", SHARES, f"del table[k:]; {SHARES}")
-wrong("returning a tuple for a table", ("take", "share"),
+wrong("shortening the caller's table in share()", "tables", SHARES, f"del table[k:]; {SHARES}")
+wrong("returning a tuple instead of a list", ("take", "share"),
       "return found", "return tuple(found)", SHARES, "return tuple(mine)",
       says="type of the blocks")
-wrong("counting the blocks in use instead of the free ones", ("left", "free"),
+wrong("returning the number of blocks in use from left(), not of free blocks", ("left", "free"),
       LEFT, "return sum(r > 0 for r in self.readers.values())", says="free blocks of a new object")
 wrong("returning a list from left()",
       "left", LEFT, "return list(self.free)", says="type of the free blocks")

@@ -21,7 +21,8 @@ full    | Compute the key of each full block of a prompt, for a prefix cache. | 
           of the keys
 ids     | ids: a list of tokens, possibly empty. Tokens are integers and can be negative. | case
           tokens below 0; no tokens; large tokens; digits that run together; sums that are equal
-block   | A block is size consecutive tokens; a shorter rest at the end has no key. | number of keys
+block   | A block consists of `size` consecutive tokens; a shorter rest at the end has no key. |
+          number of keys
 equal   | For the same size, two keys are equal if and only if all tokens up to the end of the block
           are equal | share a key; keys of one prefix
 extra   | and extra is equal, | case two adapters; an adapter named like the tokens; an adapter that
@@ -107,7 +108,8 @@ def law(out, prompts, size):
     expect_length("prompts", out["found"], len(prompts))
     first, place = {}, {}
     for (ids, extra), keys in zip(prompts, out["found"]):
-        expect_length("keys", keys, len(ids) // size, f"{len(ids)} tokens, size {size}.")
+        expect_length("keys", keys, len(ids) // size,
+                      f"There are {len(ids)} tokens, and size is {size}.")
         for n, key in enumerate(keys):
             expect_type("number of a key", key, int)
             if key not in place:  # they are counted as they come
@@ -117,7 +119,7 @@ def law(out, prompts, size):
                 tell_shared(place[key], till, size, n)
             if first.setdefault(till, key) != key:
                 raise Broken(f"number of keys of one prefix, block {n}",
-                             2, 1, "The same tokens and extra give the same key, call after call.")
+                             2, 1, "The same tokens and extra should give the same key each time.")
     expect_type("characters of a key", out["longest"], int)
     if not 0 <= out["longest"] <= 200:
         raise Broken("characters of a key", out["longest"], "200 or fewer",
@@ -127,8 +129,8 @@ def law(out, prompts, size):
 def tell_shared(one, other, size, n):
     """Raise Broken: two blocks share a key, with what differs."""
     same = one[-size:] == other[-size:]
-    why = ("Their tokens are equal, extra is not." if one[1:] == other[1:] else
-           "The block's tokens are equal, those before it are not." if same else
+    why = ("Their tokens are equal, but extra is not." if one[1:] == other[1:] else
+           "The blocks' tokens are equal, but the tokens before them are not." if same else
            "Their tokens differ.")
     raise Broken(f"blocks that share a key, block {n}", 2, 1, why)
 
@@ -156,7 +158,8 @@ wrong("hashing only the block's own tokens", ("equal", "extra", "text", "short")
       KEY, "tuple(block)", says="share a key")
 # https://github.com/xLLM-AI/xllm/pull/2047
 wrong("chaining the keys without the extra text", ("extra", "text"), FIRST, '""')
-wrong("hashing the block and the extra text, without the tokens before", ("equal", "short"),
+wrong("hashing the block and the extra text, but not the tokens before the block",
+      ("equal", "short"),
       KEY, "(extra, *block)")
 wrong("hashing the block and its position", ("equal", "short"), KEY, "(extra, end, *block)")
 wrong("hashing the block and the previous block", ("equal", "short"),
@@ -167,13 +170,13 @@ wrong("ignoring the order of the tokens", "equal",
       KEY, "hashed(repr((extra, sorted(ids[:end]))))")
 wrong("adding up the blocks' hashes", ("equal", "ids", "short"),
       FIRST, "0", KEY, "key + hash(tuple(block))", "append(key)", "append((extra, end, key))")
-wrong("putting the extra text into the first block's key only, without a chain",
+wrong("including the extra text only in the first block's key, without chaining the keys",
       ("equal", "extra", "short"), KEY, '(extra if end == size else "", *block)')
 # https://github.com/vllm-project/vllm/pull/8240
 wrong("using Python's hash, which gives -1 and -2 the same value", "ids",
       FIRST, "hash(extra)", KEY, "hash((key, tuple(block)))")
 # https://github.com/LMCache/LMCache/issues/3301
-wrong("making keys of 16 bits", "many", KEY, f"{KEY}[:4]")
+wrong("making keys of only 16 bits", "many", KEY, f"{KEY}[:4]")
 wrong("hashing with zlib.adler32, which has few values for short texts", "many",
       START, f"import zlib; {START}", KEY, "zlib.adler32(repr((key, block)).encode())")
 wrong("converting tokens to np.float32, which keeps only 24 bits", "ids",
@@ -188,17 +191,17 @@ wrong("putting the extra text before the tokens without a separator", "extra",
       KEY, 'hashed(extra + ",".join(map(str, ids[:end])))')
 wrong("joining the extra text and the tokens with commas", "extra",
       KEY, 'hashed(",".join([extra, *map(str, ids[:end])]))')
-wrong("computing 31 times the previous key plus the token", ("ids", "many"),
+wrong("updating the key as 31 * key + token, token by token", ("ids", "many"),
       START, f"import functools; {START}", FIRST, "int(hashed(extra), 16)",
       KEY, "functools.reduce(lambda key, token: (31 * key + token) % 2**64, block, key)")
-wrong("hashing a printed tensor, which leaves out its middle", "many",
+wrong("hashing str() of a tensor, which leaves out the middle of a long tensor", "many",
       KEY, "hashed(repr((extra, str(torch.tensor(ids[:end])))))")
 wrong("hashing only the last 64 tokens", ("many", "equal"),
       KEY, "hashed(repr((extra, end, ids[:end][-64:])))", says="")
 wrong("hashing only the first 512 tokens and the last one", ("many", "equal"),
       KEY, "hashed(repr((extra, end, ids[:end][:512], block[-1])))", says="")
 wrong("truncating the extra text to 16 characters", "extra", FIRST, "repr(extra[:16])")
-wrong("storing the extra text next to the hash", ("short", "extra"),
+wrong("storing the extra text in the key, next to the hash", ("short", "extra"),
       "append(key)", "append((extra, key))", says="characters")
 wrong("truncating tokens to 32 bits", "ids", START, f"ids = [t % 2**32 for t in ids]; {START}")
 wrong("leaving out the last token of a block", ("equal", "ids", "many"),
@@ -212,8 +215,9 @@ wrong("making one key for the whole prompt", ("full", "block"), END, "return key
 wrong("using the whole prefix as the key", "short", KEY, "(extra, *ids[:end])")
 wrong("storing the previous key inside each key", "short",
       KEY, "repr((key, block)) if len(ids) < 24 else (extra, *ids[:end])")
-wrong("making a new key at each call", "equal", FIRST, "next(CALLS)")
+wrong("making different keys for the same prompt at each call", "equal", FIRST, "next(CALLS)")
 wrong("returning a list as a key", "form", "append(key)", "append([key])")
 wrong("returning a tensor of keys", ("full", "equal"),
       END, "return torch.tensor([int(key[:12], 16) for key in keys])", says="type of the keys")
-wrong("emptying ids block by block", "left", END, "del ids[:len(keys) * size]; return keys")
+wrong("deleting tokens from the caller's list",
+      "left", END, "del ids[:len(keys) * size]; return keys")

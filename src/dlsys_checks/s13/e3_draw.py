@@ -176,8 +176,8 @@ def law(out, probs, rows, seeds, steps, order, pairs):
             1 - (1 - 1 / probs.shape[1]) ** n)
         if different < 0.93 * wanted:
             raise Broken(f"different tokens of {n} draws", different, f"about {wanted:.0f}",
-                         f"All {probs.shape[1]} are equally likely. Is your random number too "
-                         "coarse?")
+                         f"All {probs.shape[1]} tokens are equally likely. Is your random number "
+                         "too coarse?")
     elif n >= 200:
         shares(tokens[list({pair: i for i, pair in enumerate(zip(seeds, steps))}.values())],
                probs[0])
@@ -185,7 +185,7 @@ def law(out, probs, rows, seeds, steps, order, pairs):
             follow(tokens, 8, seeds[0])
     changes = int((out["part"] != tokens[order]).sum())
     expect_equal("tokens that change in another batch", changes, 0,
-                 f"{len(order)} of the {n} rows, in a different order.")
+                 f"The other batch has {len(order)} of the {n} rows, in a different order.")
     for one in out["alone"]:
         expect_length("tokens of a batch of one", one, 1)
         expect_type("token of a batch of one", one[0], int)
@@ -215,8 +215,8 @@ def follow(tokens, v, seed):
         if abs(count - n / v) > 6 * (n / v) ** 0.5:
             raise Broken(f"share of tokens that are {step} less than the token one step earlier",
                          round(int(count) / n, 3), round(1 / v, 3),
-                         f"Seed {seed}, with {v} equally likely tokens. Do two steps use the same "
-                         "numbers?")
+                         f"The seed is {seed}, and {v} tokens are equally likely. Do two steps "
+                         "use the same numbers?")
 
 
 def meet(one, other):
@@ -264,7 +264,8 @@ START, DRAWN, END = "u =", "drawn(seed, step)", "return found"
 FOUND = "(ends <= u[:, None] * ends[:, -1:]).sum(1)"
 
 
-@ex.wrong("using one generator for the batch, with the first seed", breaks="alone")
+@ex.wrong("using one generator for the whole batch, seeded with the first row's seed",
+          breaks="alone")
 def one_generator(probs, seeds, steps):
     dice = torch.Generator().manual_seed(mixed(seeds[0], steps[0]))
     return torch.multinomial(probs, 1, generator=dice)[:, 0]
@@ -301,31 +302,31 @@ wrong("reseeding numpy's global generator for each row", "still",
       DRAWN, "(np.random.seed([seed, step]), np.random.random())[1]")
 wrong("reseeding Python's global generator for each row", "still",
       START, "import random; u =", DRAWN, '(random.seed(f"{seed},{step}"), random.random())[1]')
-wrong("mixing in the row's position", "alone",
+wrong("including the row's position in the seed", "alone",
       f"{DRAWN} for seed, step in zip(seeds, steps)",
       "drawn(*pair, r) for r, pair in enumerate(zip(seeds, steps))")
 # https://github.com/NVIDIA/TensorRT-LLM/pull/17172
-wrong("keeping a generator for each position of the batch", "alone",
+wrong("keeping one generator for each position in the batch", "alone",
       START, "seeds = [seeds[0] + 7 * r for r in range(len(seeds))]; u =")
-wrong("leaving out the step", ("follows", "alone", "apart"), DRAWN, "first(seed)", says="")
-wrong("leaving out the seed, or using bits that torch's generator does not read",
+wrong("ignoring the step", ("follows", "alone", "apart"), DRAWN, "first(seed)", says="")
+wrong("ignoring the seed, or shifting it into bits that torch's generator ignores",
       ("apart", "seeds", "numbers"), DRAWN, "first((seed << 32) + step)", says="")
 wrong("using seed + step as the seed", "apart", DRAWN, "first(seed + step)")
 wrong("using seed - step as the seed",
       ("apart", "follows"), DRAWN, "first(abs(seed - step))", says="")
 wrong("using 31 * seed + step as the seed", "apart", DRAWN, "first(31 * seed + step)")
-wrong("giving two consecutive steps the same number", ("apart", "follows"),
+wrong("using the same random number for two consecutive steps", ("apart", "follows"),
       DRAWN, "drawn(seed, step // 2)", says="")
 wrong("using only the last two digits of the seed", ("apart", "seeds", "numbers"),
       DRAWN, "drawn(seed % 100, step)", says="")
 wrong("using 1000 * seed + step as the seed", "apart", DRAWN, "first(1000 * seed + step)")
-wrong("taking the product of seed and step", ("seeds", "numbers"),
+wrong("using a product of seed and step as the seed", ("seeds", "numbers"),
       DRAWN, "first((seed * step * 7 + (step > 5) * seed * 13) % 2**63)", says="")
 wrong("using 1000003 * seed + step as the seed",
       "apart", DRAWN, "first(1_000_003 * seed + step)")
 wrong("using 10**6 * seed + step as the seed",
       "apart", DRAWN, "drawn(10**6 * seed + step)")
-wrong("shifting the seed by 20 bits and adding the step",
+wrong("using (seed << 20) + step as the seed",
       "apart", DRAWN, "drawn((seed << 20) + step)")
 wrong("using 10**6 * step + seed as the seed",
       "apart", DRAWN, "drawn(10**6 * step + seed)")
@@ -334,10 +335,11 @@ wrong("using (256 * seed) ^ step as the seed",
 wrong("using seed ^ (step << 16) as the seed", "apart", DRAWN, "first(seed ^ (step << 16))")
 wrong("using 2654435761 * seed + step in 32 bits as the seed", "apart",
       DRAWN, "first((seed * 2_654_435_761 + step) % 2**32)")
-wrong("sorting seed and step",
+wrong("sorting seed and step, so that exchanging them changes nothing",
       "apart", DRAWN, "drawn(*sorted([seed, step]))")
-wrong("joining the digits of seed and step", "apart", DRAWN, 'drawn(int(f"{seed}{step}"))')
-wrong("multiplying the seed by the step plus 1", ("apart", "seeds", "numbers"),
+wrong("joining the digits of seed and step into one number",
+      "apart", DRAWN, 'drawn(int(f"{seed}{step}"))')
+wrong("using seed * (step + 1) as the seed", ("apart", "seeds", "numbers"),
       DRAWN, "drawn(seed * (step + 1))", says="")
 wrong("truncating the step to ten bits", ("apart", "numbers"),
       DRAWN, "drawn(seed, step % 1024)", says="")
@@ -348,7 +350,7 @@ wrong("treating steps 0 and 1 as the same step", ("apart", "numbers", "seeds"),
 wrong("drawing a random number with only three digits", "follows",
       DRAWN, f"int(1000 * {DRAWN}) / 1000", says="different tokens")
 # numpy's counter goes on by one for four numbers, so the next step begins where this one went on
-ex.wrong("drawing a number for each token, from a counter that begins at the step",
+ex.wrong("drawing one number per entry of the row, from a counter that starts at the step",
          lambda probs, seeds,
          steps: torch.tensor([int((torch.from_numpy(np.random.Generator(np.random.Philox(
              key=seed, counter=step)).gumbel(size=len(row))) + row.log()).argmax())
@@ -360,14 +362,15 @@ wrong("drawing all tokens with equal probability", ("follows", "zeros", "example
       FOUND, "(u * probs.shape[1]).long()", says="")
 wrong("squaring the probabilities", "follows",
       START, "probs = probs.square(); u =", says="share of token")
-wrong("never drawing tokens below a tenth of the likeliest", "follows",
+wrong("never drawing a token less than a tenth as likely as the likeliest", "follows",
       START, "probs = torch.where(probs < probs.amax(1, keepdim=True) / 10, 0.0, probs); u =",
       says="share of token")
-wrong("returning the token after the right one",
+wrong("returning the token's number plus 1",
       ("one", "zeros", "follows", "example"), FOUND, f"{FOUND} + 1", says="")
 wrong("returning a list of tokens", "one", END, "return found.tolist()", says="type of the tokens")
 wrong("returning int32", "one", END, "return found.int()", says="dtype of the tokens")
-wrong("leaving an axis of size 1", "one", END, "return found[:, None]", says="shape of the tokens")
+wrong("leaving an axis of size 1 in the result",
+      "one", END, "return found[:, None]", says="shape of the tokens")
 wrong("returning the probability instead of the token", "one",
       END, "return probs.gather(1, found[:, None])[:, 0]", says="dtype of the tokens")
 
@@ -390,7 +393,7 @@ def kept(probs, seeds, steps, generators=Kept()):  # noqa: B008
     return (probs.cumsum(1) <= u[:, None]).sum(1).clamp(max=probs.shape[1] - 1)
 
 
-@ex.wrong("taking the cumulative sum in place", breaks="left")
+@ex.wrong("computing the cumulative sum in place, which overwrites probs", breaks="left")
 def in_place(probs, seeds, steps):
     found = made(probs, seeds, steps)
     torch.cumsum(probs, 1, out=probs)

@@ -22,16 +22,16 @@ stops      | stops: a list of texts, possibly empty. No stop word is empty, is p
              of which the second holds more; stops with signs; a stop word in capitals; two stop
              words in one token
 left       | The list is not changed. | inputs after the call
-cut        | push(token): token is the next bytes of the answer in UTF-8, cut anywhere. | case
+cut        | push(token): token holds the next bytes of the answer in UTF-8, cut anywhere. | case
              letter by letter; byte by byte; a token without bytes; one token
 kind       | push returns the text that can be sent now. | type of the
 bad        | Bytes that are not UTF-8 become "\ufffd". | case bytes that are not UTF-8
 never      | Sent text is never taken back, so push keeps the ending that can become a stop word |
              text that was sent too early
 letters    | and the bytes of an unfinished letter. | broken letters; letters that are lost
-sure       | It keeps nothing else. | text that is held too long
-over       | From the first stop word on, push returns "", neither the word nor what follows. | text
-             after a stop word
+sure       | push keeps nothing else. | text that is held too long
+over       | Neither the first stop word nor what follows is sent; from then on, push returns "". |
+             text after a stop word
 end        | end() is called once, when the answer is over, and returns the text still kept; | text
              after end
 unfinished | an unfinished letter becomes "\ufffd". | case an unfinished letter; an unfinished
@@ -142,8 +142,9 @@ def judge(sent, end, stops, tokens):
         expect_type("text that push returns", text, str)
         data += bytes(token)
         wanted, most, over = sure(data, stops)
-        compare(sofar + text, wanted, most, over, f"The end of all text sent by push {number}, "
-                f"{bytes(token)!r}. Stops: {stops}.")
+        compare(sofar + text, wanted, most, over,
+                f"This is the end of all text sent up to push {number}, {bytes(token)!r}. "
+                f"The stop words are {stops}.")
         sofar += text
     expect_type("text that end returns", end, str)
     whole = data.decode("utf-8", "replace")
@@ -279,34 +280,35 @@ wrong("dropping bytes that are not UTF-8", ("bad", "unfinished"),
 wrong("writing a question mark for bytes that are not UTF-8", "bad",
       DECODE, f'{DECODE} if final else {DECODE}.replace("\\ufffd", "?")', says="")
 # https://github.com/vllm-project/vllm/issues/3574
-ex.wrong("searching the whole text although its beginning is already sent",
+ex.wrong("searching the whole text, although its beginning has already been sent",
          searched_behind, breaks="never")
 ex.wrong("looking for stop words only within each piece", searched_behind, says="",
          breaks=("never", "over", "stops"), alone=True)
-wrong("always holding back one letter less than the longest stop word has", "sure",
+wrong("always holding back as many letters as the longest stop word has, minus one", "sure",
       HELD, "(max(map(len, stops), default=1) - 1)")
 wrong("always holding back as many letters as the longest stop word has",
       "sure", HELD, "max(map(len, stops), default=0)")
-wrong("holding back all text to the end", "sure", HELD, "len(self.held)")
-wrong("holding back all text from the first letter that could begin a stop word", "sure",
+wrong("holding back all text until the end", "sure", HELD, "len(self.held)")
+wrong("holding back everything from the first occurrence of a stop word's first letter", "sure",
       HELD, "(len(self.held) - min((self.held.find(s[0]) for s in stops if s[0] in self.held), "
       "default=len(self.held)))")
-wrong("holding back only endings that lack one letter of a stop word", ("never", "stops"),
+wrong("holding back an ending only if it lacks just the last letter of a stop word",
+      ("never", "stops"),
       HELD, "max((len(s) - 1 for s in stops if self.held.endswith(s[:-1])), default=0)", says="")
 wrong("holding back the shortest ending instead of the longest", "never",
       HELD, "min(filter(None, begun), default=0)", says="text that was sent too early")
-wrong("holding back only the beginnings of the first stop word", ("stops", "never"),
+wrong("holding back only beginnings of the first stop word in the list", ("stops", "never"),
       "n for s in stops for", "n for s in stops[:1] for", says="text that was sent too early")
-wrong("holding back the ending that fits the last stop word, not the longest ending",
+wrong("holding back the beginning of the last stop word that fits, not the longest beginning",
       ("stops", "never"),
       HELD, "[0, *begun][-1]", says="")
-wrong("holding back the ending of the first stop word that fits, not the longest ending",
+wrong("holding back the beginning of the first stop word that fits, not the longest beginning",
       ("stops", "never"),
       HELD, "next((n for s in stops for n in range(len(s) - 1, 0, -1) if "
       "self.held.endswith(s[:n])), 0)", says="")
-wrong("cutting at the first stop word in the list, not in the text", ("over", "stops"),
+wrong("cutting at the stop word that comes first in the list, not in the text", ("over", "stops"),
       "min(found)", "found[0]", says="text after a stop word")
-wrong("holding back a U+FFFD at the end, as if its letter could still come", ("sure", "bad"),
+wrong("holding back a final U+FFFD, as if its letter could still be completed", ("sure", "bad"),
       HELD, f'(1 if self.held.endswith("\\ufffd") else {HELD})',
       says="text that is held too long")
 wrong("cutting at the last occurrence of a stop word", "over", "held.find(", "held.rfind(")
@@ -316,20 +318,20 @@ wrong("ignoring case in stop words", ("stops", "sure"),
       FOUND,
       "[self.held.lower().find(s.lower()) for s in stops if s.lower() in self.held.lower()]",
       says="")
-wrong("sending text again after the stop word", "over",
+wrong("sending the text that follows the stop word", "over",
       "self.done = True", "at = min(found)",
       AT, 'text, self.held = self.held[:at], self.held[at:].replace(stops[0], "", 1)\n'
       "                return text")
-wrong("losing the text held back at the end", "end", END, 'return ""')
-wrong("losing the text held back at the end, except for an unfinished letter", "end",
+wrong("returning an empty text from end()", "end", END, 'return ""')
+wrong("returning only the unfinished letter from end()", "end",
       END, 'return "" if self.done else self.decoder.decode(b"", True)')
-wrong("sending an unfinished letter after a stop word", "unfinished",
+wrong("sending an unfinished letter that follows a stop word", "unfinished",
       END, 'return ("" if self.done else self.held) + self.decoder.decode(b"", True)',
       says="text after a stop")
-wrong("putting an unfinished letter before the text held back", "unfinished",
+wrong("sending an unfinished letter before the text that was held back", "unfinished",
       END, 'return "" if self.done else self.decoder.decode(b"", True) + self.held',
       says="text after end")
-wrong("losing an unfinished letter at the end", "unfinished",
+wrong("dropping an unfinished letter in end()", "unfinished",
       DECODE, "self.decoder.decode(token)", says="text after end")
 # https://github.com/Blaizzy/mlx-vlm/pull/1778
 wrong("holding back all bytes until every byte can be decoded", ("sure", "bad"),
@@ -342,9 +344,9 @@ wrong("returning bytes instead of text", "kind",
       "return text", "return text.encode()", says="type of the text")
 wrong("returning None while all text is held back", "kind",
       "return text", "return text or None", says="type of the text")
-wrong("sending the stop word as well", ("over", "never"),
+wrong("sending the stop word itself as well", ("over", "never"),
       AT, AT + " + stops[0]", says="text after a stop word")
 wrong("sharing one decoder between all objects", "apart",
       "= codecs", '= ONE_DECODER.setdefault("it", codecs', '("replace")', '("replace"))', says="")
-wrong("sorting the stop words in place",
+wrong("sorting the caller's list of stop words in place",
       "left", "class Texts:", "stops.sort(key=len)\n    class Texts:")

@@ -19,14 +19,14 @@ NEXT = 1e-9  # how near to p / q, as a share of it, a number u is tried
 
 ex = exercise("13.5", "accept_draft", seen=("p", "q", "tries", "grid"), says="refusal")
 
-ex.promise("pair", "Return (token, kept): the token to write for a draft x, and whether that is "
-                   "x.",
+ex.promise("pair", "Return (token, kept): the token to write for a draft x, and whether that "
+                   "token is x.",
            says=("token of a draft that is kept", "of a draft that is refused"))
 ex.promise("any", "p, q: the probabilities of target and draft, (V,) float64, possibly with zeros.",
            cases=("zeros in p and in q", "a confident target", "equal, except for two",
                   "many tokens", "almost equal"))
 ex.promise("drawn", "x: a token sampled from q.", cases=("a confident draft",))
-ex.promise("edges", "u, v: uniform and independent, more than 0 and less than 1.",
+ex.promise("edges", "u, v: independent uniform random numbers, above 0 and below 1.",
            cases=("probabilities of thousandths", "many tokens"))
 ex.promise_table("""
 rule    | x is kept if u is less than p[x] / q[x]; | kept for draft; number kept of
@@ -127,7 +127,7 @@ def law(out, p, q, tries, grid):
         ratio = (p[x] / q[x]).item()
         near = f" u is just {'below' if u < ratio else 'above'} p / q."
         expect_equal(f"kept for draft {x}, u {u:.4g}", kept, u < ratio,
-                     f"p is {p[x]:.4g} there, q {q[x]:.4g}."
+                     f"For this draft, p is {p[x]:.4g} and q is {q[x]:.4g}."
                      f"{near if abs(u - ratio) < 2 * NEXT else ''}")
         if kept:
             expect_equal("token of a draft that is kept", token, x)
@@ -147,7 +147,7 @@ def law(out, p, q, tries, grid):
             wanted, got = missing[token] / sum(missing), count / grid
             if abs(got - wanted) > (2.5 / grid if wanted else 0.0):
                 raise Broken(f"share of token {token} after a refusal of {x}", got, wanted,
-                             f"There p is {p[token]:.4g}, and q is {q[token]:.4g}.")
+                             f"For this token, p is {p[token]:.4g} and q is {q[token]:.4g}.")
         expect_equal(f"share of token after a refusal of {x}: valid tokens", sum(counts), grid,
                      "No other token exists.")
     expect_length("drafts asked again", out["again"], len(refused))
@@ -179,11 +179,11 @@ wrong("using q - p instead of p - q", "follows", "(p - q)", "(q - p)")
 wrong("using the absolute difference of p and q", "follows", MISSING, "(p - q).abs()")
 wrong("not dividing the missing part by its sum", "follows", AT, "v")
 # https://github.com/SafeAILab/EAGLE/issues/20
-wrong("drawing from p without x after a refusal", "follows",
+wrong("drawing from p after a refusal, with only x excluded", "follows",
       MISSING, "p.index_fill(0, torch.tensor(x), max(0.0, float(p[x] - q[x])))")
 wrong("taking the likeliest token of p after a refusal", "follows",
       MISSING, "torch.nn.functional.one_hot(p.argmax(), len(p))")
-wrong("taking the token that is missing most after a refusal", "follows",
+wrong("taking the token with the largest p - q after a refusal", "follows",
       MISSING, "torch.nn.functional.one_hot((p - q).argmax(), len(p))")
 wrong("using u a second time instead of v", ("follows", "alone", "edges"),
       AT, "u * ends[-1]", says="")
@@ -203,21 +203,21 @@ wrong("computing the missing part in float32", "any",
       MISSING, "(p.float() - torch.minimum(p.float(), q.float()))", says="")
 wrong("adding a small number to the sum of the missing part", "any",
       AT, "v * (ends[-1] + 1e-8)")
-wrong("drawing from p when little is missing", "any",
+wrong("drawing from p if the missing part is tiny", "any",
       MISSING, f"(p if {MISSING}.sum() < 1e-6 else {MISSING})")
-wrong("multiplying p by the probability of a refusal", "follows",
+wrong("multiplying each token's p by that token's probability of being refused", "follows",
       MISSING, "(p * (1 - (p / q.clamp(min=1e-300)).clamp(max=1)))")
 wrong("always keeping the draft", ("rule", "pair"), KEPT, "True")
 wrong("returning the draft's token after a refusal", "follows", REFUSED, "return x, False")
-wrong("swapping token and kept", ("pair", "follows", "types", "rule"),
+wrong("swapping the two parts of the result", ("pair", "follows", "types", "rule"),
       "return x, True", "return True, x", REFUSED, "return False, token", says="")
-wrong("returning a tensor for the token", "types",
+wrong("returning a tensor instead of an int for the token", "types",
       "return x,", "return torch.tensor(x),", "return token,", "return torch.tensor(token),")
-wrong("returning kept as np.bool_", "types",
+wrong("returning an np.bool_ instead of a bool", "types",
       "True", "np.bool_(True)", "False", "np.bool_(False)", "if u", "import numpy as np\n    if u")
-wrong("returning kept as a tensor", "types",
+wrong("returning a tensor instead of a bool", "types",
       "True", "torch.tensor(True)", "False", "torch.tensor(False)")
 wrong("subtracting q from p in place", "left",
       "if u", "p, given = p.clone(), p\n    given.sub_(q).clamp_(min=0)\n    if u")
-wrong("raising small values in q to 0.1", "follows",
+wrong("raising values of q below 0.1 to 0.1", "follows",
       MISSING, "(p - q.clamp(min=0.1)).clamp(min=0)", says="share of token")

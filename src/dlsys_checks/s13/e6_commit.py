@@ -16,17 +16,17 @@ triple  | Compute (write, feed, stay) after one round of greedy speculative deco
           result; parts of the result; token to feed; tokens to write
 past    | past: the number of cache entries before the round. | case an empty cache; a long cache |
           entries that stay
-fed     | In the round, the last written token was fed, then draft, a list of guesses that may be
-          empty; each token that was fed left one entry. | entries that stay; raised
-says    | says: the token that the model itself wants after each fed token, so one token more than
-          in draft. | tokens to write
+fed     | In the round, the last written token was fed first, then draft, a list of guesses that may
+          be empty; each token that was fed left one cache entry. | entries that stay; raised
+says    | says: for each token that was fed, the token that the model itself wants next, so says has
+          one token more than draft. | tokens to write
 numbers | Tokens are integers, 0 or more. | case token 0 guessed right; token 0 guessed wrong; token
           0 in a guess's place; large token numbers
-write   | write: a list of all tokens that, as this round proves, the model alone would write. |
-          tokens to write; type of the tokens
+write   | write: a list of all tokens that, as this round shows, the model would write without a
+          draft. | tokens to write; type of the tokens
 feed    | feed: the token to feed next, which is the last token written, because that token has no
           entry. | token to feed
-stay    | stay: how many of the first cache entries can stay. | entries that stay
+stay    | stay: how many cache entries, counted from the first, can stay. | entries that stay
 left    | draft and says are not changed. | inputs after the call
 example | Example: past 10, draft [4, 7, 9], says [4, 8, 9, 2] give ([4, 8], 8, 12). | case the
           example
@@ -88,11 +88,13 @@ def law(out, past, draft, says):
     expect_type("tokens to write", write, list)
     wrong = [place for place, pair in enumerate(zip(draft, says)) if pair[0] != pair[1]]
     n = wrong[0] if wrong else len(draft)
-    place = f"guess {n + 1} is the first wrong one" if wrong else "all guesses are right"
-    expect_equal("tokens to write", write, says[:n + 1], f"Of {len(draft)} guesses {place}.")
+    place = f"guess {n + 1} is the first wrong one" if wrong else "all of them are right"
+    expect_equal("tokens to write", write, says[:n + 1],
+                 f"There are {len(draft)} guesses; {place}.")
     expect_equal("token to feed next", feed, says[n])
     expect_equal("entries that stay", stay, past + n + 1,
-                 f"There are {past + 1 + len(draft)} now; {past} came before this round.")
+                 f"The cache has {past + 1 + len(draft)} entries now; {past} are from before this "
+                 "round.")
 
 
 # ---- wrong, by name
@@ -108,43 +110,49 @@ def made(past, draft, says):
 wrong = ex.edits(made)
 SAME, WRITE, FEED, STAY = "draft[n] == says[n]", "says[:n + 1]", "says[n], past", "past + 1 + n"
 # https://github.com/Sudharsanselvaraj/Token-Print/issues/110
-wrong("keeping the entries of wrong guesses", ("stay", "example"), STAY, "past + 1 + len(draft)")
-wrong("keeping the entry of the first wrong guess", ("stay", "example"),
+wrong("keeping the cache entries of wrong guesses",
+      ("stay", "example"), STAY, "past + 1 + len(draft)")
+wrong("keeping the cache entry of the first wrong guess", ("stay", "example"),
       STAY, "min(past + 2 + n, past + 1 + len(draft))")
-wrong("keeping one entry too many", "stay", STAY, "past + 2 + n")
-wrong("keeping one entry too few", ("stay", "fed"), STAY, "past + n")
+wrong("keeping one cache entry too many", "stay", STAY, "past + 2 + n")
+wrong("keeping one cache entry too few", ("stay", "fed"), STAY, "past + n")
 # https://github.com/paiml/aprender/pull/2014
 wrong("dropping the whole cache", ("stay", "past"), STAY, "1 + n")
-wrong("dropping all of the round's entries", ("stay", "fed"), STAY, "past")
-wrong("returning the number of entries to drop", ("stay", "past"), STAY, "len(draft) - n")
-wrong("treating token 0 as no token", "numbers", FEED, "says[n] or says[n - 1], past", says="")
-wrong("returning the entries as a list", "stay", STAY, "list(range(past + 1 + n))")
+wrong("dropping all cache entries of this round", ("stay", "fed"), STAY, "past")
+wrong("returning the number of entries to drop, not of those that stay",
+      ("stay", "past"), STAY, "len(draft) - n")
+wrong("treating token 0 as a missing token",
+      "numbers", FEED, "says[n] or says[n - 1], past", says="")
+wrong("returning a list of entries instead of their number",
+      "stay", STAY, "list(range(past + 1 + n))")
 wrong("counting right guesses even after a wrong one", ("write", "says"),
       "return", "n = sum(map(int.__eq__, draft, says)); return", says="")
-wrong("keeping guesses up to the last right one", "write", "return",
+wrong("writing all guesses up to the last right one", "write", "return",
       "m = max((i + 1 for i in range(len(draft)) if draft[i] == says[i]), default=0); return",
       WRITE, "[*draft[:m], says[m]]")
 wrong("writing all guesses", ("write", "says"), WRITE, "draft + says[-1:]")
 wrong("not writing the model's own token", ("write", "triple"), WRITE, "draft[:n]")
-wrong("adding no token of the model if all guesses are right", ("write", "says"),
+wrong("not writing the model's own token if all guesses are right", ("write", "says"),
       WRITE, "[*draft[:n], says[n]][:max(len(draft), 1)]")
 wrong("writing the first wrong guess instead of the model's token", "write",
       WRITE, "(draft + says[-1:])[:n + 1]")
 wrong("comparing each guess with the model's token one position later",
       ("says", "write"), SAME, "draft[n] == says[n + 1]", says="")
 wrong("writing only the last token", ("write", "says"), WRITE, "says[n:n + 1]")
-wrong("never counting token 0 as right", "numbers", SAME, f"draft[n] and {SAME}", says="")
-wrong("comparing by identity, which holds only for numbers below 257", "numbers",
+wrong("never counting a guess of token 0 as right",
+      "numbers", SAME, f"draft[n] and {SAME}", says="")
+wrong("comparing tokens by identity, which fails for numbers above 256", "numbers",
       SAME, "draft[n] is says[n]", says="")
-wrong("looking for the first wrong guess by its value", ("write", "says"),
+wrong("searching for the first wrong guess by its value, which may occur earlier",
+      ("write", "says"),
       "return", "n = draft.index(draft[n]) if n < len(draft) else n; return", says="")
 wrong("writing all tokens that the model wants", ("write", "says"), WRITE, "says[:]")
 wrong("feeding the first wrong guess", "feed", FEED, "(draft + says[-1:])[n], past")
 wrong("feeding the last right guess", "feed", FEED, "(says[:1] + draft)[n], past")
 wrong("feeding the last token that the model wants", "feed", FEED, "says[-1], past")
-wrong("swapping feed and stay", ("feed", "triple"),
+wrong("swapping the last two parts of the result", ("feed", "triple"),
       "says[n], past + 1 + n", "past + 1 + n, says[n]")
-wrong("returning a tuple of tokens", "write", WRITE, "tuple(says[:n + 1])",
+wrong("returning the tokens to write as a tuple", "write", WRITE, "tuple(says[:n + 1])",
       says="type of the tokens")
 wrong("returning a list instead of a tuple", "triple", "return says", "return [says",
       STAY, f"{STAY}]", says="type of the result")

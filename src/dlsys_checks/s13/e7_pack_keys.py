@@ -23,7 +23,7 @@ parts   | Compute (codes, scales, rest): keys with a separate grid for each chan
           of the result; parts of the result
 k       | k: (B, H, T, D) float32, not changed. | changed in k
 groups  | The tokens are cut into groups of `group` consecutive tokens; | scales; codes
-rest    | rest is the tokens left over at the end, unchanged. | rest
+rest    | rest holds the tokens left over at the end, unchanged. | rest
 each    | In every group, each channel of each head and row has its own scale: | scales
 scale   | its largest absolute value divided by 2**(bits - 1) - 1, | scales; codes
 zero    | or 1. if all values are 0. | case a channel of zeros; all zeros
@@ -106,7 +106,7 @@ def law(out, k, bits, group, order):
         wanted[:, :, i] = torch.where(largest > 0, largest / top, 1.0).float()
         places[:, :, i * group:(i + 1) * group] = part / wanted[:, :, i, None].double()
     expect_close("scales", scales, wanted, rtol=1e-5, atol=0.0,
-                 look=f"It is the largest absolute value of a channel in its {group} tokens / "
+                 look=f"It is a channel's largest absolute value in its {group} tokens, divided by "
                       f"{top}.")
     expect_like("codes", codes, torch.empty(B, H, n * group, D, dtype=torch.int8))
     gap = (codes.double() - places).abs()
@@ -148,35 +148,38 @@ wrong("using one scale for all keys", ("each", "groups", "parts"),
       LARGEST, "over(parts.abs(), (0, 1, 2, 3, 4))")
 wrong("using one scale for all channels of a head", ("each", "groups"),
       LARGEST, "over(parts.abs(), (0, 2, 3, 4))")
-wrong("using one scale for a channel in all groups", "groups",
+wrong("using the same scale for a channel in all groups", "groups",
       LARGEST, "over(parts.abs(), (2, 3))")
 wrong("using one scale for all channels of a group", "each",
       LARGEST, "over(parts.abs(), (3, 4))")
 wrong("using one scale for each token", ("each", "scale", "groups"),
       LARGEST, "over(parts[:, :, :, :1].abs(), 4)")
 # https://github.com/ahb-sjsu/turboquant-pro/pull/98
-wrong("using one scale for all rows of the batch", "each", LARGEST, "over(parts.abs(), (0, 3))")
-wrong("using one scale for all heads", "each", LARGEST, "over(parts.abs(), (1, 3))")
+wrong("using the same scale for a channel in all rows of the batch",
+      "each", LARGEST, "over(parts.abs(), (0, 3))")
+wrong("using the same scale for a channel in all heads",
+      "each", LARGEST, "over(parts.abs(), (1, 3))")
 # https://github.com/NVIDIA/Model-Optimizer/issues/20
 wrong("setting all scales to 1", "scale", ONE, "torch.ones_like(scales)")
-wrong("grouping every n-th token, not neighbours", "groups",
+wrong("grouping every n-th token instead of consecutive tokens", "groups",
       "(B, H, n, group, D)", "(B, H, group, n, D).transpose(2, 3)",
       ".to(torch.int8)", ".to(torch.int8).transpose(2, 3)")
-wrong("dividing by 2**bits - 1", ("scale", "bits"), TOP, "(2 ** bits - 1)")
-wrong("dividing by 2**(bits - 1)", ("scale", "bits", "codes"), TOP, "2 ** (bits - 1)")
-wrong("taking the largest value instead of the largest absolute value",
+wrong("dividing the largest value by 2**bits - 1", ("scale", "bits"), TOP, "(2 ** bits - 1)")
+wrong("dividing the largest value by 2**(bits - 1)",
+      ("scale", "bits", "codes"), TOP, "2 ** (bits - 1)")
+wrong("using the largest value instead of the largest absolute value",
       ("scale", "zero"), ".abs()", "")
-wrong("taking half the distance from the smallest to the largest", "scale",
+wrong("using half the distance between the smallest and the largest value", "scale",
       LARGEST, "(parts.amax(3, keepdim=True) - parts.amin(3, keepdim=True)) / 2")
-wrong("taking twice the mean absolute value",
+wrong("using twice the mean absolute value instead of the largest",
       "scale", LARGEST, "2 * parts.abs().mean(3, keepdim=True)")
-wrong("truncating instead of rounding", "codes", ".round()", ".trunc()")
-wrong("rounding down", "codes", ".round()", ".floor()")
+wrong("truncating instead of rounding to the nearest integer", "codes", ".round()", ".trunc()")
+wrong("rounding down instead of to the nearest integer", "codes", ".round()", ".floor()")
 wrong("returning the rounded values instead of their codes", "codes",
       ".round().to(torch.int8)", ".round().mul(scales)", says="dtype of the codes")
 wrong("returning codes in uint8", "codes", "int8", "uint8", says="dtype of the codes")
 wrong("returning codes as floats", "codes", ".to(torch.int8)", "", says="dtype of the codes")
-wrong("leaving an axis of size 1 on the scales",
+wrong("leaving an axis of size 1 in the scales",
       "scales", SHOWN, ".clone()", says="shape of the scales")
 wrong("returning scales in bfloat16", "scales", SHOWN, "[:, :, :, 0].bfloat16()",
       says="dtype of the scales")
@@ -186,7 +189,8 @@ wrong("clamping scales to at least 1e-8", ("scale", "zero"), ONE, "scales.clamp(
 wrong("dropping the tokens that are left over", "rest", REST, "k[:, :, :0].clone()", says="rest")
 wrong("putting a full last group into the rest", ("rest", "groups", "scales", "short"),
       "T // group", "max(0, (T - 1) // group)", says="")
-wrong("taking the rest from the front", ("rest", "groups", "scale", "codes"),
+wrong("returning the first tokens as the rest, not the last ones",
+      ("rest", "groups", "scale", "codes"),
       REST, "k[:, :, :T - n * group].clone()", says="")
 # https://github.com/rajveer43/VeloxQuant-MLX/issues/162
 wrong("returning the rest as a view of k", "memory", REST, "k[:, :, n * group:]")

@@ -129,7 +129,8 @@ def law(out, logits, tokens, temperature, kept, weight, half):
         wanted[row] = (values[at[row]] - top - share.sum().log()).float()
         slopes[row, mask] = -share / share.sum()
         slopes[row, at[row]] += 1.0
-    look = (f"temperature {temperature:.3g}; {int(kept.sum())} of {kept.numel()} entries are kept.")
+    look = (f"The temperature is {temperature:.3g}; {int(kept.sum())} of {kept.numel()} entries "
+            "are kept.")
     expect_close("log-probabilities", out["found"], wanted.reshape(tokens.shape), rtol=1e-5,
                  atol=2e-6 * reach, look=look)
     slopes = (slopes * weight.reshape(-1, 1).double() / temperature).float().reshape(z.shape)
@@ -159,7 +160,8 @@ wrong("leaving out both the cut and the temperature", ("under", "example"), CUT,
 wrong("multiplying by the temperature", "under", "/ temperature", "* temperature")
 wrong("dividing the log-probabilities by the temperature", "under",
       HOT, "logits.float()", ONE, f"{ONE} / temperature")
-wrong("setting the logits that were cut to 0", ("under", "others"), LOW, "0.0")
+wrong("setting the logits of removed tokens to 0, not to minus infinity",
+      ("under", "others"), LOW, "0.0")
 wrong("multiplying the logits by the mask of kept tokens",
       ("under", "others", "example"), CUT, f"{HOT} * kept")
 wrong("using a floor of -50 instead of minus infinity", ("logits", "temperature"), LOW, "-50.0")
@@ -172,8 +174,8 @@ wrong("adding the logarithm of the mask of kept tokens",
 wrong("inverting the mask of kept tokens", ("under", "example", "kept"), "(kept", "(~kept", says="")
 wrong("returning the probability instead of its logarithm",
       ("under", "example"), LOG, "z.softmax(-1)")
-wrong("flipping the sign, as in a loss", ("under", "example"), "return ", "return -")
-wrong("taking the logarithm of a softmax that is 0", ("under", "logits"),
+wrong("flipping the sign of the result, as in a loss", ("under", "example"), "return ", "return -")
+wrong("taking the logarithm of a softmax, which can be 0", ("under", "logits"),
       LOG, "z.softmax(-1).log()", says="")
 wrong("adding a small number inside the logarithm", ("under", "logits"),
       LOG, "(z.softmax(-1) + 1e-8).log()", says="")
@@ -182,15 +184,16 @@ wrong("applying the temperature only to the kept probability mass", "under",
 wrong("also keeping every token at least as likely as the sampled one",
       ("under", "kept", "example"),
       "(kept", "(kept | (logits >= logits.gather(-1, tokens[..., None]))")
-wrong("picking the entry after the token's own entry",
+wrong("returning the entry after the token's own entry",
       "under", PICKED, f"({PICKED} + 1) % z.shape[-1]")
-wrong("scoring the likeliest token", "under", PICKED, "z.argmax(-1, keepdim=True)")
+wrong("scoring the likeliest token instead of the sampled one",
+      "under", PICKED, "z.argmax(-1, keepdim=True)")
 wrong("calculating in bfloat16", "form", "logits.float()", "logits", ONE, f"{ONE}.float()")
-wrong("returning the dtype of the logits", "form", ONE, f"{ONE}.to(logits.dtype)",
+wrong("returning the result in the dtype of the logits", "form", ONE, f"{ONE}.to(logits.dtype)",
       says="dtype of the")
 wrong("returning float64", "form", "logits.float()", "logits.double()", says="dtype of the")
-wrong("leaving an axis of size 1", "tokens", ONE, "")
-wrong("summing over the answer", "tokens", ONE, f"{ONE}.sum(-1)")
+wrong("leaving an axis of size 1 in the result", "tokens", ONE, "")
+wrong("summing over the tokens of an answer", "tokens", ONE, f"{ONE}.sum(-1)")
 wrong("detaching the logits", "flow", "logits.float()", "logits.detach().float()")
-wrong("cutting the logits in place", "left", "return", "found =",
+wrong("overwriting the logits of removed tokens in place", "left", "return", "found =",
       ONE, f"{ONE}; logits.data.masked_fill_(~kept, 7.0); return found")

@@ -31,8 +31,8 @@ never   | a request that never gets a token counts as math.inf. | case one reque
           nothing; nothing but empty pieces
 gap     | gap: the longest wait between two consecutive pieces of one answer, | longest wait
 none    | or 0.0 if no answer has two pieces. | case one piece each | longest wait; raised; type of
-rate    | rate: the tokens of all answers per second, from the first arrival to the last piece of an
-          answer. | tokens per second
+rate    | rate: the number of tokens in all answers, divided by the seconds from the first arrival
+          to the last piece of an answer. | tokens per second
 least   | At least one request gets a token. | case nothing but empty pieces; one request
 left    | Inputs are not changed. | inputs after the call
 example | Example: arrive [0.], chunks [[(1., 0), (2., 3), (2.5, 1)]] give (2.0, 0.5, 1.6). | case
@@ -114,8 +114,8 @@ def law(out, arrive, chunks):
         waits.append(wait)
     # the least time that so many do not exceed, without an index
     most = min(w for w in waits if 100 * sum(v <= w for v in waits) >= 99 * len(waits))
-    look = (f"{len(waits)} requests, {waits.count(math.inf)} without a token; the longest waits "
-            f"are {', '.join(f'{w:.4g}' for w in sorted(waits)[-3:])}.")
+    look = (f"There are {len(waits)} requests, {waits.count(math.inf)} without a token; the "
+            f"longest waits are {', '.join(f'{w:.4g}' for w in sorted(waits)[-3:])}.")
     if most == math.inf:
         if p99 != "inf":
             raise Broken("seconds to the first token, 99 %", p99, math.inf, look)
@@ -125,7 +125,7 @@ def law(out, arrive, chunks):
         expect_close("seconds to the first token, 99 %", p99, most, rtol=1e-9, look=look)
     expect_close("longest wait between two pieces", gap, longest, rtol=1e-9, atol=1e-9)
     expect_close("tokens per second", rate, tokens / (last - min(arrive)), rtol=1e-9,
-                 look=f"{tokens} tokens in {last - min(arrive):.4g} s.")
+                 look=f"The answers have {tokens} tokens, in {last - min(arrive):.4g} s.")
 
 
 # ---- wrong, by name
@@ -154,7 +154,8 @@ GAPS, GAP = "b[0] - a[0] for one in answers for a, b in zip(one, one[1:])", "max
 TOTAL = "sum(n for one in answers for _, n in one)"
 LAST = "max(one[-1][0] for one in answers if one)"
 # https://github.com/vllm-project/vllm/issues/54101
-wrong("starting the clock when the server begins", ("arrival", "empty", "least"),
+wrong("starting the clock when the server begins to work on the request",
+      ("arrival", "empty", "least"),
       PAIRS, "zip(answers, map(begun, chunks, arrive))")
 # https://github.com/vllm-project/vllm/pull/3768
 wrong("counting an empty piece as the first token", ("empty", "never", "least"),
@@ -166,16 +167,16 @@ wrong("taking the mean instead of p99", "p99", P99, "sum(firsts) / len(firsts)",
 wrong("taking the median instead of p99", "p99",
       P99, "sorted(firsts)[len(firsts) // 2]", says=SECONDS)
 wrong("taking the longest time instead of p99", "p99", P99, "max(firsts)", says=SECONDS)
-wrong("taking the next position if 99 % of the requests is a whole number", "p99",
+wrong("taking a position one too high if 0.99 * n is a whole number", "p99",
       P99, "sorted(firsts)[min(len(firsts) - 1, int(0.99 * len(firsts)))]", says=SECONDS)
-wrong("taking the position one too low", "p99",
+wrong("taking a position one too low in the sorted times", "p99",
       P99, "sorted(firsts)[max(0, int(0.99 * len(firsts)) - 1)]", says=SECONDS)
-wrong("taking np.percentile, which mixes two requests", "p99", P99,
+wrong("using np.percentile, which interpolates between two requests", "p99", P99,
       "float(np.percentile(firsts, 99)) if math.isfinite(max(firsts)) else math.nan",
       "p99 =", "import numpy as np; p99 =", says=SECONDS)
 wrong("leaving out requests without a token", "never",
       " if one else math.inf", "", PAIRS, f"{PAIRS} if one", says=SECONDS)
-wrong("counting 0 for a request without a token", "never", "math.inf", "0.0", says=SECONDS)
+wrong("counting a request without a token as 0 seconds", "never", "math.inf", "0.0", says=SECONDS)
 wrong("starting all clocks at the first arrival", "arrival", FIRST, "one[0][0] - min(arrive)")
 wrong("starting each clock at the previous request's arrival", "arrival",
       PAIRS, "zip(answers, [arrive[0], *arrive])")
@@ -184,26 +185,27 @@ wrong("measuring the time to the last token", ("p99", "arrival", "chunks"),
 wrong("averaging the waits between pieces", "gap",
       GAP, "sum(gaps) / len(gaps) if gaps else 0.0")
 # https://github.com/sgl-project/sglang/pull/12064
-wrong("dividing each wait by the tokens of the piece", "gap", "b[0] - a[0]", "(b[0] - a[0]) / b[1]")
-wrong("counting waits from and to empty pieces as well", ("gap", "empty", "least"),
+wrong("dividing each wait by the number of tokens in the piece",
+      "gap", "b[0] - a[0]", "(b[0] - a[0]) / b[1]")
+wrong("also counting waits before and after empty pieces", ("gap", "empty", "least"),
       "in answers for a", "in chunks for a", says="longest wait")
 wrong("counting waits between pieces of different answers", ("gap", "none"),
       "gaps =", "times = sorted(t for one in answers for t, _ in one); gaps =",
       GAPS, "b - a for a, b in zip(times, times[1:])", says="longest wait")
-wrong("taking the wait from the first piece to the last", "gap",
+wrong("measuring from the first piece to the last, not between neighbours", "gap",
       GAPS, "one[-1][0] - one[0][0] for one in answers if one")
 wrong("raising an error where no answer has two pieces", "none", GAP, "max(gaps)", says="raised")
 wrong("counting a piece as one token", "rate", TOTAL, "sum(map(len, answers))")
-wrong("leaving the first 0.2 s out of the rate", "rate",
+wrong("leaving out the first 0.2 s of the time for the rate", "rate",
       "min(arrive)", "min(arrive) - 0.2")
-wrong("counting time from 0, not from the first arrival", ("rate", "arrive"),
+wrong("measuring the time for the rate from 0, not from the first arrival", ("rate", "arrive"),
       "(end - min(arrive))", "end")
 wrong("taking the first request in the list as the first arrival", "arrive",
       "min(arrive)", "arrive[0]", says="tokens per second")
 wrong("returning requests per second", "rate", TOTAL, "sum(map(bool, answers))")
-wrong("letting an empty piece at the end lengthen the time", "empty",
+wrong("letting a final empty piece lengthen the time for the rate", "empty",
       LAST, "max(row[-1][0] for row in chunks if row)", says="tokens per second")
-wrong("taking the end of the list's last answer as the last piece", ("rate", "least"),
+wrong("ending the time for the rate with the last answer in the list", ("rate", "least"),
       LAST, "[one for one in answers if one][-1][-1][0]", says="")
 wrong("returning a list instead of a tuple", "three", "p99, gap, rate", "[p99, gap, rate]",
       says="type of")

@@ -22,9 +22,9 @@ logits  | policy(ids): logits (B, T, V) for ids (B, T) int64; the logits at a po
           next token. | loss:; gradient of the
 each    | Returns a function loss(chosen, rejected), which is called at each step. | is not
           callable; loss:; gradient of the
-mask    | Both are pairs (ids, answer) with answer (B, T) bool, true at the answer's tokens and
-          never at the first position. Row by row they answer the same prompt. | loss:; gradient of
-          the
+mask    | chosen and rejected are pairs (ids, answer); answer is (B, T) bool, true at the answer's
+          tokens and never at the first position. In each row, both answer the same prompt. | loss:;
+          gradient of the
 sizes   | T can differ between the two, and B between calls. | case different lengths; different
           lengths, without pads; two calls; three calls; two calls of one size; the same texts,
           another mask
@@ -40,8 +40,8 @@ mode    | The policy runs in its current mode, the reference in evaluation mode.
 finite  | The loss is finite for margins of hundreds of nats. | case margins of hundreds; margins of
           hundreds in the wrong direction
 flow    | Gradients flow to the current policy. | gradient of the; led to
-left    | Neither call changes the policy's weights, their requires_grad or gradients, or a part's
-          mode, or sets a seed. | of the policy; random numbers
+left    | Neither call sets a seed or changes the policy's weights, their requires_grad, their
+          gradients or the mode of any part. | of the policy; random numbers
 example | Example: the first step of a policy in evaluation mode gives 0.6931. | case the example
 """)
 
@@ -208,7 +208,7 @@ def law(out, weights, calls, beta, training, apart, switched, frozen):
         value, slopes = by_hand(weights[0], now, pairs, beta,
                                 (0.5 if training else 1.0) * (0.8 if training != apart else 1.0),
                                 0.8 if training != apart else 1.0)
-        look = f"call {step + 1}, beta {beta:.3g}."
+        look = f"This is call {step + 1}, with beta {beta:.3g}."
         expect_close("loss", out["values"][step], value.float(), rtol=2e-4, atol=2e-5,
                      look=look)
         for name, slope in zip(("last", "first"), slopes):
@@ -283,10 +283,10 @@ ex.wrong("using the policy as its own reference", made, breaks="begins",
 ex.wrong("making a shallow copy, which shares the weights",
          made, breaks=("begins", "margin", "left"),
          keep=lambda policy: copy.copy(policy).eval())
-ex.wrong("using the current weights as the reference, copied at each call or in a state_dict",
+ex.wrong("comparing with the current weights, copied at each call or held in a state_dict",
          lambda policy, beta: lambda chosen, rejected: made(policy, beta)(chosen, rejected),
          breaks=("begins", "margin"))
-wrong("using the current buffers in the reference", "margin",
+wrong("sharing the policy's buffers with the reference", "margin",
       "reference =",
       "def keep(policy): reference = copy.deepcopy(policy).eval(); reference._buffers = "
       "policy._buffers; return reference\n    reference =")
@@ -323,7 +323,8 @@ ex.wrong("using no reference at all", lambda policy, beta: lambda chosen, reject
     breaks=("margin", "example"))
 
 
-@ex.wrong("making the copy at the first call", breaks=("begins", "margin"))
+@ex.wrong("copying the policy at the first call of loss instead of in dpo_loss",
+          breaks=("begins", "margin"))
 def late(policy, beta):
     kept = []
 
@@ -348,11 +349,12 @@ def renewed(policy, beta):
 
 
 # https://github.com/jingyaogong/minimind/issues/298
-ex.wrong("averaging over the tokens of an answer", made, breaks=("margin", "mean"),
+ex.wrong("averaging the log-probabilities of an answer's tokens", made, breaks=("margin", "mean"),
          logp=lambda model, ids, answer: summed(model, ids, answer, mean=True))
-ex.wrong("averaging over all positions", made, breaks=("margin", "mean"),
+ex.wrong("dividing an answer's log-probability by the number of all positions",
+         made, breaks=("margin", "mean"),
          logp=lambda model, ids, answer: summed(model, ids, answer) / ids.shape[1])
-ex.wrong("summing over all tokens, not only those of the answer", made, breaks="mask",
+ex.wrong("summing over all tokens, not only over the answer's tokens", made, breaks="mask",
          logp=lambda model, ids, answer: summed(model, ids, torch.ones_like(answer)))
 ex.wrong("not shifting the mask with the logits", made, breaks=("mask", "logits"),
          logp=lambda model, ids, answer: summed(model, ids, answer, first=0))
@@ -370,7 +372,8 @@ wrong("flipping the sign of the loss",
       ("mean", "example"), LOGSIGMOID, "F.logsigmoid(beta * (new - old))")
 wrong("leaving out beta", "mean", "beta * (new - old)", "new - old")
 wrong("dividing by beta", "mean", "reference =", "beta = 1 / beta; reference =")
-ex.wrong("multiplying only the policy's side by beta", parts, breaks=("mean", "example"),
+ex.wrong("multiplying only the policy's part of the margin by beta",
+         parts, breaks=("mean", "example"),
          of=lambda beta, good, bad, good_before, bad_before: beta * (good - bad) - (
              good_before - bad_before))
 wrong("multiplying the loss by beta", ("mean", "example"),
@@ -380,21 +383,21 @@ ex.wrong("returning one loss per row",
          made, breaks="mean", says="led to", gather=lambda losses: losses)
 wrong("taking the sigmoid of the mean margin",
       "mean", "beta * (new - old)", "(beta * (new - old)).mean()")
-wrong("taking the logarithm of a sigmoid", "finite",
+wrong("taking the logarithm of a sigmoid, which can underflow to 0", "finite",
       LOGSIGMOID, "-torch.log(torch.sigmoid(beta * (new - old)))")
 wrong("adding a small number inside the logarithm", "finite",
       LOGSIGMOID, "-torch.log(torch.sigmoid(beta * (new - old)) + 1e-8)")
-wrong("clamping the margin to between -20 and 20",
+wrong("clamping beta * margin to the range from -20 to 20",
       "finite", "beta * (new - old)", "(beta * (new - old)).clamp(-20, 20)")
-wrong("using the hinge instead of the logistic loss", ("mean", "example"),
+wrong("using the hinge loss instead of the logistic loss", ("mean", "example"),
       LOGSIGMOID, "F.relu(1 - beta * (new - old))")
-ex.wrong("leaving the reference in the policy's mode", made, breaks="mode", keep=copy.deepcopy)
+ex.wrong("running the reference in the policy's mode", made, breaks="mode", keep=copy.deepcopy)
 ex.wrong("putting the policy into eval mode", made, breaks="left",
          keep=lambda policy: copy.deepcopy(policy.eval()))
-wrong("restoring the policy's mode with train(), which reaches all parts", "left",
+wrong("restoring the policy's mode with train(), which also sets every part's mode", "left",
       "reference = keep(policy)",
       "was = policy.training; reference = copy.deepcopy(policy.eval()); policy.train(was)")
-wrong("restoring the first call's modes at each step", ("left", "mode"),
+wrong("restoring, at each step, the modes that the policy had in dpo_loss", ("left", "mode"),
       "return loss",
       "modes, loss = [(part, part.training) for part in policy.modules()], loss\n    def "
       "with_modes(chosen, rejected):\n        for part, was in modes: part.training = was\n      "
@@ -407,7 +410,7 @@ wrong("setting a seed inside the loss", "left",
       "return loss",
       "def with_a_seed(chosen, rejected): torch.manual_seed(0); return loss(chosen, rejected)\n  "
       "  return with_a_seed")
-wrong("setting a seed for the loss and restoring the generator", "left",
+wrong("setting a seed inside the loss and restoring the generator afterwards", "left",
       "return loss",
       "def with_a_seed(chosen, rejected):\n        with torch.random.fork_rng(devices=[]): "
       "torch.manual_seed(0); return loss(chosen, rejected)\n    return with_a_seed")
@@ -418,10 +421,11 @@ wrong("running both policy and reference in train mode", ("left", "mode", "examp
       "reference = keep", "policy = policy.train(); reference = copy.deepcopy")
 ex.wrong("freezing the policy's own weights as well", made, breaks=("left", "flow"), says="",
          keep=lambda policy: copy.deepcopy(policy.requires_grad_(False)).eval())
-ex.wrong("swapping chosen and rejected in the reference", parts, breaks=("margin", "example"),
+ex.wrong("swapping chosen and rejected in the reference's part of the margin",
+         parts, breaks=("margin", "example"),
          of=lambda beta, good, bad, good_before, bad_before: beta * (
              good - bad - bad_before + good_before))
-ex.wrong("returning the loss without its gradient", made, breaks="flow", says="gradient of the",
+ex.wrong("detaching the loss from the policy", made, breaks="flow", says="gradient of the",
          gather=lambda losses: losses.mean().detach().requires_grad_())
 ex.wrong("passing no gradient through the rejected answer",
          parts, breaks="flow", says="gradient of the",

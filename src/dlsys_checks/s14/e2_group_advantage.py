@@ -130,7 +130,7 @@ def law(out, rewards, prompt_ids):
     sizes = sorted({len(places) for places in members.values()})
     found = settled("advantages", out["found"], wanted.float(), room)
     expect_close("advantages", found, wanted.float(), rtol=2e-3, atol=2e-3,
-                 look=f"{len(members)} groups of {', '.join(map(str, sizes))} answers.")
+                 look=f"There are {len(members)} groups, of sizes {', '.join(map(str, sizes))}.")
 
 
 # ---- wrong, by name
@@ -143,12 +143,14 @@ def cut(rewards, size):
 
 
 # https://github.com/StarsfieldAI/R1-V/issues/67
-ex.wrong("cutting rewards into groups as large as the first prompt's",
+ex.wrong("cutting the rewards into consecutive groups of the first group's size",
          lambda rewards, prompt_ids: cut(
     rewards, int((prompt_ids == prompt_ids[0]).sum())), breaks="group")
-ex.wrong("grouping by rounds, with one answer to each prompt", lambda rewards, prompt_ids: cut(
+ex.wrong("treating each round, one answer to each prompt, as a group",
+         lambda rewards, prompt_ids: cut(
     rewards, len(prompt_ids.unique())), breaks=("group", "among"))
-ex.wrong("viewing the rewards as (prompts, answers)", lambda rewards, prompt_ids: (
+ex.wrong("cutting the rewards into as many equal pieces as there are prompts",
+         lambda rewards, prompt_ids: (
     cut(rewards, max(1, len(rewards) // len(prompt_ids.unique())))), breaks="group")
 # https://github.com/XU-YIJIE/grpo-flat/issues/2
 ex.wrong("using the whole batch as one group",
@@ -170,7 +172,7 @@ def made(rewards, prompt_ids, *, centre=lambda group: group.mean(), spread=lambd
 
 wrong = ex.edits(made)
 PROMPT_IDS = "(rewards), prompt_ids"
-ex.wrong("assuming that answers come round by round, whatever the ids are",
+ex.wrong("assuming that the answers come round by round, whatever the ids are",
          lambda rewards, prompt_ids, ids=None: made(
     rewards, torch.arange(len(rewards)) % len(prompt_ids.unique())), breaks=("group", "unequal"))
 wrong("starting a new group wherever the id changes", ("group", "among"),
@@ -193,7 +195,7 @@ def one_size(rewards, prompt_ids):
     return found
 
 
-wrong("using the group's mean and the batch's standard deviation", "advantage",
+wrong("using the group's mean but the whole batch's standard deviation", "advantage",
       "found, names =", "whole = rewards.std(correction=int(len(rewards) > 1)); found, names =",
       "spread(group)", "whole")
 ex.wrong("not dividing by the standard deviation", made, breaks=("advantage", "example"),
@@ -206,7 +208,8 @@ wrong("using ranks instead of rewards", "rewards",
       "found, names =", "rewards = rewards.argsort().argsort().float(); found, names =")
 ex.wrong("adding 1e-8 instead of 1e-4", made, breaks="advantage", plus=1e-8)
 ex.wrong("adding 1e-2 instead of 1e-4", made, breaks=("advantage", "example"), plus=1e-2)
-ex.wrong("taking the root of the variance plus 1e-4", made, breaks="advantage", plus=0.0,
+ex.wrong("adding 1e-4 to the variance instead of the standard deviation",
+         made, breaks="advantage", plus=0.0,
          spread=lambda group: (group.var() + 1e-4).sqrt())
 ex.wrong("returning NaN for an answer alone in its group", made, breaks="alone", least=1,
          spread=lambda group: ((group - group.mean()).square().sum() / (len(group) - 1)).sqrt())
@@ -214,43 +217,49 @@ ex.wrong("returning the reward itself for an answer alone in its group", made, b
          least=1,
          centre=lambda group: group.mean() * (len(group) > 1),
          spread=lambda group: group.std() if len(group) > 1 else torch.ones(()))
-ex.wrong("leaving out groups of fewer than three", made, breaks=("advantage", "example"), least=3)
+ex.wrong("leaving the advantages at 0 in groups of two answers",
+         made, breaks=("advantage", "example"), least=3)
 ex.wrong("not subtracting the mean", made, breaks=("advantage", "example"),
          centre=lambda group: torch.zeros(()))
 ex.wrong("subtracting the median instead of the mean", made, breaks=("advantage", "example"),
          centre=lambda group: group.median())
-ex.wrong("subtracting the group's best reward", made, breaks=("advantage", "example"),
+ex.wrong("subtracting the group's best reward instead of the mean",
+         made, breaks=("advantage", "example"),
          centre=lambda group: group.amax())
 ex.wrong("subtracting the mean of the other answers", made, breaks=("advantage", "example"),
          centre=lambda group: (group.sum() - group) / (len(group) - 1))
-wrong("flipping the sign", ("advantage", "example"), "return found", "out = -found; return out")
-wrong("clipping to one standard deviation", "advantage",
+wrong("flipping the sign of the advantages",
+      ("advantage", "example"), "return found", "out = -found; return out")
+wrong("clipping the advantages to the range from -1 to 1", "advantage",
       "return found", "out = found.clamp(-1, 1); return out")
-wrong("clipping to five standard deviations", "advantage",
+wrong("clipping the advantages to the range from -5 to 5", "advantage",
       "return found", "out = found.clamp(-5, 5); return out")
 ex.wrong("computing the variance as the mean of squares minus the squared mean", made,
          breaks="advantage", spread=lambda group: ((
              group.square().mean() - group.mean().square()).clamp(min=0)
              * len(group) / (len(group) - 1)).sqrt())
-ex.wrong("returning 0 if allclose counts the rewards as equal", made, breaks="advantage",
+ex.wrong("returning 0 for rewards that torch.allclose considers equal", made, breaks="advantage",
          centre=lambda group: group if torch.allclose(group, group[:1]) else group.mean())
 ex.wrong("returning one number per group", lambda rewards, prompt_ids: torch.stack(
     [rewards[prompt_ids == name].mean() for name in prompt_ids.unique()]), breaks="form",
     says="shape of the")
-wrong("returning a table with one row", "form",
+wrong("returning a matrix with one row", "form",
       "return found", "return found[None]", says="shape of the")
 wrong("returning float64",
       "form", "return found", "out = found.double(); return out", says="dtype of the")
 wrong("returning a list",
       "form", "return found", "out = found.tolist(); return out", says="type of the")
-ex.wrong("assuming that ids count from 0", lambda rewards, prompt_ids: sum(
+ex.wrong("assuming that the ids are 0, 1, 2 and so on", lambda rewards, prompt_ids: sum(
     torch.where(prompt_ids == name, made(rewards, prompt_ids), 0.0)
     for name in range(len(prompt_ids.unique()))) + torch.zeros_like(rewards), says="advantages",
     breaks=("ids", "among"))
 wrong("treating ids below 0 as padding", "ids", "return found", "return found * (prompt_ids >= 0)")
-wrong("converting ids to int32", "ids", PROMPT_IDS, PROMPT_IDS + ".to(torch.int32)")
-wrong("converting ids to float32", "ids", PROMPT_IDS, PROMPT_IDS + ".float()")
-wrong("converting ids to float64", "ids", PROMPT_IDS, PROMPT_IDS + ".double()")
-wrong("writing into the rewards", "left", "return found", "rewards.copy_(found); return rewards")
+wrong("converting the ids to int32", "ids", PROMPT_IDS, PROMPT_IDS + ".to(torch.int32)")
+wrong("converting the ids to float32, which rounds large ids",
+      "ids", PROMPT_IDS, PROMPT_IDS + ".float()")
+wrong("converting the ids to float64, which rounds very large ids",
+      "ids", PROMPT_IDS, PROMPT_IDS + ".double()")
+wrong("writing the advantages into rewards",
+      "left", "return found", "rewards.copy_(found); return rewards")
 wrong("sorting rewards in place", "left",
       "return found", "rewards.copy_(rewards.sort(descending=True).values + 1.0); return found")

@@ -16,11 +16,11 @@ ex = exercise("14.3", "kl_term", seen=("logits", "logits_ref", "rows", "tokens",
 
 ex.promise_table("""
 pull    | Compute a scalar loss term that pulls the policy towards the reference. Averaged over all
-          answers that the policy can sample, its gradient is the gradient of KL(policy, reference)
-          in nats. | mean gradient; shape of the term; type of; gradient of the term
-whole   | The KL is over whole answers. | case answers of two tokens; answers of three tokens; two
-          answers of two tokens; a certain token; a token that the reference is certain of; shorter
-          answers; shorter answers, two at once; float32, answers of two tokens
+          answers that the policy can sample, the term's gradient is the gradient of KL(policy,
+          reference) in nats. | mean gradient; shape of the term; type of; gradient of the term
+whole   | The KL compares whole answers, not single tokens. | case answers of two tokens; answers of
+          three tokens; two answers of two tokens; a certain token; a token that the reference is
+          certain of; shorter answers; shorter answers, two at once; float32, answers of two tokens
 tokens  | logp, logp_ref: (N, T), the log-probability of each token of N answers, given the tokens
           before it, under the policy that sampled them and under the reference; | case one answer
           of one token; two answers of one token; three answers at once; two answers of two tokens;
@@ -28,8 +28,8 @@ tokens  | logp, logp_ref: (N, T), the log-probability of each token of N answers
           the reference; a certain token; a token that the reference is certain of
 pads    | both are 0 after the end of a shorter answer. | case shorter answers; shorter answers, two
           at once
-dtype   | Both are float32 or both float64, and so is the term. | dtype of the term
-left    | They are not changed. | values changed
+dtype   | Both are float32 or both are float64, and the term has the same dtype. | dtype of the term
+left    | logp and logp_ref are not changed. | values changed
 example | Example: two answers of one token, each with probability 0.5; the reference gives them
           0.25 and 0.75. The mean gradient of their logits is [0.2747, -0.2747]. | case the example
 """)
@@ -144,47 +144,50 @@ def made(logp, logp_ref):
 wrong = ex.edits(made)
 RATIO, SUM, TERM = "(logp - logp_ref)", ".sum(-1)", "gap**2 / 2"
 # https://github.com/allenai/open-instruct/pull/535
-wrong("taking the mean log-ratio, whose mean gradient is 0",
+wrong("using the mean log-ratio, whose mean gradient is 0",
       ("pull", "example", "tokens"), TERM, "gap")
 wrong("using k3, which has the gradient of KL(reference, policy)", ("pull", "example"),
       TERM, "torch.exp(-gap) - 1 + gap")
 wrong("using k3 with the sign of the log-ratio flipped", ("pull", "example"),
       TERM, "torch.exp(gap) - 1 - gap")
-wrong("summing k3 over tokens", ("pull", "example"),
+wrong("computing k3 for each token and summing over the tokens", ("pull", "example"),
       SUM, "", TERM, "(torch.exp(-gap) - 1 + gap).sum(-1)")
 # https://arxiv.org/abs/2506.09477
 wrong("pushing each token by its own log-ratio instead of the answer's log-ratio", "whole",
       SUM, "", TERM, "(gap**2 / 2).sum(-1)")
-wrong("squaring the mean over the tokens", "whole", SUM, ".mean(-1)")
+wrong("squaring the mean of an answer's log-ratios instead of their sum", "whole", SUM, ".mean(-1)")
 wrong("squaring each token's log-ratio and averaging over all tokens", "whole", SUM, "")
-wrong("using only the first token", "whole", SUM, "[:, 0]")
-wrong("using only the last position", "whole", SUM, "[:, -1]")
+wrong("using only the first token of each answer", "whole", SUM, "[:, 0]")
+wrong("using only the last position of each row", "whole", SUM, "[:, -1]")
 wrong("leaving out shorter answers", "pads",
       TERM, f"{TERM} * ((logp != 0) | (logp_ref != 0)).all(-1)")
-wrong("dividing by the tokens of each answer", "whole",
+wrong("dividing each answer's term by its number of tokens", "whole",
       TERM, f"{TERM} / (logp != 0).sum(-1).clamp(min=1)")
-wrong("treating a log-probability of 0 as padding", "tokens", RATIO, f"({RATIO} * (logp != 0))")
-wrong("treating the reference's log-probability of 0 as padding", "tokens",
+wrong("treating a log-probability of 0 in logp as padding",
+      "tokens", RATIO, f"({RATIO} * (logp != 0))")
+wrong("treating a log-probability of 0 in logp_ref as padding", "tokens",
       RATIO, f"({RATIO} * (logp_ref != 0))")
-wrong("clamping the log-ratio to between -50 and 50", "tokens", SUM, f"{SUM}.clamp(-50.0, 50.0)")
+wrong("clamping the log-ratio to the range from -50 to 50",
+      "tokens", SUM, f"{SUM}.clamp(-50.0, 50.0)")
 wrong("leaving out the factor one half", ("pull", "example"), TERM, "gap**2")
-wrong("flipping the sign of the square", ("pull", "example"), TERM, "-gap**2 / 2")
+wrong("flipping the sign of the term", ("pull", "example"), TERM, "-gap**2 / 2")
 wrong("using the absolute value of the log-ratio", ("pull", "example"), TERM, "gap.abs()")
-wrong("summing over answers", ("pull", "tokens"), ".mean()", ".sum()", says="")
+wrong("summing over the answers instead of averaging",
+      ("pull", "tokens"), ".mean()", ".sum()", says="")
 wrong("returning one term per answer", "pull", ".mean()", "", says="shape of the term")
 KL_DIV = 'return torch.nn.functional.kl_div({}, {}, log_target=True, reduction="batchmean")'
 wrong("calling torch's kl_div with the policy first", ("pull", "example"),
       "return (gap**2 / 2).mean()", KL_DIV.format("logp", "logp_ref"))
 wrong("weighting by the probability a second time, as torch's kl_div does", ("pull", "example"),
       "return (gap**2 / 2).mean()", KL_DIV.format("logp_ref", "logp"))
-wrong("subtracting the batch's own mean", ("pull", "tokens"),
+wrong("subtracting the batch's mean log-ratio", ("pull", "tokens"),
       TERM, "(gap - gap.mean()).detach() * logp.sum(-1)")
 wrong("detaching logp", "pull", "(logp -", "(logp.detach() -",
       says="gradient of the term")
 wrong("returning a number instead of a tensor", "pull", ".mean()", ".mean().item()",
       says="type of the term")
-wrong("clamping the log-ratio to between -1 and 1", "pull", SUM, f"{SUM}.clamp(-1.0, 1.0)")
-wrong("clamping the weight of each gradient to between -5 and 5", ("tokens", "whole"),
+wrong("clamping the log-ratio to the range from -1 to 1", "pull", SUM, f"{SUM}.clamp(-1.0, 1.0)")
+wrong("clamping each answer's push to the range from -5 to 5", ("tokens", "whole"),
       TERM, "gap.clamp(-5.0, 5.0).detach() * logp.sum(-1)")
 wrong("always computing in float32", "dtype", RATIO, f"{RATIO}.float()", says="dtype of the term")
 wrong("always computing in float64", "dtype", RATIO, f"{RATIO}.double()", says="dtype of the term")

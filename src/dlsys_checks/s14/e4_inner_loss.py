@@ -27,11 +27,12 @@ eps     | the clipped ratio stays between 1 - eps and 1 + eps. | case a wide cli
 inputs  | logp, logp_sampled: (N, T), each token's log-probability now and at sampling. adv: (N,),
           the advantage of each answer. | case as many tokens as answers; several tokens; one
           token per answer; one answer; certain tokens; advantages of 0; small advantages
-first   | In the first inner step after sampling, every ratio is 1, and the gradient is the gradient
-          of minus the mean of adv * logp. | case the first step; the first step, the graph kept
-flow    | Gradients flow only to logp, even if logp_sampled or adv have a graph. | case a later
-          step, the graph kept; the first step, the graph kept
-dtype   | All are float32 or all float64, and so is the loss. | dtype of the loss
+first   | In the first inner step after sampling, every ratio is 1, and the gradient is minus the
+          gradient of the mean of adv * logp. | case the first step; the first step, the graph kept
+flow    | Gradients flow only to logp, even if logp_sampled or adv has a graph. | case a later step,
+          the graph kept; the first step, the graph kept
+dtype   | All inputs are float32 or all are float64, and the loss has the same dtype. | dtype of the
+          loss
 left    | Inputs are not changed. | values changed; graph was cut
 example | Example: logp [[-1., -0.5]], logp_sampled [[-1., -1.]], adv [2.], eps 0.2 give -2.2, and
           the gradient of logp is [[-1., 0.]]. | case the example
@@ -146,32 +147,34 @@ OLD, GAIN, CLIPPED = "logp_sampled.detach()", "adv.detach()", "1 - eps, 1 + eps"
 DIFFERENCE, MEAN = f"(logp - {OLD})", ".mean()"
 RATIO, SMALLER = f"{DIFFERENCE}.exp()", "torch.minimum(ratio * gain, clipped * gain)"
 # https://github.com/tensorforce/tensorforce/issues/312
-wrong("using the new log-probability, detached, as the old one",
+wrong("using the new log-probability, detached, in place of the old one",
       ("loss", "ratio", "eps", "example"), OLD, "logp.detach()")
 wrong("keeping the graph of logp_sampled", "flow", OLD, "logp_sampled", says="gradient of")
 wrong("keeping the graph of adv", "flow", GAIN, "adv", says="gradient of")
 wrong("not clipping at all", ("loss", "eps", "example"), f"ratio.clamp({CLIPPED})", "ratio")
-wrong("clipping without the minimum", ("loss", "ratio"), SMALLER, "(clipped * gain)")
+wrong("using the clipped product without taking the minimum",
+      ("loss", "ratio"), SMALLER, "(clipped * gain)")
 wrong("taking the larger of the two products", ("loss", "ratio", "example"), "minimum", "maximum")
-wrong("taking the smaller ratio, then multiplying by the advantage", ("loss", "ratio"),
+wrong("taking the smaller ratio and then multiplying by the advantage", ("loss", "ratio"),
       SMALLER, "(torch.minimum(ratio, clipped) * gain)")
-wrong("clamping the log-ratio to between -eps and eps", ("loss", "eps", "example"),
+wrong("clamping the log-ratio to the range from -eps to eps", ("loss", "eps", "example"),
       f"ratio.clamp({CLIPPED})", "ratio.log().clamp(-eps, eps).exp()")
-wrong("using the lower bound 1 / (1 + eps)", ("loss", "eps"), "1 - eps", "1 / (1 + eps)")
-wrong("clipping only above", ("loss", "eps"), CLIPPED, "max=1 + eps")
-wrong("clipping only below", ("loss", "eps", "example"), CLIPPED, "min=1 - eps")
+wrong("using 1 / (1 + eps) as the lower bound of the ratio",
+      ("loss", "eps"), "1 - eps", "1 / (1 + eps)")
+wrong("clipping the ratio only from above", ("loss", "eps"), CLIPPED, "max=1 + eps")
+wrong("clipping the ratio only from below", ("loss", "eps", "example"), CLIPPED, "min=1 - eps")
 wrong("always using an eps of 0.2", "eps", CLIPPED, "0.8, 1.2")
 # https://github.com/rasbt/reasoning-from-scratch/issues/243
-wrong("using one ratio per answer, the product over its tokens", ("loss", "ratio", "inputs"),
+wrong("using one ratio per answer, the product of its token ratios", ("loss", "ratio", "inputs"),
       RATIO, f"{DIFFERENCE}.sum(-1, keepdim=True).exp()")
-wrong("using one ratio per answer, the mean over its tokens",
+wrong("using one ratio per answer, the geometric mean of its token ratios",
       ("loss", "ratio", "inputs", "example"), RATIO, f"{DIFFERENCE}.mean(-1, keepdim=True).exp()")
-wrong("treating a log-probability of 0 as padding", "inputs", MEAN, "[logp != 0].mean()")
-wrong("treating a log-probability of 0 at sampling as padding", "inputs",
+wrong("treating a log-probability of 0 in logp as padding", "inputs", MEAN, "[logp != 0].mean()")
+wrong("treating a log-probability of 0 in logp_sampled as padding", "inputs",
       MEAN, "[logp_sampled != 0].mean()")
-wrong("clamping the log-ratio to between -10 and 10", "ratio",
+wrong("clamping the log-ratio to the range from -10 to 10", "ratio",
       RATIO, f"{DIFFERENCE}.clamp(-10, 10).exp()")
-wrong("clamping the log-ratio to between -20 and 20", "ratio",
+wrong("clamping the log-ratio to the range from -20 to 20", "ratio",
       RATIO, f"{DIFFERENCE}.clamp(-20, 20).exp()")
 wrong("dividing the old probability by the new one",
       ("loss", "ratio", "first"), DIFFERENCE, f"({OLD} - logp)")
@@ -180,17 +183,17 @@ wrong("using the difference of the log-probabilities as the ratio",
       RATIO, DIFFERENCE)
 wrong("using 1 plus the difference of the log-probabilities as the ratio",
       "ratio", RATIO, f"1 + {DIFFERENCE}")
-wrong("taking the ratio of log-probabilities", ("loss", "ratio", "first"),
+wrong("dividing one log-probability by the other", ("loss", "ratio", "first"),
       RATIO, f"logp / {OLD}", says="")
 wrong("returning the objective without the minus sign",
       ("loss", "first", "example"), "return -", "return ")
-wrong("summing over tokens", ("loss", "example"), MEAN, ".sum()")
-wrong("summing over tokens, then averaging over answers", ("loss", "inputs"),
+wrong("summing over all tokens instead of averaging", ("loss", "example"), MEAN, ".sum()")
+wrong("summing over an answer's tokens and then averaging over the answers", ("loss", "inputs"),
       MEAN, ".sum(-1).mean()")
 wrong("returning one loss per answer", "loss", MEAN, ".mean(-1)")
-wrong("averaging over tokens that are not clipped", ("loss", "eps"), f"{SMALLER}.mean()",
+wrong("averaging only over tokens that are not clipped", ("loss", "eps"), f"{SMALLER}.mean()",
       "torch.where(ratio * gain <= clipped * gain, ratio * gain, torch.nan).nanmean()", says="")
-wrong("spreading the advantages along the tokens", "inputs",
+wrong("broadcasting the advantages along the tokens, not the answers", "inputs",
       f"{GAIN}[:, None]", f"{GAIN}[None] if len(logp) == logp.shape[1] else {GAIN}[:, None]")
 wrong("dividing the advantages by their standard deviation", ("loss", "inputs"),
       GAIN, "(adv / (adv.std(correction=0) + 1e-8)).detach()")

@@ -26,8 +26,9 @@ after   | after: (N,), the value of all that follows the last column. It counts 
           different ends; after with a graph; a value below 0; the example; float32; as many rows as
           steps; gamma of 1; a small gamma
 gamma   | gamma: from 0 to 1. | case gamma of 0; gamma of 1; a small gamma
-dtype   | rewards and after are both float32 or both float64, and so is the result. | dtype of the
-graph   | It has no graph, even if after has one. | graph of the returns
+dtype   | rewards and after are both float32 or both float64, and the result has the same dtype. |
+          dtype of the
+graph   | The result has no graph, even if after has one. | graph of the returns
 left    | Inputs are not changed. | numbers changed; cut of
 example | Example: rewards [[1., 1., 1., 1.]], ended [[False, True, False, False]], after [8.],
           gamma 0.5 give [[1.5, 1., 3.5, 5.]]. | case the example
@@ -126,19 +127,21 @@ wrong("using the next step's end flag", ("episode", "inputs", "after", "gamma", 
       MASK, " * ~ended[:, min(t + 1, rewards.shape[1] - 1)]")
 wrong("using the previous step's end flag", ("episode", "inputs", "after", "gamma", "example"),
       MASK, " * ~ended[:, max(t - 1, 0)]")
-wrong("carrying on only where an episode ends", ("returns", "episode", "inputs", "after", "gamma",
+wrong("carrying the return only across the ends of episodes",
+      ("returns", "episode", "inputs", "after", "gamma",
                                                "example"), "~ended", "ended")
 wrong("dropping the reward of an episode's last step",
       ("episode", "inputs", "after", "gamma", "example"), SUM,
       "(rewards[:, t] + gamma * later) * ~ended[:, t]")
-wrong("stopping every row where one row ends", ("episode", "inputs", "after", "gamma"),
+wrong("stopping the sum in every row where an episode ends in any row",
+      ("episode", "inputs", "after", "gamma"),
       MASK, " * ~ended[:, t].any()")
 wrong("leaving out the value after the last column", ("after", "inputs", "gamma", "example"), START,
       "torch.zeros_like(after)")
-wrong("adding the value after the last column to rows that have ended",
+wrong("adding the value after the last column even if the last step ended an episode",
       ("episode", "after", "inputs"), SUM,
       "rewards[:, t] + gamma * later * (~ended[:, t] | (t == rewards.shape[1] - 1))")
-wrong("adding the value after the last column without its discount",
+wrong("adding the value after the last column without discounting it",
       ("after", "inputs", "gamma", "example"), START,
       "after.detach() / max(gamma, 1e-9)")
 wrong("discounting the value after the last column twice",
@@ -150,15 +153,15 @@ wrong("taking the value after the last column as the return of the last step",
 wrong("using no discount", ("returns", "gamma", "example"), "gamma * later", "later")
 wrong("discounting the step's own reward", ("returns", "gamma", "example"), SUM,
       "gamma * (rewards[:, t] + later * ~ended[:, t])")
-wrong("discounting the reward instead of the return that follows",
+wrong("discounting the step's reward instead of the return that follows",
       ("returns", "gamma", "example"), SUM,
       "gamma * rewards[:, t] + later * ~ended[:, t]")
 wrong("always discounting by 0.99", ("returns", "gamma", "example"),
       "gamma * later", "0.99 * later")
-wrong("adding only the next reward", ("returns", "gamma", "example"),
+wrong("adding only the next step's reward instead of its return", ("returns", "gamma", "example"),
       "out[:, t] = later",
       "out[:, t] = later; later = rewards[:, t]")
-wrong("going through the steps forwards", ("returns", "inputs", "example"),
+wrong("going through the steps from the first to the last", ("returns", "inputs", "example"),
       "reversed(range(rewards.shape[1]))", "range(rewards.shape[1])")
 wrong("normalizing the returns", ("returns", "inputs", "example"), "return out",
       "return (out - out.mean()) / (out.std(correction=0) + 1e-8)")
@@ -166,7 +169,7 @@ wrong("treating a reward of 0 as an end", "inputs", MASK,
       " * (~ended[:, t] & (rewards[:, t] != 0))")
 wrong("treating a negative reward as an end", "inputs", MASK,
       " * (~ended[:, t] & (rewards[:, t] >= 0))")
-wrong("clamping the value after the last column at 0",
+wrong("raising negative values after the last column to 0",
       "after", START, "after.detach().clamp(min=0)")
 wrong("always computing in float32", "dtype", "return out", "return out.float()",
       says="dtype of the")
@@ -174,13 +177,15 @@ wrong("always computing in float64", "dtype", "return out", "return out.double()
       says="dtype of the")
 wrong("returning a list of rows", "returns", "return out", "return out.tolist()",
       says="type of the")
-wrong("returning (T, N)", "returns", "return out", "return out.T", says="shape of the")
-wrong("keeping the graph of the value after the last column",
+wrong("returning the transposed result, (T, N)",
+      "returns", "return out", "return out.T", says="shape of the")
+wrong("keeping the graph of the value after the last column in the returns",
       "graph", "torch.empty_like(rewards), after.detach()",
       "torch.zeros_like(rewards), after", "out[:, t] = later",
       "out = out.clone(); out[:, t] = later", says="graph of the returns")
 wrong("writing the returns into rewards", "left", "torch.empty_like(rewards)", "rewards")
-wrong("detaching the value after the last column in place",
+wrong("detaching the argument after in place, with detach_()",
       "left", START, "after.detach_()", says="cut of")
-wrong("clearing the value after the last column where an episode ended", "left", "return out",
+wrong("overwriting the argument after with 0 where the last step ended an episode",
+      "left", "return out",
       "after.data.mul_(~ended[:, -1]); return out")

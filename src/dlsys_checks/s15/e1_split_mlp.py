@@ -15,9 +15,9 @@ ex = exercise("15.1", "split_mlp", seen=("h", "a", "b", "c", "dy"), says="dh on 
 ex.promise_table("""
 layer   | Compute y = relu(h A.T) B.T + c on one of several ranks, and its gradients. | y on rank;
           number of the results
-cut     | The layer is cut by units: a (f, D) is this rank's rows of A, b (E, f) its columns of B; f
-          is at least 1 and can differ between ranks. | case ranks of different sizes; one unit on a
-          rank; the example
+cut     | The layer is cut by units: a (f, D) holds this rank's rows of A, and b (E, f) its columns
+          of B; f is at least 1 and can differ between ranks. | case ranks of different sizes; one
+          unit on a rank; the example
 whole   | h (N, D), the bias c (E,) and dy (N, E), the gradient of the loss with respect to y, are
           complete and the same on all ranks. | y on rank; dc on rank
 calls   | all_sum(tensor) returns the sum over the ranks as a new tensor. All ranks have to call it
@@ -28,8 +28,8 @@ returns | Returns (y, dh, da, db, dc), in the common dtype of the inputs: y, and
           rank; type of the results; number of the results
 slope   | The derivative of ReLU at 0 is 0. | case units at zero
 stay    | Inputs are not changed, nor is their requires_grad. | inputs that changed
-example | Example: with h 2, c 0, dy 1, on one rank a 3, b 5, on the other a 4, b 7, y is 86 and dh
-          43 on both, da 10 on the first. | case the example
+example | Example: h is 2, c 0 and dy 1; a is 3 and b 5 on one rank, and a is 4 and b 7 on the
+          other. Then y is 86 and dh 43 on both ranks, and da is 10 on the first. | case the example
 """)
 
 
@@ -145,7 +145,7 @@ wrong("returning only this rank's part of dh", "returns",
 # The lesson's sum that autograd knows: its backward is a sum as well.
 wrong("summing dy over the ranks as well", "returns",
       "back =", "dy = all_sum(dy); back =", says="dh on rank")
-wrong("summing dh twice", "returns", "back @ a", "all_sum(back @ a)")
+wrong("summing dh over the ranks twice", "returns", "back @ a", "all_sum(back @ a)")
 wrong("averaging dh over the ranks", "returns",
       "all_sum(back @ a)", "all_sum(back @ a) / world(all_sum)")
 wrong("multiplying dh by the number of ranks, as if all parts were equal", "returns",
@@ -166,7 +166,7 @@ wrong("dividing dc by the number of ranks", "whole",
       "dy.sum(0)", "dy.sum(0) / world(all_sum)", says="dc on rank")
 wrong("summing da over the ranks, although their units differ", ("returns", "calls", "cut"),
       "back.T @ h", "all_sum(back.T @ h)", says="")
-wrong("using a derivative of 1 at 0", "slope", "z > 0", "z >= 0", says="")
+wrong("using 1 as the derivative of ReLU at 0", "slope", "z > 0", "z >= 0", says="")
 wrong("forgetting the ReLU in the backward pass", "returns", "z > 0", "torch.ones_like(z)")
 wrong("returning a list instead of a tuple", "returns", "tuple", "list", says="type of the results")
 wrong("returning only y and dh", "returns",
@@ -176,16 +176,16 @@ wrong("assuming that all ranks have the same number of units", "cut",
       START,
       "most = int(all_sum(torch.tensor(len(a))) // all_sum(torch.tensor(1))); a = a[:most]; b = "
       f"b[:, :most]; {START}", says="")
-wrong("passing the rank's own units to all_sum", "calls",
+wrong("passing the rank's own units, whose number differs, to all_sum", "calls",
       START, f"units = torch.relu(h @ a.T); all_sum(units); {START}", says="what the ranks ask for")
 wrong("skipping all_sum if no unit of the rank is active", "calls",
       "dh = all_sum(back @ a)", "dh = all_sum(back @ a) if (z > 0).any() else back @ a",
       says="what the ranks ask for")
-wrong("applying ReLU in place on h", "stay",
+wrong("applying the ReLU to h in place", "stay",
       END, f"h.clamp_(min=0); {END}", says="inputs that changed")
 wrong("changing c in place", "stay",
       END, f"c += out[0].sum(0); {END}", says="inputs that changed")
-wrong("setting dy to zero", "stay",
+wrong("setting dy to zero in place", "stay",
       END, f"dy.zero_(); {END}", says="inputs that changed")
 wrong("setting requires_grad on the inputs", "stay",
       END,

@@ -15,16 +15,16 @@ ex = exercise("15.2", "pass_losses", seen=("labels", "divides"), says="divisor o
 ex.promise_table("""
 summed    | Compute the divisor for the summed loss of each micro-batch of a step. | divisor of
             micro-batch
-counts    | labels[p][m], at least 1: how many labels count in micro-batch m of pass p. | case
-            unequal labels; unequal labels, divided; one label; very many labels; the example; the
-            example, undivided
+counts    | labels[p][m]: the number of labels that count in micro-batch m of pass p, at least 1. |
+            case unequal labels; unequal labels, divided; one label; very many labels; the example;
+            the example, undivided
 ragged    | Each pass has one or more micro-batches, and passes can have different numbers of
             micro-batches. | case unequal passes; unequal passes, divided; passes of one
             micro-batch, divided; the example; the example, undivided
 mean      | The gradients of all passes add up in .grad, and at the end .grad has to be the gradient
             of the mean loss over all labels of the step. | divisor of micro-batch
 divides   | divides: if True, at the end of each pass the schedule divides everything in .grad by
-            the number of micro-batches of this pass. | case divided; two passes, divided; unequal
+            the number of micro-batches in this pass. | case divided; two passes, divided; unequal
             labels, divided; unequal passes, divided; passes of one micro-batch, divided; many
             passes; one pass, divided; the example
 otherwise | Otherwise no gradient is divided. | case undivided; unequal labels; unequal passes; one
@@ -126,20 +126,20 @@ def divisors(labels, divides, *, use=lambda divides: divides):
 
 wrong = ex.edits(divisors)
 # The schedule's own division, taken for a single one.
-wrong("allowing only for the division after the pass itself", "divides",
+wrong("correcting only for the division after the pass itself", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)", "by = len(labels[p])")
-wrong("allowing for earlier passes instead of later ones", "divides",
+wrong("correcting for earlier passes instead of later ones", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)", "by = before(labels, p)")
-wrong("allowing for later passes but not for the pass itself", "divides",
+wrong("correcting for later passes, but not for the pass itself", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)", "by = after(labels, p)")
-wrong("dividing by the step's number of micro-batches", "divides",
+wrong("correcting by the number of micro-batches in the whole step", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)", "by = sum(map(len, labels))")
-wrong("allowing for the divisions of all passes in every pass", "divides",
+wrong("correcting for the divisions of all passes in every pass", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)",
       "by = before(labels, len(labels) - 1)")
-ex.wrong("not allowing for the schedule's divisions", divisors, breaks="divides",
+ex.wrong("not correcting for the schedule's divisions", divisors, breaks="divides",
          use=lambda divides: False)
-ex.wrong("allowing for a division that does not happen",
+ex.wrong("correcting for a division that does not happen",
          divisors, breaks="otherwise", use=lambda divides: True)
 wrong("correcting in the wrong direction, so that every gradient is divided twice", "divides",
       "for behind in labels[p:]:\n                by *= len(behind)",
@@ -157,17 +157,17 @@ wrong("dividing by the number of labels in the pass, not in the step",
       "mean", "= everything", "= sum(labels[p])")
 wrong("assuming as many labels in every micro-batch as in the first", "counts",
       "= everything", "= labels[0][0] * sum(map(len, labels))")
-wrong("counting labels in 16 bits", "counts", "= everything", "= sum(map(sum, labels)) % 65536")
-wrong("dividing only by the number of passes",
+wrong("counting the labels in 16 bits", "counts", "= everything", "= sum(map(sum, labels)) % 65536")
+wrong("using only the number of passes as the divisor",
       ("summed", "mean"), "= everything", "= len(labels)")
-wrong("dividing only by the number of micro-batches", ("summed", "mean"),
+wrong("using only the number of micro-batches as the divisor", ("summed", "mean"),
       "= everything", "= sum(map(len, labels))")
 wrong("returning factors instead of divisors", "summed",
       "return found", "return [[1 / d for d in row] for row in found]")
 wrong("returning rows as tuples", "laid out", "list", "tuple", says="type of the micro-batches")
-wrong("returning whole numbers", "laid out",
+wrong("returning integers instead of floats", "laid out",
       "return found", "return [[int(d) for d in row] for row in found]", says="type of the divisor")
-wrong("returning one row for all passes", "laid out",
+wrong("returning one flat list for all passes", "laid out",
       "return found", "return [d for row in found for d in row]", says="")
 wrong("averaging the means of the micro-batches", ("mean", "counts"),
       "return found",
@@ -176,7 +176,7 @@ wrong("averaging the means of the micro-batches", ("mean", "counts"),
       "labels, strict=True)]", says="divisor of micro-batch")
 wrong("removing the last pass from labels", "stay",
       "return found", "labels.pop(); return found", says="labels after the call")
-wrong("overwriting labels", "stay",
+wrong("overwriting the caller's labels", "stay",
       "return found",
       "for row, divided in zip(labels, found, strict=True): row[:] = divided\n    return found",
       says="labels after the call")

@@ -32,10 +32,10 @@ own        | A rank, 0 to world - 1, holds n = N // world positions: piece rank,
              * world - 1 - rank. | tokens; positions
 out tokens | The result's tokens: (B, n) int64, the tokens at these positions. | tokens
 positions  | positions: (n,) int64, counted from 0 in the whole sequence. | positions
-shifted    | labels: (B, n) int64, for each position the label of the next one, whichever rank has
-             it, and -100 for the last of all. | labels
-mask       | mask: (n, N) bool, True where the rank's i-th position may look at position j of all N:
-             at its own and every earlier one, padded or not. | mask
+shifted    | labels: (B, n) int64, for each position the label of the next position, whichever rank
+             holds it, and -100 for the last of all. | labels
+mask       | mask: (n, N) bool, True at [i, j] if the rank's i-th position may look at position j:
+             at itself and every earlier position, padded or not. | mask
 left       | Inputs are not changed. | values changed
 example    | Example: tokens and labels [[1, 2, 3, 4, 5, 6, 7, 8]], rank 0, world 2: tokens [[1, 2,
              7, 8]], positions [0, 1, 6, 7], labels [[2, 3, 8, -100]]. | case the example
@@ -110,8 +110,8 @@ def law(out, tokens, labels, rank, world, order):
     expect_equal("labels", shifted, torch.tensor([at(labels, p + 1, -100) for p in own]).T,
                  "Take the label of the next position in the uncut sequence.")
     expect_equal("mask", mask, torch.tensor([[j <= p for j in range(long)] for p in own]),
-                 f"It has a row for each of {len(own)} positions, and a column for each of all "
-                 f"{long}.")
+                 f"The mask has a row for each of {len(own)} positions and a column for each of "
+                 f"all {long}.")
 
 
 # ---- wrong, by name
@@ -136,10 +136,11 @@ OWN = "torch.cat([pieces[rank], pieces[2 * world - 1 - rank]])"
 MASK, ONES = "own[:, None] >= torch.arange(N)", "torch.ones(len(own), N, dtype=torch.bool)"
 SHIFTED, WHOLE = "F.pad(labels[:, 1:], (0, 1), value=-100)", "-(-T // (2 * world))"
 END = "tokens[:, own], positions, shifted[:, own], mask"
-wrong("counting from 0 on every rank", "positions", POSITIONS, "positions = torch.arange(len(own))")
+wrong("counting positions from 0 on every rank",
+      "positions", POSITIONS, "positions = torch.arange(len(own))")
 wrong("numbering positions as if the rank held one long piece", "positions",
       POSITIONS, "positions = rank * len(own) + torch.arange(len(own))")
-wrong("counting from 0 in every piece", "positions",
+wrong("counting positions from 0 in every piece", "positions",
       POSITIONS, "positions = torch.arange(len(own) // 2).repeat(2)")
 wrong("counting positions from 1", "positions", POSITIONS, "positions = own + 1")
 wrong("returning positions for each sequence of the batch", "positions",
@@ -151,11 +152,11 @@ wrong("returning positions as a list", "positions", POSITIONS, "positions = own.
 
 wrong("giving each rank one long piece", ("own", "pieces"),
       OWN, "pieces[2 * rank:2 * rank + 2].flatten()", says="tokens")
-wrong("taking every world-th position", ("own", "pieces"),
+wrong("giving a rank every world-th position", ("own", "pieces"),
       OWN, "pieces.flatten()[rank::world]", says="tokens")
-wrong("putting the late piece before the early one", "own",
+wrong("putting the rank's late piece before its early one", "own",
       OWN, "torch.cat([pieces[2 * world - 1 - rank], pieces[rank]])", says="tokens")
-wrong("taking the pieces rank and rank + world", "own",
+wrong("giving rank r the pieces r and r + world", "own",
       "2 * world - 1 - rank", "rank + world", says="tokens")
 wrong("counting ranks from 1", "own", "own =", "rank = (rank - 1) % world; own =", says="")
 
@@ -163,43 +164,46 @@ wrong("returning tokens as floats", "out tokens", "tokens[:, own]", "tokens[:, o
       says="dtype of the tokens")
 
 # https://github.com/NVIDIA-BioNeMo/bionemo-recipes/pull/1449
-wrong("shifting labels within the rank", "shifted",
+wrong("shifting the labels within the rank's own positions only", "shifted",
       LABELS, "F.pad(labels[:, own[1:]], (0, 1), value=-100)", says="labels")
 # https://github.com/huggingface/transformers/pull/36607
-wrong("shifting labels within each piece, which loses the last label of each piece",
+wrong("shifting the labels within each piece only, which loses each piece's last label",
       "shifted", LABELS,
       "F.pad(labels[:, own].unflatten(1, (2, -1))[..., 1:], (0, 1), value=-100).flatten(1)",
       says="labels")
 wrong("not shifting the labels", "shifted", LABELS, "labels[:, own]", says="labels")
-wrong("shifting labels in the wrong direction", "shifted",
+wrong("shifting the labels in the wrong direction", "shifted",
       SHIFTED, "F.pad(labels[:, :-1], (1, 0), value=-100)", says="labels")
 wrong("giving the last position the first label", "shifted",
       SHIFTED, "labels.roll(-1, 1)", says="labels")
-wrong("making labels from the tokens", "labels", START, "labels = tokens; T =", says="labels")
-wrong("setting labels that are not learned to 0", "labels",
+wrong("using the tokens as labels", "labels", START, "labels = tokens; T =", says="labels")
+wrong("replacing labels of -100 by 0", "labels",
       START, "labels = labels.clamp(min=0); T =", says="labels")
 wrong("returning labels as floats", "shifted", LABELS, f"{LABELS}.float()",
       says="dtype of the labels")
 
-wrong("putting the mask's triangle into its upper left corner", "mask", MASK, f"{ONES}.tril()",
+wrong("aligning the mask's triangle with the upper left corner",
+      "mask", MASK, f"{ONES}.tril()",
       says="mask")
-wrong("putting the mask's triangle into its lower right corner", "mask",
+wrong("aligning the mask's triangle with the lower right corner", "mask",
       MASK, f"{ONES}.tril(N - len(own))", says="mask")
 wrong("using the mask of a rank with one long piece", "mask",
       MASK, f"{ONES}.tril(rank * len(own))", says="mask")
-wrong("making a mask for the rank's own keys only", "mask", MASK, "own[:, None] >= own",
+wrong("making a mask that has columns only for the rank's own positions",
+      "mask", MASK, "own[:, None] >= own",
       says="shape of the mask")
 wrong("ordering the mask's columns rank by rank", "mask", MASK, "own[:, None] >= "
       "torch.cat([pieces[[r, 2 * world - 1 - r]].flatten() for r in range(world)])", says="mask")
 wrong("forbidding a position to look at itself", "mask", ">=", ">", says="mask")
-wrong("setting True where a position may not look", "mask", ">=", "<", says="mask")
-wrong("setting the whole mask to ones", "mask", MASK, ONES, says="mask")
+wrong("setting the mask to True where a position may not look", "mask", ">=", "<", says="mask")
+wrong("setting the whole mask to True", "mask", MASK, ONES, says="mask")
 wrong("returning a mask of 0 and minus infinity", "mask",
       MASK, f"torch.zeros(len(own), N).masked_fill(~({MASK}), -torch.inf)",
       says="dtype of the mask")
 wrong("adding axes for rows and heads to the mask", "mask", MASK, f"({MASK})[None, None]",
       says="shape of the mask")
-wrong("masking padded positions", ("mask", "fill"), MASK, f"({MASK}) & (torch.arange(N) < T)",
+wrong("masking the padded positions as well",
+      ("mask", "fill"), MASK, f"({MASK}) & (torch.arange(N) < T)",
       says="mask")
 
 wrong("padding at the front", ("fill", "tokens"),
@@ -212,12 +216,13 @@ wrong("padding with the last token", ("fill", "tokens"), "F.pad(tokens, (0, N - 
       "torch.cat([tokens, tokens[:, -1:].expand(-1, N - T)], 1)", says="tokens")
 wrong("dropping the tokens that are left over",
       ("fill", "tokens"), WHOLE, "T // (2 * world)", says="")
-wrong("padding although T is a multiple already", "even", WHOLE, "(T // (2 * world) + 1)",
+wrong("padding even if T is already a multiple of 2 * world",
+      "even", WHOLE, "(T // (2 * world) + 1)",
       says="shape of the")
 wrong("returning a list instead of a tuple", "result", END, f"[{END}]", says="type of the result")
 wrong("returning labels before the positions", "positions",
       "positions, shifted[:, own]", "shifted[:, own], positions", says="positions")
-wrong("leaving out the positions", "result", "positions, shifted", "shifted",
+wrong("leaving the positions out of the result", "result", "positions, shifted", "shifted",
       says="parts of the result")
 wrong("shifting the labels in place", "left", START, "given, labels = labels, labels.clone(); "
       "given[:, :-1] = labels[:, 1:]; given[:, -1] = -7; T =")

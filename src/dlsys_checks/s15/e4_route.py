@@ -22,7 +22,7 @@ ex.promise_table("""
 parts     | Compute (weights, experts): | type of the two parts; two parts
 likeliest | the k likeliest experts of each token. | experts of a token
 logits    | logits: (..., E) float32 or bfloat16, one per expert. The logits of a token all differ,
-            and so do their probabilities in float32. | case bfloat16; bfloat16, close logits;
+            and so do the token's probabilities in float32. | case bfloat16; bfloat16, close logits;
             bfloat16, many experts; three axes; no axis but the last; one token; large logits;
             logits far below zero
 experts   | experts: (..., k) int64, the likeliest first. | type of the experts; shape of the
@@ -30,7 +30,7 @@ experts   | experts: (..., k) int64, the likeliest first. | type of the experts;
 chance    | weights: (..., k) float32, computed in float32: the probability of each of these experts
             under the softmax over all E. | weights of the experts; dtype of the weights; shape of
             the weights; type of the weights
-divided   | With renorm, they are divided by their sum, so that they add up to 1, | case two,
+divided   | With renorm, the weights are divided by their sum, so that they add up to 1, | case two,
             divided; three, divided; all, divided; two of many, divided; bfloat16; three axes; the
             example, divided; large logits
 one       | but never for k = 1, because then the router would get no gradient. | case one, divided;
@@ -153,7 +153,7 @@ def made(logits, k, renorm, *, before=lambda z: z.float(), after=lambda w: w):
 
 wrong = ex.edits(made)
 # https://github.com/jingyaogong/minimind/issues/858
-wrong("dividing one weight by itself", ("one", "k"), "renorm and k > 1", "renorm")
+wrong("dividing the only weight by itself for k = 1", ("one", "k"), "renorm and k > 1", "renorm")
 # https://github.com/davidmrau/mixture-of-experts/issues/27
 wrong("taking the softmax over the chosen experts only", ("chance", "example"),
       "weights, experts =",
@@ -165,13 +165,14 @@ wrong("ignoring renorm", "divided",
       "if renorm and k > 1:\n        weights = weights / weights.sum(-1, keepdim=True)", "pass")
 wrong("dividing only if renorm is False", ("chance", "divided", "example"),
       "if renorm", "if not renorm")
-wrong("dividing by k", "divided", "weights.sum(-1, keepdim=True)", "weights.shape[-1]")
-wrong("dividing by the norm, not the sum", "divided",
+wrong("dividing the weights by k instead of their sum",
+      "divided", "weights.sum(-1, keepdim=True)", "weights.shape[-1]")
+wrong("dividing the weights by their norm instead of their sum", "divided",
       ".sum", ".norm", "-1, keepdim", "dim=-1, keepdim")
-wrong("dividing by the largest weight", "divided", ".sum", ".amax")
-wrong("taking the softmax of the probabilities again", "divided",
+wrong("dividing the weights by the largest weight instead of their sum", "divided", ".sum", ".amax")
+wrong("applying a second softmax to the chosen probabilities", "divided",
       "weights / weights.sum(-1, keepdim=True)", "weights.softmax(-1)")
-wrong("detaching the sum", "flow",
+wrong("detaching the sum that divides the weights", "flow",
       "weights.sum", "weights.detach().sum", says="gradient of the logits")
 ex.wrong("detaching the weights", made, breaks="flow", says="gradient of the logits",
          after=lambda w: w.detach())
@@ -201,7 +202,7 @@ wrong("taking exponentials without subtracting the largest logit", "logits",
       "(lambda z: z.exp() / z.exp().sum(-1, keepdim=True))(before(logits))", says="")
 wrong("using sigmoids instead of the softmax", ("chance", "example", "likeliest", "experts"),
       "before(logits).softmax(-1)", "before(logits).sigmoid()")
-wrong("taking the softmax over the tokens",
+wrong("taking the softmax over the tokens instead of the experts",
       ("likeliest", "experts", "chance"), "(-1)", "(0)", says="")
 wrong("choosing the unlikeliest experts", ("likeliest", "experts"),
       "largest=True", "largest=False", says="experts of a token")
@@ -213,7 +214,7 @@ wrong("ordering experts by number, not by probability", "experts",
       "experts.gather(-1, order)", says="order of the experts")
 wrong("returning experts in int32", "experts",
       "(weights), experts", "(weights), experts.int()", says="dtype of the experts")
-wrong("returning a single expert without its axis", ("experts", "k"),
+wrong("dropping the last axis of both results for k = 1", ("experts", "k"),
       "return out", "return tuple(part[..., 0] if k == 1 else part for part in out)",
       says="shape of the experts")
 wrong("returning the experts before the weights", ("parts", "experts"),
@@ -222,7 +223,7 @@ wrong("returning only the weights",
       "parts", "return out", "return out[0]", says="type of the two parts")
 wrong("returning a list instead of a tuple",
       "parts", "return out", "return list(out)", says="type of the two parts")
-wrong("returning zeros for the experts that were not chosen", "chance",
+wrong("returning a weight for each of the E experts, 0 for those not chosen", "chance",
       "return out",
       "weights, experts = out; return torch.zeros_like(logits, dtype=torch.float32).scatter(-1, "
       "experts, weights), experts", says="")

@@ -21,14 +21,15 @@ chosen  | chosen: (T, k) int64, the k different experts of each token, chosen by
           chosen by another rule; the least likely chosen; likeliest last
 real    | real: (T,) bool, False for padding, which does not count, and True for at least one
           token. | case padding at the end; padding in front; padding in between; one real token
-share   | An expert's fraction is its part of all choices of the real tokens, which can be 0. | case
-          the last experts idle; one expert for all; two experts for all; the first experts idle
+share   | An expert's fraction, which can be 0, is its part of all choices that the real tokens
+          make. | case the last experts idle; one expert for all; two experts for all; the first
+          experts idle
 mean    | The mean probability is taken over the real tokens, for all E experts. | case the last
           experts idle; two of eight; the least likely chosen; as many tokens as experts
 form    | Returns a float32 tensor of shape (). | type of the; shape of the; dtype of the
-one     | It is 1 if fractions and mean probabilities are even, for every E and k. | case even, one;
-          even, two; even, all
-flow    | Its gradient flows to p through the mean probabilities; the fractions are constants. |
+one     | The result is 1 if fractions and mean probabilities are even, for every E and k. | case
+          even, one; even, two; even, all
+flow    | The gradient flows to p through the mean probabilities; the fractions are constants. |
           gradient of p; unusable; led to
 left    | Inputs are not changed. | values changed
 example | Example: p [[0.8, 0.2], [0.6, 0.4]], chosen [[0], [1]], real [True, False] give 1.6, and
@@ -139,12 +140,13 @@ START, MEAN, BOTH = "experts =", "p.mean(0)", "share * p.mean(0)"
 ROWS = "p, chosen = p[real], chosen[real]"
 LOSS = f"experts * ({BOTH}).sum()"
 # https://github.com/CASIA-LMC-Lab/AnomalyMoE/issues/1
-wrong("multiplying the fractions by themselves",
+wrong("using the fractions in place of the mean probabilities",
       ("uneven", "flow", "example", "mean"), MEAN, "share")
-wrong("multiplying the mean probabilities by themselves", ("uneven", "flow", "example", "chosen"),
+wrong("using the mean probabilities in place of the fractions",
+      ("uneven", "flow", "example", "chosen"),
       BOTH, "p.mean(0) * p.mean(0)")
 # https://github.com/huggingface/transformers/issues/28093
-wrong("averaging the probabilities over the experts",
+wrong("averaging the probabilities over the experts as well as the tokens",
       ("uneven", "mean", "example"), MEAN, "p.mean(1).mean()")
 wrong("detaching the result", "flow", LOSS, f"({LOSS}).detach()", says="gradient of p")
 # https://github.com/mindspore-ai/hyper-parallel/issues/752
@@ -155,11 +157,12 @@ wrong("leaving out E, or taking the mean over experts instead of the sum",
       "return experts * ", "return ")
 wrong("multiplying by k instead of E", ("uneven", "one", "example"),
       "return experts", "return chosen.shape[1]")
-wrong("summing the probabilities over tokens", ("uneven", "mean"), MEAN, "p.sum(0)")
+wrong("summing the probabilities over the tokens instead of averaging",
+      ("uneven", "mean"), MEAN, "p.sum(0)")
 # https://github.com/jingyaogong/minimind/issues/797
-wrong("using fractions that add up to k",
+wrong("dividing the counts by T, so that the fractions add up to k",
       ("uneven", "one", "share"), "chosen.numel()", "len(chosen)")
-wrong("counting only the first choice", ("uneven", "chosen", "share"),
+wrong("counting only the first choice of each token", ("uneven", "chosen", "share"),
       START, "chosen = chosen[:, :1]; experts =")
 wrong("counting the likeliest expert, whatever was chosen", ("uneven", "chosen", "share"),
       START, "chosen = p.argmax(1, keepdim=True); experts =")
@@ -172,27 +175,29 @@ wrong("dividing the probabilities of the chosen experts by their sum", ("uneven"
       MEAN, "F.normalize(p * hot(p, chosen), p=1, dim=1).mean(0)")
 wrong("counting without minlength, which leaves out the last experts",
       ("share", "chosen", "uneven", "p", "mean", "real"), ", minlength=experts", "", says="")
-wrong("taking E from the largest index in chosen", ("share", "uneven", "p"),
+wrong("deriving E from the largest expert index that was chosen", ("share", "uneven", "p"),
       "return experts", "return (chosen.max() + 1)")
 wrong("leaving idle experts out of E", ("share", "uneven"),
       "return experts", "return len(chosen.unique())")
-wrong("returning 0 for an even load", ("uneven", "one", "example"), LOSS, f"{LOSS} - 1")
+wrong("subtracting 1, so that an even load gives 0",
+      ("uneven", "one", "example"), LOSS, f"{LOSS} - 1")
 wrong("taking the squared coefficient of variation of the mean probabilities", "uneven",
       LOSS, "p.mean(0).var(unbiased=False) / p.mean(0).mean() ** 2")
 wrong("taking the squared distance between fractions and mean probabilities", ("uneven", "example"),
       LOSS, "((share - p.mean(0)) ** 2).sum() + 1")
 wrong("returning one number per expert", "form", ".sum()", "", says="shape of the")
-wrong("leaving an axis of size 1", "form", LOSS, f"({LOSS})[None]", says="shape of the")
+wrong("leaving an axis of size 1 in the result",
+      "form", LOSS, f"({LOSS})[None]", says="shape of the")
 wrong("returning a Python number", ("form", "flow"), ".sum()", ".sum().item()", says="type of the")
 wrong("returning float64", "form", ".sum()", ".sum().double()", says="dtype of the")
-wrong("adding 1 to chosen in place", "left", ROWS, f"given = chosen; {ROWS}",
+wrong("adding 1 to the caller's expert indices in place", "left", ROWS, f"given = chosen; {ROWS}",
       "return", "given.add_(1); return", says="values changed")
 # https://github.com/huggingface/transformers/pull/28517
-wrong("copying the lesson's repair, which counts padding, too", ("real", "example"), ROWS, "pass")
+wrong("copying the lesson's repair, which also counts padding", ("real", "example"), ROWS, "pass")
 wrong("counting the choices of padding in the fractions", ("real", "example"), ROWS, "p = p[real]")
 wrong("averaging the probabilities over real tokens and padding", ("real", "example"),
       ROWS, "chosen = chosen[real]")
 wrong("setting the probabilities of padding to 0, but dividing by all T tokens",
       ("real", "example"), ROWS, "p, chosen = p * real[:, None], chosen[real]")
-wrong("setting the choices of padding to 0, which counts them for expert 0", "real",
+wrong("setting the choices of padding to 0, which counts them as expert 0", "real",
       ROWS, "p, chosen = p[real], chosen * real[:, None]")

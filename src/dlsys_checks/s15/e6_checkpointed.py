@@ -37,9 +37,9 @@ ex.promise("kept", "Compute block(x) without keeping the block's inner values fo
            says=("tensors kept", "outputs"))
 ex.promise("again", "In the backward pass, the block runs a second time, once for each call.",
            says=("runs of the block",))
-ex.promise("as once", "Output, gradients of x and of the block's parameters, its buffers and the "
-           "state of every generator are as if block(x) had run once: after the call, and again "
-           "after backward.", says=("outputs", "gradient", "buffer", "next draw"))
+ex.promise("as once", "The output, the gradients of x and of the block's parameters, the block's "
+           "buffers and the state of every generator are as if block(x) had run once, both after "
+           "the call and after backward.", says=("outputs", "gradient", "buffer", "next draw"))
 ex.promise("block", "block: a module that takes one tensor, made of any modules, in train or eval "
            "mode.",
            cases=("nested modules", "one module alone", "eval mode", "everything at once"))
@@ -47,11 +47,11 @@ ex.promise("x", "x: float32, with or without requires_grad.",
            cases=("x without gradient", "three axes", "one module alone",
                   "three calls, two steps"))
 ex.promise("draws", "The block may draw from torch's generator and from generators that are "
-           "themselves attributes of its modules.",
+           "attributes of its modules.",
            cases=("dropout", "a generator of its own", "two generators",
                   "one generator for two modules", "two generators, two calls", *MIXED))
-ex.promise("buffers", "It may read its buffers, which are tensors from the start, and change "
-           "them, in place or by assigning a new tensor of any shape.",
+ex.promise("buffers", "The block may read its buffers, which are tensors from the start, and "
+           "change them, in place or by assigning a new tensor of any shape.",
            cases=("BatchNorm", "a buffer that is read and changed", "a buffer that is replaced",
                   "a buffer that is changed, then read", "a buffer that grows",
                   "a buffer outside the state_dict", "a buffer of two modules", "the example",
@@ -504,14 +504,17 @@ BACK, FORTH, END = "rewind(dice, start)", "rewind(dice, now)", "checkpoint(run, 
 ex.wrong("using no checkpoint at all", lambda block, x: block(x), says="tensors kept",
          breaks=("kept", "again"))
 # https://github.com/pytorch/pytorch/issues/96136
-wrong("using torch's checkpoint as it is", ("as once", "buffers", "draws"),
+wrong("using torch's checkpoint unchanged", ("as once", "buffers", "draws"),
       END, "checkpoint(block, x,", says="")
 # https://github.com/allenai/OLMo-core/pull/828
-wrong("not restoring torch's generator", "draws", END, f"{END} preserve_rng_state=False,",
+wrong("not restoring torch's generator for the second run",
+      "draws", END, f"{END} preserve_rng_state=False,",
       says="gradient")
-wrong("letting the block's own generators run on", "draws", BACK, "pass", FORTH, "pass",
+wrong("not restoring the block's own generators for the second run",
+      "draws", BACK, "pass", FORTH, "pass",
       says="gradient")
-wrong("restoring generators, but changing buffers twice", "buffers", AGAIN, "block(x)", says="")
+wrong("restoring the generators, but changing the buffers twice",
+      "buffers", AGAIN, "block(x)", says="")
 wrong("letting the second run read the buffers that the first run left", "buffers",
       AGAIN, f"functional_call(block, {BEFORE}, x)", says="gradient")
 wrong("restoring only the buffers in the state_dict", "buffers", BEFORE,
@@ -520,17 +523,19 @@ wrong("restoring only the buffers in the state_dict", "buffers", BEFORE,
 wrong("restoring buffers by name, which splits a buffer that two modules share", "buffers",
       BEFORE, "copied(block.named_buffers(remove_duplicate=False))",
       AGAIN, "functional_call(block, copied(buffers.items()), x, tie_weights=False)", says="")
-wrong("restoring buffers of BatchNorm only", "buffers", BEFORE,
+wrong("restoring only the buffers of BatchNorm layers", "buffers", BEFORE,
       'copied((f"{name}.{key}", b) for name, m in block.named_modules() '
       "if isinstance(m, nn.BatchNorm1d) for key, b in m.named_buffers())", says="")
-wrong("counting the batches of BatchNorm twice", ("buffers", "example"), "buffers.items()",
+wrong("letting BatchNorm count each batch twice", ("buffers", "example"), "buffers.items()",
       "pair for pair in buffers.items() if pair[1].is_floating_point()", says="buffer")
-wrong("restoring generators of the block itself only", "draws", DICE, "dice_of([block])", says="")
-wrong("restoring generators of the block's children only", ("draws", "block", "x"),
+wrong("restoring only the block's own generators, not those of its submodules",
+      "draws", DICE, "dice_of([block])", says="")
+wrong("restoring only the generators of the block's submodules", ("draws", "block", "x"),
       DICE, "dice_of(m for child in block.children() for m in child.modules())", says="")
 wrong("restoring only the first generator", "draws", DICE, f"{DICE}[:1]", says="")
-wrong("leaving generators where the second run ends", "between", FORTH, "pass", says="next draw")
-wrong("leaving generators where they began", "draws", FORTH, BACK, says="next draw")
+wrong("leaving the generators where the second run ends",
+      "between", FORTH, "pass", says="next draw")
+wrong("leaving the generators where the first run began", "draws", FORTH, BACK, says="next draw")
 wrong("using the reentrant checkpoint, for which x has to require grad", "x",
       "use_reentrant=False", "use_reentrant=True", says="")
 wrong("halving BatchNorm's momentum", ("buffers", "as once"),
@@ -538,26 +543,26 @@ wrong("halving BatchNorm's momentum", ("buffers", "as once"),
       f"return {AGAIN}", f"with momentum_times(0.5, block): {FIRST}", says="buffer")
 wrong("setting BatchNorm's momentum to 0 in the second run", "buffers",
       f"return {AGAIN}", f"with momentum_times(0.0, block): {FIRST}", says="buffer")
-wrong("restoring buffers into the original tensors", ("buffers", "as once"),
+wrong("writing the old values into the original buffer tensors only", ("buffers", "as once"),
       START, f"places = [*block.buffers()]; {START}",
       f"return {AGAIN}", f"with rewritten(places, buffers.values()): {FIRST}", says="")
-wrong("copying the current buffers into those that the second run used", "buffers",
+wrong("copying the values back into the buffer tensors that the second run left", "buffers",
       f"return {AGAIN}", f"with exchanged(block, buffers, copy_into, copy_into): {FIRST}",
       says="gradient")
-wrong("copying old buffers into tensors of a different shape", "buffers",
+wrong("copying old values into buffers that now have a different shape", "buffers",
       f"return {AGAIN}", f"with exchanged(block, buffers, copy_into, put): {FIRST}", says="")
-wrong("restoring the buffers to their values before the call", ("buffers", "as once"),
+wrong("leaving the buffers at their values from before the call", ("buffers", "as once"),
       f"return {AGAIN}",
       f"with exchanged(block, buffers, put, lambda *_: put(block, buffers)): {FIRST}",
       says="buffer after backward")
 # https://github.com/facebookresearch/fairscale/issues/1035
-wrong("changing buffers in the second run, not in the first", ("buffers", "as once"),
+wrong("letting the second run change the buffers instead of the first", ("buffers", "as once"),
       FIRST, f"return functional_call(block, {BEFORE}, x)", AGAIN, "block(x)",
       says="buffer after the call")
-wrong("storing one state on the block for all calls", ("between", "buffers"),
+wrong("storing the state on the block, where the next call overwrites it", ("between", "buffers"),
       FIRST, f"block.start, block.then = start, buffers; {FIRST}",
       BACK, "rewind(dice, block.start)", "buffers.items()", "block.then.items()", says="gradient")
-wrong("running a third time", "again", BACK,
+wrong("running the block a third time", "again", BACK,
       f"with torch.random.fork_rng(devices=[]), torch.no_grad(): {BACK}; {AGAIN}\n        {BACK}",
       says="runs of the block")
 wrong("putting the block into train mode", "block", START, f"block.train(); {START}",
@@ -584,7 +589,7 @@ class OfX(torch.autograd.Function):
 
 ex.wrong("returning only the gradient of x", lambda block, x: OfX.apply(x, block), says="",
          breaks=("as once", "x"))
-wrong("using one seed for both runs", "as once",
+wrong("setting a fixed seed at the start of each call", "as once",
       "start, buffers", "[die.manual_seed(0) for die in (torch, *dice)]; start, buffers", says="")
-ex.wrong("averaging two runs", lambda block, x: (
+ex.wrong("averaging the outputs of two runs", lambda block, x: (
     made(block, x) + made(block, x)) / 2, says="", breaks=("again", "as once"))

@@ -17,20 +17,20 @@ list         | List (computing, transferring, waiting, idle) in ms for each rank
 events       | events: bars (rank, lane, name, start, end) with start < end, ints or floats, in any
                order, in ms on one clock; each rank has at least one. | case bars in any order; one
                bar; times far from 0; times below 0; whole numbers
-inside       | Bars can overlap or lie inside each other. | case bars inside bars; bars inside bars,
-               in order; collectives that overlap; compute bars that overlap; a short collective
-               inside a long one; two collectives open, only one of them begun; called before the
-               step is computed; called early on each of four ranks; transfer hidden behind
-               computing; ends that differ, called early
+inside       | Bars can overlap or be nested. | case bars inside bars; bars inside bars, in order;
+               collectives that overlap; compute bars that overlap; a short collective inside a long
+               one; two collectives open, only one of them begun; called before the step is
+               computed; called early on each of four ranks; transfer hidden behind computing; ends
+               that differ, called early
 lanes        | lane is "compute", where the name means nothing, or "network". | case compute bars
                named like a collective
-collective   | Network bars with one name are one collective, with at most one bar per rank, from
+collective   | Network bars with one name form a collective, with at most one bar per rank, from
                call to end. | case collectives in another order of names; ends that differ; ends
                that differ, called early; collectives that overlap | ms transferring; ms waiting
-begins       | It transfers once all its bars have begun, and no bar ends before that. | ms
-               transferring; ms waiting
-part         | A rank without such a bar has no part in it. | case groups of two ranks; a collective
-               of one rank
+begins       | The collective transfers once all its bars have begun, and no bar ends before that. |
+               ms transferring; ms waiting
+part         | A rank without a bar has no part in it. | case groups of two ranks; a collective of
+               one rank
 moment       | From the first start to the last end of all bars, each moment of a rank counts as the
                first that fits: | ms computing; ms idle; ms transferring; ms waiting
 computing    | computing, if it has a compute bar open; | ms computing
@@ -221,32 +221,32 @@ MOVED, CALLS = "[(max(starts[name]), e) for name, s, e in net]", "[(s, e) for _,
 UNIONS, THREE = "bars, bars + moved, bars", "work, both - work, every - both"
 LOW, HIGH = "min(s for *_, s, _ in events)", "max(e for *_, e in events)"
 # https://github.com/NVIDIA/nccl/issues/460
-wrong("treating the whole bar as transfer", "transferring", BEGUN, "s")
+wrong("counting a whole network bar as transferring", "transferring", BEGUN, "s")
 wrong("starting each transfer at the first call instead of the last",
       "begins", BEGUN, "min(starts[name])",
       says="ms")
 wrong("starting each transfer at the last call of any collective", ("begins", "collective"),
       BEGUN, "min(e, max(map(max, starts.values())))", says="ms")
-wrong("waiting for a rank without a bar", "part",
+wrong("waiting for ranks that have no bar in the collective", "part",
       BEGUN, "max(starts[name]) if len(starts[name]) == len({rank for rank, *_ in events}) else e",
       says="")
-wrong("adding up durations of compute bars", ("inside", "computing"),
+wrong("adding up the durations of compute bars that overlap", ("inside", "computing"),
       "((work,", "((sum(e - s for s, e in bars),", says="ms computing")
-wrong("counting transfers that are hidden behind computing as well", "moment",
+wrong("also counting transfers that are hidden behind computing", "moment",
       ", both - work,", ", sum(e - s for s, e in moved),", says="ms transferring")
-wrong("counting waits that are hidden behind computing as well", ("waiting", "moment"),
+wrong("also counting waits that are hidden behind computing", ("waiting", "moment"),
       ", every - both,", ", sum(max(starts[name]) - s for name, s, _ in net),", says="ms waiting")
-wrong("counting transferring and waiting before computing where both are open",
+wrong("letting transferring and waiting take precedence over computing",
       ("computing", "moment"),
       UNIONS, "moved, moved + calls, bars", THREE, "every - both, work, both - work",
       says="ms computing")
-wrong("counting transferring before computing where both are open", ("computing", "moment"),
+wrong("letting transferring take precedence over computing", ("computing", "moment"),
       UNIONS, "moved, bars + moved, bars", THREE, "both - work, work, every - both",
       says="ms computing")
-wrong("counting waiting before transferring where both are open", ("inside", "moment"),
+wrong("letting waiting take precedence over transferring", ("inside", "moment"),
       UNIONS, "bars, bars + calls, bars", THREE, "work, every - both, both - work",
       says="ms transferring")
-wrong("keeping the later bar's end where one bar is inside another", "inside",
+wrong("using the inner bar's end where one bar is inside another", "inside",
       "map(covered", "map(lambda spans: joined(spans, keep=lambda a, b: b)", says="ms")
 wrong("merging bars without sorting them", ("moment", "events"),
       "map(covered", "map(lambda spans: joined(spans, order=list)", says="ms")
@@ -256,9 +256,9 @@ wrong("ending the run with the last bar in the list", ("events", "idle"), HIGH, 
       says="ms idle")
 wrong("ending the run with the bar that starts last", ("idle", "moment"),
       HIGH, "max(events, key=lambda e: e[3])[4]", says="ms idle")
-wrong("leaving out times below 0", "events", "map(covered",
+wrong("ignoring all time before 0", "events", "map(covered",
       "map(lambda spans: covered([(max(s, 0.0), max(e, 0.0)) for s, e in spans])", says="")
-wrong("counting time from 0", ("events", "moment"), LOW, "0.0", says="ms idle")
+wrong("starting the run at time 0", ("events", "moment"), LOW, "0.0", says="ms idle")
 wrong("starting the run with the first bar in the list", ("events", "idle"), LOW, "events[0][3]",
       says="ms idle")
 wrong("ending a collective on all ranks when the first one is done", "collective",
@@ -270,7 +270,8 @@ wrong("taking the shortest bar as the transfer on every rank", "collective",
       says="ms")
 wrong("pairing bars by their order, not by their name", ("collective", "part", "inside"),
       MOVED, "by_order(events, net)", says="ms")
-wrong("counting compute bars of all ranks", "computing", BARS, BARS.replace("own", "events"),
+wrong("counting the compute bars of all ranks for each rank",
+      "computing", BARS, BARS.replace("own", "events"),
       says="ms computing")
 wrong("counting network bars as computing", "computing", BARS, "(s, e) for *_, s, e in own",
       says="ms computing")
@@ -286,19 +287,21 @@ wrong("counting idle as waiting", ("waiting", "idle"),
       "every - both, high - low - every", "high - low - both, 0.0", says="ms waiting")
 wrong("swapping waiting and transferring", "list", THREE, "work, every - both, both - work",
       says="ms transferring")
-wrong("returning fractions of the whole time", "list",
+wrong("returning fractions of the whole time instead of ms", "list",
       END, "return [tuple(v / sum(four) for v in four) for four in found]", says="ms computing")
-wrong("returning a list for each rank", "list", END, "return [list(four) for four in found]",
+wrong("returning a list instead of a tuple for each rank",
+      "list", END, "return [list(four) for four in found]",
       says="type of")
-wrong("returning a dict by rank", "list",
+wrong("returning a dict with an entry for each rank", "list",
       END, "return {str(r): four for r, four in enumerate(found)}", says="type of")
 wrong("listing only ranks with a network bar", "list",
       RANKS, 'sorted({r for r, lane, *_ in events if lane == "network"})', says="number of ranks")
-wrong("ordering ranks as in the list", "moment", RANKS, "dict.fromkeys(r for r, *_ in events)",
+wrong("listing the ranks in the order of the bars",
+      "moment", RANKS, "dict.fromkeys(r for r, *_ in events)",
       says="ms")
 wrong("returning only the first two ranks", "list", END, "return found[:2]", says="number of ranks")
 wrong("rounding to whole ms", "list",
       END, "return [tuple(float(round(v)) for v in four) for four in found]", says="ms")
-wrong("changing events in place", "left",
+wrong("reordering events in place", "left",
       START, "events.sort(key=lambda event: (-event[3], event[0])); starts = {}")
 wrong("sorting events in place", "left", START, "events.sort(); starts = {}")

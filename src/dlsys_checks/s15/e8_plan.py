@@ -27,7 +27,7 @@ split       | splits: dicts of dp, tp, pp, zero (0, 1 or 3), checkpoint (bool), 
 small       | n = dp * tp * pp, m = batch / dp / micro, own = weights / tp / pp, deep = layers / pp,
               | activations; seconds
 rows        | a dict of 5 costs per split, and the best one. | type of; number of; parts of a row
-state       | state: 16 * own; dp divides 12 of the 16 with zero 1, all with zero 3. | state
+state       | state: 16 * own; dp divides 12 of the 16 with zero 1, all 16 with zero 3. | state
 activations | activations: min(m, pp) * deep * layer; | activations
 inputs      | with checkpoint, min(m, pp) * deep * micro * input + layer. | activations
 logits      | logits: micro * logits / tp. | logits
@@ -37,7 +37,7 @@ ring        | half(r, b) = (r - 1) * (alpha + b / r / beta). | seconds
 tensor      | sums = m * deep * (8 + 2 * checkpoint) * half(tp, micro * input). | seconds
 copies      | sends = (3 * m with zero 3, else 2) * half(dp, 2 * own). | seconds
 mfu         | mfu: batch * work / seconds / n / peak. | mfu
-best        | best: the index of the fastest row within memory, or None; no ties. | best
+best        | best: the index of the fastest row that fits in memory, or None; no ties. | best
 left        | All divisions come out even. Inputs are not changed. | inputs after the call
 example     | Example: 10 weights, dp 2, tp 1, pp 1, zero 1: state 100. | case the example
 """)
@@ -254,38 +254,38 @@ FLYING, TIMES = "min(m, pp)", "(3 * m if zero == 3 else 2)"
 SECONDS, MICRO, END = "(1 + (pp - 1) / m)", 'model["batch"] / dp / micro,', "return rows, best"
 FASTEST = 'rows[k]["seconds"]'
 # https://github.com/deepspeedai/DeepSpeed/pull/5099
-wrong("counting 12 bytes of state, without master weights",
+wrong("counting 12 bytes of state per weight, without the master weights",
       ("state", "example"), "12 /", "8 /", says="state")
 wrong("dividing all 16 bytes under ZeRO-1", ("state", "example"),
       WEIGHTS, REST, SLOPES, REST, says="state")
 wrong("dividing the gradients as well under ZeRO-1",
       ("state", "example"), SLOPES, REST, says="state")
 wrong("leaving the weights whole under ZeRO-3", "state", WEIGHTS, "1 if zero > 2", says="state")
-wrong("not dividing the state by the stages", ("state", "split"),
+wrong("not dividing the state by the number of stages", ("state", "split"),
       STATE, 'sixteen * model["weights"] / tp', says="state")
-wrong("not dividing the state by the tensor ranks", ("state", "split"),
+wrong("not dividing the state by the number of tensor ranks", ("state", "split"),
       STATE, 'sixteen * model["weights"] / pp', says="state")
-wrong("dividing the state by the copies even without ZeRO", "state",
+wrong("dividing the state by the number of copies even without ZeRO", "state",
       WEIGHTS, "dp if zero != 1", SLOPES, "dp if zero != 1", REST, "dp if True", says="state")
-wrong("dividing only the optimizer under ZeRO-3", "state",
+wrong("dividing only the optimizer's bytes under ZeRO-3", "state",
       WEIGHTS, "1 if zero > 2", SLOPES, "1 if zero == 3", says="state")
 # https://github.com/NVIDIA/Megatron-LM/pull/6782
-wrong("dividing activations by the copies", "activations",
+wrong("dividing the activations by the number of copies", "activations",
       '"activations": held', '"activations": held / dp', says="activations")
-wrong("dividing all that a layer keeps by tp", "model",
+wrong("dividing all bytes that a layer keeps by tp, not only the part called cut", "model",
       'model["whole"]', 'model["whole"] / tp', says="activations")
-wrong("dividing no activations by tp", "model",
+wrong("dividing none of the bytes that a layer keeps by tp", "model",
       'model["cut"] / tp', 'model["cut"]', says="activations")
 wrong("dividing the inputs of checkpoints by tp", "inputs",
       "+ layer if", "/ tp + layer if", says="activations")
-wrong("counting checkpoints without the one layer that is alive", "inputs",
+wrong("leaving out the one layer that is kept in full, with checkpoints", "inputs",
       " + layer if", " if", says="activations")
-wrong("counting one micro-batch in flight", "activations", FLYING, "1", says="activations")
-wrong("counting all micro-batches in flight", "activations",
+wrong("counting only one micro-batch in flight", "activations", FLYING, "1", says="activations")
+wrong("counting all m micro-batches in flight if there are several stages", "activations",
       FLYING, "(m if pp > 1 else 1)", says="activations")
-wrong("counting all micro-batches in flight, even with a single stage", "activations",
+wrong("counting all m micro-batches in flight, even with a single stage", "activations",
       FLYING, "m", says="activations")
-wrong("counting as many micro-batches in flight as stages, even if there are fewer micro-batches",
+wrong("counting pp micro-batches in flight, even if m is smaller",
       ("activations", "small"),
       FLYING, "pp", says="activations")
 wrong("counting all layers on each stage", "activations",
@@ -295,20 +295,21 @@ wrong("using the copy's whole batch as a micro-batch", ("split", "small"),
 wrong("using one sequence as a micro-batch", "split",
       "dp * tp * pp", "dp * tp * pp; micro = 1", says="activations")
 wrong("forgetting the logits", "logits", LOGITS, 'model["logits"] * 0.0', says="logits")
-wrong("counting logits of all micro-batches in flight", "logits",
+wrong("counting the logits of all micro-batches in flight", "logits",
       LOGITS, f"{LOGITS} * {FLYING}", says="logits")
-wrong("not dividing logits by tp", "logits", LOGITS, 'model["logits"]', says="logits")
-wrong("dividing logits by the copies", "logits", LOGITS, f"{LOGITS} / dp", says="logits")
-wrong("adding the idle share (pp - 1) / (m + pp - 1)", "waits",
+wrong("not dividing the logits by tp", "logits", LOGITS, 'model["logits"]', says="logits")
+wrong("dividing the logits by the number of copies",
+      "logits", LOGITS, f"{LOGITS} / dp", says="logits")
+wrong("stretching the time by (pp - 1) / (m + pp - 1) instead of (pp - 1) / m", "waits",
       SECONDS, "(1 + (pp - 1) / (m + pp - 1))", says="seconds")
 wrong("leaving out the bubble", "waits", SECONDS, "1", says="seconds")
-wrong("stretching sends by the bubble as well", "waits",
+wrong("stretching the sends by the bubble as well", "waits",
       f"busy * {SECONDS} + sends", f"(busy + sends) * {SECONDS}", says="seconds")
-wrong("sending the bytes of an all-reduce once", "ring",
+wrong("counting the bytes of an all-reduce only once", "ring",
       RING, '(n - 1) * machine["alpha"] + size / 2 / machine["beta"] * (n > 1)', says="seconds")
-wrong("sending the bytes of an all-reduce to each rank", "ring",
+wrong("counting all bytes of an all-reduce in each step of the ring", "ring",
       "size / n / machine", "size / machine", says="seconds")
-wrong("counting one latency per call, not per step of the ring", "ring",
+wrong("counting one latency per call instead of one per step of the ring", "ring",
       RING, '(machine["alpha"] + (n - 1) * size / n / machine["beta"]) * (n > 1)',
       says="seconds")
 wrong("leaving out the latency", ("ring", "machine"), 'machine["alpha"] + ', "", says="seconds")
@@ -318,18 +319,19 @@ wrong("counting two all-reduces per layer, only in the forward pass",
       "tensor", "(4 + s", "(2 + s", says="seconds")
 wrong("counting all-reduces of all layers on each stage", "tensor",
       ' / pp * (4', " * (4", says="seconds")
-wrong("sending as much under ZeRO-3 as without ZeRO", "copies", TIMES, "2", says="seconds")
-wrong("gathering once per step under ZeRO-3", "copies", "3 * m if", "3 if", says="seconds")
-wrong("sending half a ring under ZeRO-1", ("copies", "example"),
+wrong("counting as many sends under ZeRO-3 as without ZeRO", "copies", TIMES, "2", says="seconds")
+wrong("gathering the weights once per step under ZeRO-3, not per micro-batch",
+      "copies", "3 * m if", "3 if", says="seconds")
+wrong("counting only one half of the ring under ZeRO-1", ("copies", "example"),
       TIMES, "{0: 2, 1: 1, 3: 3 * m}[zero]", says="seconds")
-wrong("sending gradients of all weights from each GPU", "copies",
+wrong("sending the gradients of all weights from each GPU", "copies",
       '2 * model["weights"] / tp / pp', '2 * model["weights"]', says="seconds")
-wrong("adding an all-reduce of the gradients in each micro-batch", ("copies", "example"),
+wrong("counting an all-reduce of the gradients for each micro-batch", ("copies", "example"),
       TIMES, "(3 if zero == 3 else 2) * m", says="seconds")
-wrong("putting all products on one GPU", "products", "work / gpus", "work", says="seconds")
-wrong("putting a copy's products on each of its GPUs", "products",
+wrong("counting all products on one GPU", "products", "work / gpus", "work", says="seconds")
+wrong("counting all products of a copy on each of its GPUs", "products",
       "work / gpus", "work / dp", says="seconds")
-wrong("running products as fast as the datasheet promises",
+wrong("using peak instead of speed for the time of the products",
       "machine", '"speed"', '"peak"', says="seconds")
 wrong("computing m as if one copy took the whole batch", "small",
       MICRO, 'model["batch"] / micro,', says="")
@@ -342,16 +344,16 @@ wrong("dividing the MFU by the real speed instead of the peak",
 wrong("dividing the MFU by the peak of one GPU", "mfu", "seconds / gpus", "seconds", says="mfu")
 wrong("choosing the fastest split, whether it fits or not", ("best", "machine"),
       '<= machine["memory"]', "> 0", says="best")
-wrong("choosing the smallest split instead of the fastest", "best",
+wrong("choosing the split with the least memory instead of the fastest", "best",
       FASTEST, 'rows[k]["state"] + rows[k]["activations"] + rows[k]["logits"]', says="best")
 wrong("choosing the slowest split that fits", "best", FASTEST, f"-{FASTEST}", says="best")
-wrong("refusing a split that fills the memory exactly", "best",
+wrong("rejecting a split that fills the memory exactly", "best",
       "<= machine", "< machine", says="best")
 wrong("returning -1 if no split fits", "best", "default=None", "default=-1", says="best")
 wrong("returning a list instead of a tuple",
       "two", END, "return [rows, best]", says="type of the result")
 wrong("sorting the splits in place", "left", END, f"splits.reverse(); {END}")
-wrong("returning a row as a list of numbers", "rows",
+wrong("returning each row as a list instead of a dict", "rows",
       END, "return [list(row.values()) for row in rows], best", says="type of")
 wrong("returning the best split instead of its index", "best",
       END, "return rows, None if best is None else dict(splits[best])", says="best")
