@@ -29,9 +29,8 @@ def page() -> str:
     bench = "[Auditing Sabotage Bench](https://arxiv.org/abs/2604.16286)"
     return "\n\n".join([
         f"# {TITLE}",
-        "At work, nobody points out the fault. You see a change by a colleague or a coding "
-        "agent whose description says that all is well, and usually all is well. This page "
-        "shows "
+        "At work, nobody points out the fault. A colleague or a coding agent sends you a change "
+        "with a description that says that all is well, and usually all is well. This page shows "
         f"{len(cases)} small changes to one training repository of {lines} lines: "
         f"{kinds['healthy']} are healthy, {kinds['changed']} have a fault in the lines that were "
         "changed, and "

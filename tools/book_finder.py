@@ -102,7 +102,7 @@ def measured() -> str:
         f"this cause for {unseen['told']}.",
         f"The cause of the other {unseen['without']} phrases is in no row. For "
         f"{unseen['nothing']} of them, the finder says that none of its causes fits, and for "
-        f"{unseen['hedged'] - unseen['nothing']} more that one cause is possible at most.",
+        f"{unseen['hedged'] - unseen['nothing']} more it calls no cause more than possible.",
         f"In all, {unseen['mistaken']} of the {every} phrases get a likely or very likely answer "
         "without the right cause.",
         "On an older set of phrases, which was used only to measure, the finder shows the right "
@@ -113,7 +113,7 @@ def measured() -> str:
         "them show the sign of a cause that a lesson teaches, but have a different cause. For "
         f"{later['nothing']} of the {later['without']} phrases whose cause is in no row, the "
         "finder says that none of its causes fits, and for "
-        f"{later['hedged'] - later['nothing']} more that one cause is possible at most; "
+        f"{later['hedged'] - later['nothing']} more it calls no cause more than possible; "
         f"{later['mistaken']} phrases of the whole set get a likely or very likely answer "
         "without the right cause. So believe an answer only after you have run its test."]
     return " ".join(sentences)

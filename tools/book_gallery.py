@@ -55,12 +55,12 @@ def introduction(found: list[Fault]) -> str:
     by_loss = sum("loss" in gallery.findings(one.key) for one in found)
     twice = sum(len(known[one.key]["seeds"]) > 1 for one in found)
     asked = healthy["seeds"] * len(gallery.INSTRUMENTS)
-    return (f"One program trains a small language model on the prose of this course: 600 steps, "
-            f"{healthy['seeds']} healthy runs, and {len(found)} runs with one fault each, planted "
-            f"text for text. The healthy loss ends at {gallery.curve('healthy', 'loss')[-1]:.2f} "
-            f"nats per letter. The training loss shows {by_loss} of the {len(found)} faults. "
-            "The other faults need a different instrument, and some faults no instrument "
-            "shows.\n\n"
+    return (f"One program trains a small language model on the prose of this course for 600 steps. "
+            f"Of its runs, {healthy['seeds']} are healthy, and {len(found)} have one fault each: a "
+            "few words of the program were replaced. The healthy loss ends at "
+            f"{gallery.curve('healthy', 'loss')[-1]:.2f} nats per letter. The training loss shows "
+            f"{by_loss} of the {len(found)} faults. The other faults need a different instrument, "
+            "and some faults are shown by no instrument.\n\n"
             "A fault *shows* if an instrument leaves the band of the healthy runs for two "
             "readings in a row, or at its last reading. The reading need not be worse than a "
             "healthy one: some faulty runs of this length end with a better reading. The band "

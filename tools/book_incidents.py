@@ -33,7 +33,7 @@ def page() -> str:
         "you expect. Several explanations stay plausible for a while, and some probes lead "
         "nowhere. "
         "When you are sure, name the cause; after that you cannot run any more probes. Then "
-        "you see an expert's search next to yours, with both prices. A separate page explains "
+        "you see an expert's search next to yours, each with its price. A separate page explains "
         "[how to search](method.md).",
         book_pages.raw(
             '<link rel="stylesheet" href="diffs/diffs.css">\n'

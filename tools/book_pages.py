@@ -207,8 +207,9 @@ def predictions(lessons: Lessons) -> list[str]:
     if not found:
         return []
     return [f"## {gpu_tables.finding(found)}", raw(gpu_tables.drawing(found)),
-            "Each mark is a number that a lesson predicted without a clock, from a datasheet "
-            "and from counted bytes, FLOPs or operations sent to the GPU: a square for bytes, "
+            "Each mark is a number that a lesson predicted without timing anything, from a "
+            "datasheet and from counted bytes, FLOPs or operations sent to the GPU: a square for "
+            "bytes, "
             "a dot for anything else. The band contains the predictions that came within 20 % "
             "of the "
             "measurement. A prediction from the peak rate of the multipliers is a lower bound on "

@@ -71,8 +71,9 @@ def page() -> str:
 
 def table(found: dict[str, dict]) -> str:
     """The record, a row for each kind of learner."""
-    head = ("a learner who", "gaps in the plan", "time of the plan", "gaps in as much core path",
-            "first ten hours: plan", "first ten hours: core path", "questions")
+    head = ("a learner who", "gaps in the plan", "time of the plan",
+            "gaps in the same time on the core path", "first ten hours: plan",
+            "first ten hours: core path", "questions")
     names = ("found", "spent", "same_time", "first", "first_core")
     return book_pages.table(head, [
         (kind, *(percent(found[kind][name]) for name in names), f"{found[kind]['asked']:.0f}")

@@ -196,7 +196,7 @@ def watch_answer(trap: str) -> str:
         names = ", ".join(f"`{name}`" for name in rules)
         return (f"In a training script, {page} reports this fault by the rule {names}. The few "
                 "lines above are too short a run for this rule.")
-    return f"No. Nothing in a run proves this fault, so {page} is silent."
+    return f"No. Nothing in a run proves that this fault is present, so {page} is silent."
 
 
 def neighbours(trap: str) -> list[str]:
