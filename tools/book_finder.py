@@ -90,7 +90,7 @@ def page(lessons: book_pages.Lessons) -> str:
 def measured() -> str:
     """What the finder does on phrases of people who asked, see tests/test_find.py."""
     got = finder_record.RECORD.entries()
-    fresh, unseen, later = got["fresh"], got["unseen"], got["later"]
+    fresh, unseen, later, newest = (got[name] for name in ("fresh", "unseen", "later", "newest"))
     every = unseen["with"] + unseen["without"] + unseen["rows"]
     sentences = [
         "The finder's confidence comes from a curve fitted to phrases from public threads.",
