@@ -222,11 +222,11 @@ wrong("returning modules instead of names", "names",
 wrong("returning class names instead of names", "names",
       END, "return [type(dict(model.named_modules())[name]).__name__ for name in found]")
 wrong("leaving out the model itself", "names", END, "return [name for name in found if name]")
-wrong("listing the names from the innermost outwards", "names", END, "return found[::-1]")
-wrong("looking at modules without children only", ("names", "example"),
+wrong("listing the names from the innermost to the outermost", "names", END, "return found[::-1]")
+wrong("checking only modules without children", ("names", "example"),
       END, "return [name for name in found if not list(model.get_submodule(name).children())]",
       says="names")
-wrong("looking at the model's own children only", "result",
+wrong("checking only the model itself and its direct children", "result",
       END, 'return [name for name in found if "." not in name]')
 wrong("naming every nn.Dropout of the model", ("returned", "mode"),
       END, "return [name for name, m in model.named_modules() if isinstance(m, nn.Dropout)]",
@@ -243,10 +243,10 @@ wrong("comparing sums instead of values", ("returned", "little"),
 wrong("looking up modules that were never called", "called",
       "m in first\n             and", "", says="raised KeyError")
 wrong("converting x to float32", "x", "model(x)", "model(x.float())", says="raised")
-wrong("calling eval() on the model, which hides a part left in train mode", "mode",
+wrong("calling eval() on the model, which hides the noise of a part in train mode", "mode",
       START, f"model.eval(); {START}")
 wrong("calling train() on the model", "mode", START, f"model.train(); {START}")
-wrong("seeding before each call, so that the noise repeats itself", "generator",
+wrong("setting the same seed before each call, so that the noise repeats itself", "generator",
       "model(x)", "torch.manual_seed(0); model(x)")
 wrong("setting a seed before the first call", "generator", START, f"torch.manual_seed(0); {START}",
       says="set a seed")

@@ -158,21 +158,21 @@ def estimated(act):
 
 wrong = ex.edits(estimated)
 DOUBLE = "act(GRID.clone()).double().square().mean()"
-wrong("seeding before the draw", "left",
+wrong("setting a seed before the draw", "left",
       "out =", "torch.manual_seed(0); out =", "GRID", "torch.randn(1_000_000)", says="set a seed")
 wrong("using ReLU's gain for every activation", "gain", "return out", "return math.sqrt(2)")
 wrong("using Xavier's default gain of 1 for every activation",
       ("gain", "example"), "return out", "return 1.0")
 wrong("using the variance instead of the mean square", "second moment",
       DOUBLE, "act(GRID.clone()).double().var()")
-wrong("squaring the mean of |act(z)|", "second moment",
+wrong("using the squared mean of |act(z)| instead of the mean of act(z)**2", "second moment",
       DOUBLE, "act(GRID.clone()).double().abs().mean()**2")
 wrong("returning the gain squared", "second moment", "return out", "return out**2")
-wrong("returning the inverse of the gain, which is what act leaves of the signal",
+wrong("returning the inverse of the gain",
       "second moment", "return out", "return 1 / out")
 wrong("drawing z uniformly from -1 to 1", "second moment",
       "GRID", "torch.linspace(-1, 1, 20_001)")
-wrong("using one over the slope at zero", "gain",
+wrong("returning one divided by act's slope at zero", "gain",
       "out = float(act(GRID.clone()).double().square().mean()) ** (-0.5)\n    return out",
       "with torch.no_grad(): low, high = act(torch.tensor([-1e-2])).item(), "
       "act(torch.tensor([1e-2])).item()\n    return 2e-2 / max(abs(high - low), 1e-30)")

@@ -133,37 +133,41 @@ ALL = "rows = list(stream); n, k, size = len(rows), rank * team + worker, team *
 wrong("letting every worker read the whole stream", "once", MINE, "True")
 wrong("splitting by worker but not by rank", "once", MINE, "place % team == worker")
 wrong("splitting by rank but not by worker", "once", MINE, "place % world == rank")
-wrong("comparing the rank with rank numbers from 1", "once", "== rank", "== rank + 1")
-wrong("comparing the worker with worker numbers from 1", "once", "== worker", "== worker + 1")
+wrong("numbering the ranks from 1", "once", "== rank", "== rank + 1")
+wrong("numbering the workers from 1", "once", "== worker", "== worker + 1")
 wrong("yielding only the first row of the share", "once", ROW, "yield row; return")
-wrong("yielding the places of the rows", "once", ROW, "yield place",
+wrong("yielding the rows' positions instead of the rows", "once", ROW, "yield place",
       says="not in the stream")
-wrong("leaving out the first round", "once", MINE, MINE + " and place >= team * world")
-wrong("dropping the rows that do not fill a round", ("once", "lazy"), LOOP,
+wrong("leaving out the first row of every worker",
+      "once", MINE, MINE + " and place >= team * world")
+wrong("dropping the last rows if they do not give every worker one more", ("once", "lazy"), LOOP,
       ALL + "for place, row in enumerate(rows[:n // size * size]):")
-wrong("repeating rows until all shares are equal", ("once", "lazy"), LOOP,
+wrong("repeating rows until all shares have the same size", ("once", "lazy"), LOOP,
       ALL + "for place, row in enumerate((rows * size)[:-(-n // size) * size]):")
-wrong("cutting the stream into blocks, without its tail", ("once", "lazy"), LOOP,
+wrong("cutting the stream into blocks of equal size and dropping the rest", ("once", "lazy"), LOOP,
       ALL + "for row in rows[n // size * k:n // size * (k + 1)]: yield row\n"
             "    for place, row in ():")
 wrong("cutting the stream into blocks of equal size, the last one shorter",
       ("ranks", "workers", "lazy"), LOOP,
       ALL + "for row in rows[-(-n // size) * k:-(-n // size) * (k + 1)]: yield row\n"
             "    for place, row in ():")
-wrong("shuffling the rows in each worker before the split", ("once", "lazy"), LOOP,
+wrong("shuffling the rows differently in each worker before the split", ("once", "lazy"), LOOP,
       ALL + "order = torch.randperm(n, generator=torch.Generator().manual_seed(k))\n"
             "    for place, row in enumerate(rows[i] for i in order):")
-wrong("numbering the workers rank by rank", "ranks", MINE,
+wrong("giving the first rows to rank 0's workers, the next rows to rank 1's, and so on",
+      "ranks", MINE,
       "place % (team * world) == rank * team + worker", says="rows of each rank")
-wrong("dealing row i to rank i % world and to worker i % workers", "workers", MINE,
+wrong("giving row i to worker i % workers of rank i % world", "workers", MINE,
       "place % world == rank and place % team == worker", says="rows of each worker")
-wrong("dividing the place by workers instead of by world", "workers", "place // world",
+wrong("dividing the position by workers instead of by world", "workers", "place // world",
       "place // team", says="rows of each worker")
-wrong("dealing the rows out by their values", ("ranks", "workers"), MINE,
+wrong("distributing the rows by their values", ("ranks", "workers"), MINE,
       "sum(map(ord, str(row))) % world == rank and place // world % team == worker")
-wrong("skipping empty rows", "type", MINE, "row and " + MINE)
-wrong("stopping at an empty row", "type", ROW, "yield row\n        if not row: return")
-wrong("taking None for the end of the stream", "type", "enumerate(stream)",
+wrong("skipping rows that are false in Python, such as 0, an empty string or None",
+      "type", MINE, "row and " + MINE)
+wrong("stopping at a row that is false in Python, such as 0, an empty string or None",
+      "type", ROW, "yield row\n        if not row: return")
+wrong("treating None as the end of the stream", "type", "enumerate(stream)",
       "enumerate(iter(lambda: next(stream, None), None))")
 wrong("skipping a row that has come before", "equal", LOOP,
       "rows = set()\n    " + LOOP + "\n        if row in rows: continue\n        rows.add(row)")
@@ -193,7 +197,7 @@ def ahead(stream, worker, workers, rank, world):
     yield from held
 
 
-@ex.wrong("yielding early rows again at the end until all shares are equal", breaks="once")
+@ex.wrong("repeating the first rows at the end until all shares have the same size", breaks="once")
 def padded(stream, worker, workers, rank, world):
     every, count, early = max(workers, 1) * world, 0, []
     mine = worker * world + rank

@@ -255,7 +255,7 @@ wrong("keeping state_dict() without a copy, or writing nothing back", STATE,
       STATE_DICT, "model.state_dict()")
 wrong("copying parameters but not buffers", "state",
       STATE_DICT, "{k: p.detach().clone() for k, p in model.named_parameters()}")
-wrong("leaving out counters such as num_batches_tracked", "state",
+wrong("not copying counters such as num_batches_tracked", "state",
       STATE_DICT, "{k: v.clone() for k, v in model.state_dict().items() if v.ndim}")
 wrong("copying trainable parameters and buffers, but not frozen parameters", "state",
       STATE_DICT,
@@ -264,7 +264,7 @@ wrong("copying trainable parameters and buffers, but not frozen parameters", "st
 wrong("copying before the epoch instead of after it", (*STATE,),
       STATE_DICT, "before", "train_epoch(model)", f"before = {STATE_DICT}; train_epoch(model)",
       STRICT, "best")
-wrong("keeping the last of equal losses",
+wrong("keeping the state of the last of several equal losses",
       "ties", "loss < lowest", "loss <= lowest", says="state after")
 wrong("counting NaN as a lower loss", "nan", "loss < lowest", "not loss >= lowest",
       says="lowest loss")
@@ -307,7 +307,7 @@ wrong("keeping every epoch's state in one long tensor", "one copy",
 wrong("keeping every epoch's state as bytes", "one copy",
       LOWEST, f"import io; {KEPT}",
       LOSS, f"kept.append(io.BytesIO()); torch.save(model.state_dict(), kept[-1]); {LOSS}")
-wrong("keeping every epoch's state as arrays", "one copy",
+wrong("keeping every epoch's state as NumPy arrays", "one copy",
       LOWEST, KEPT,
       LOSS, f"kept.append([v.numpy().copy() for v in model.state_dict().values()]); {LOSS}")
 
@@ -320,7 +320,7 @@ def on_a_copy(model, train_epoch, val_loss, epochs):
     return lowest
 
 
-@ex.wrong("training without gradients", breaks="order")
+@ex.wrong("calling train_epoch under no_grad", breaks="order")
 def no_gradients(model, train_epoch, val_loss, epochs):
     with torch.no_grad():
         return run(model, train_epoch, val_loss, epochs)
@@ -328,7 +328,7 @@ def no_gradients(model, train_epoch, val_loss, epochs):
 
 wrong("validating once more at the end", "order", "return lowest", "val_loss(model); return lowest")
 wrong("leaving the model in eval mode", "state", "return lowest", "model.eval(); return lowest")
-wrong("treating a lowest loss of 0 as missing", "lowest",
+wrong("treating a lowest loss of 0 as if there were none yet", "lowest",
       "loss < lowest", "loss == loss and (not lowest or loss < lowest)")
 wrong("comparing losses with a tolerance, or in float32", "lowest", "lowest:", "lowest - 1e-4:")
 wrong("keeping the state in float32", "state",
