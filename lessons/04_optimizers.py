@@ -676,7 +676,7 @@ def step_size(opt: torch.optim.Optimizer) -> float:
 
 # %% [markdown] trap="04.2" role="hint"
 # 1. Do not predict the step from a formula. Take the step, measure it, and undo it.
-# 2. A step changes two things: the weights and the optimizer's state.
+# 2. A step changes two things, the weights and the optimizer's state. Restore both.
 # 3. `opt.state_dict()` refers to the live tensors. Deep-copy it before the step, and pass the copy to `load_state_dict` after the step.
 
 # %% [markdown] trap="04.2" role="keep"
@@ -1180,7 +1180,7 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
     # END SOLUTION
 
 # %% [markdown] trap="04.3" role="hint"
-# 1. First decide what one call to `step()` counts. Here one call counts one update of the weights.
+# 1. First decide what one call to the schedule's `step()` stands for. Here, each call stands for one update of the weights.
 # 2. The number of updates in an epoch is its number of micro-batches divided by `accumulate`, rounded up.
 # 3. Within an update, step the optimizer first and the schedule second. `T_max` is the total number of updates over all epochs.
 
@@ -1543,7 +1543,7 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
 # %% [markdown] trap="04.5" role="hint"
 # 1. The learning rates span decades, so multiply by a factor instead of adding an amount.
 # 2. The test ruins the weights. `model.state_dict()` refers to the same weights, so keep a copy of the state dict.
-# 3. `not loss <= 4 * best` is also true for NaN; `loss > 4 * best` is not.
+# 3. If the loss is NaN, `not loss <= 4 * best` is true, but `loss > 4 * best` is false.
 
 # %% [markdown] trap="04.5" role="keep"
 # **Keep:** To find a learning rate, multiply the rate by a constant factor after every
@@ -1835,7 +1835,7 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
     # END SOLUTION
 
 # %% [markdown] trap="04.7" role="hint"
-# 1. What does the buffer hold after a step with `None`, and what after a step with zeros?
+# 1. The *buffer* is the running sum of gradients that you keep in `state`. What does it hold after a step with `None`, and what does it hold after a step with zeros?
 # 2. Torch adds the whole gradient to the buffer, not a fraction of it, and applies the learning rate when it moves the weight.
 # 3. Do not keep `grad` itself in `state`, because the caller may write into it.
 
@@ -1996,9 +1996,9 @@ def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
     # END SOLUTION
 
 # %% [markdown] trap="04.8" role="hint"
-# 1. Three things must survive between calls: two averages, and a step count that is 1 in the first step.
+# 1. Keep three things in `state`: two averages, and a step count that is 1 in the first step.
 # 2. Correct both averages, and keep the uncorrected averages in `state`.
-# 3. Add `eps` to the root, not under it. With tiny gradients, the place of `eps` matters.
+# 3. First take the root, then add `eps`. With tiny gradients, the order matters.
 
 # %% [markdown] trap="04.8" role="keep"
 # **Keep:** With the default betas, Adam without bias correction starts with steps that
@@ -2323,9 +2323,9 @@ def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
     """Return Adam's next second moment, rounded to bfloat16 at random.
 
     Let x = beta2 * v + (1 - beta2) * grad**2, computed in float32. Where x
-    is a bfloat16 value, return x itself. Elsewhere return one of its two
-    bfloat16 neighbours, the upper one with probability (x - lower) / (upper
-    - lower).
+    is a bfloat16 value, return x itself. Elsewhere, return one of the two
+    bfloat16 neighbours of x, the upper one with probability (x - lower) /
+    (upper - lower).
 
     Args:
         v: (N,) bfloat16, 0 or more, the moment so far.
@@ -2349,9 +2349,9 @@ def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
     # END SOLUTION
 
 # %% [markdown] trap="04.11" role="hint"
-# 1. Only the storage is too coarse. Compute `x` in float32 from the first product on, and draw with `torch.rand(x.shape, generator=generator)`.
-# 2. `torch.frexp(x)` splits x into a part from 0.5 to 1 and a power of two. Multiply the part by 256. The bfloat16 values are then exactly the whole numbers, so you only have to round up or down at random.
-# 3. Or work on the bits. A bfloat16 value is a float32 value whose lower 16 bits are zero, and `x.view(torch.int32)` shows the bits.
+# 1. Only the returned moment has to be in bfloat16. Convert `v` and `grad` to float32 before you compute `x`, and draw with `torch.rand(x.shape, generator=generator)`.
+# 2. `torch.frexp(x)` splits `x` into a part from 0.5 to 1 and a power of two. Multiply the part by 256. Then the whole numbers are exactly the bfloat16 values, so you only have to round up or down at random.
+# 3. You can also work on the bits. A bfloat16 value is a float32 value whose lower 16 bits are zero, and `x.view(torch.int32)` shows the bits.
 
 # %% [markdown] trap="04.11" role="keep"
 # **Keep:** A running average changes by about $1-\beta$ of itself per step, and its dtype
@@ -2591,7 +2591,7 @@ def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
 
 # %% [markdown] trap="04.10" role="hint"
 # 1. The same rows are cut in two ways, by rank and by matrix. Undo the first cut before you make the second.
-# 2. `torch.cat` joins the shards along the rows, and `split` accepts a list of sizes.
+# 2. `torch.cat` joins the shards row by row, and `split` accepts a list of sizes.
 # 3. This rank's rows begin after all rows of the earlier ranks, and the number of those rows need not be `rank` times `n`.
 
 # %% [markdown] trap="04.10" role="keep"

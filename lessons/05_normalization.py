@@ -648,7 +648,7 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
 #    while `model(x)` runs. What can call a function of yours when a layer receives its
 #    input?
 # 2. `norm.register_forward_pre_hook(look)` calls `look(norm, given)`, where `given` is the tuple of inputs. Remove every hook after the pass.
-# 3. For both `(N, C)` and `(N, C, H, W)`, `h.transpose(0, 1).flatten(1)` has one row for each channel. In a loop, bind the name with a default argument, `name=name`.
+# 3. For both `(N, C)` and `(N, C, H, W)`, `h.transpose(0, 1).flatten(1)` has one row for each channel. If you define `look` in a loop, store the loop's `name` in a default argument, `name=name`.
 
 # %% [markdown] trap="05.1" role="keep"
 # **Keep:** In eval mode, BatchNorm fails when new data no longer match its stored
@@ -1288,7 +1288,7 @@ def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
             never called is not listed.
         x: an input that model accepts.
 
-    Call the model twice, in the mode that each module has, without a seed.
+    Call the model twice, leave each module in its mode, and set no seed.
     Leave no hook behind and build no graph.
 
     Example: return ["", "body"] for a model whose body calls F.dropout.
@@ -1314,7 +1314,7 @@ def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
 # %% [markdown] trap="05.3" role="hint"
 # 1. If two calls differ, there is noise. To find out where the noise arises, record the
 #    input and the output of every module.
-# 2. `m.register_forward_hook(keep)` calls `keep(m, given, out)` after each pass of `m`, where `given` is a tuple. For each call to the model, store both tensors in a dict, by module.
+# 2. `m.register_forward_hook(keep)` calls `keep(m, given, out)` after each pass of `m`, where `given` is a tuple. For each call to the model, store the input and the output of every module in a dict, with the module as the key.
 # 3. A layer after the source of the noise also returns different values, but its inputs
 #    were already different. Compare inputs and outputs with `equal`, and skip modules
 #    that were never called.
@@ -1901,7 +1901,7 @@ def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="05.5" role="hint"
-# 1. A module has two kinds of tensors, `parameters()` and `buffers()`. Which of the two does your loop reach?
+# 1. A module has two kinds of tensors, `parameters()` and `buffers()`. Your update has to reach both.
 # 2. `old = ...` only binds a name and changes no tensor. Methods that end in `_` write in place.
 # 3. Under `no_grad`, use `old.mul_(decay).add_(new, alpha=1 - decay)` for parameters and `copy_` for buffers.
 

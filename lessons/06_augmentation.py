@@ -526,7 +526,7 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
 
 # %% [markdown] trap="06.1" role="hint"
 # 1. `evaluate` is one line that uses no random numbers. Fixing a seed in `evaluate` does not help, because the images would still be augmented.
-# 2. A random transform draws once per call. Call it for each image of the batch, then use `torch.stack`.
+# 2. A random transform draws once per call. Call it separately for each image of the batch, and join the results with `torch.stack`.
 # 3. Pad with zeros before the normalization, so that the zeros look like the background.
 
 # %% [markdown] trap="06.1" role="keep"
@@ -922,8 +922,8 @@ def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
 
 # %% [markdown] trap="06.2" role="hint"
 # 1. `lam` has one value per row, so give it as many axes as `x` before you multiply.
-# 2. Use the same `order` for images and labels.
-# 3. `reduction="none"` keeps a loss for each row, so that each row gets its own weight. If you use `F.one_hot` instead, K is the number of columns of the logits.
+# 2. Use the same `order` for the images and the labels.
+# 3. `reduction="none"` keeps a loss for each row, so that each row gets its own weight. If you use `F.one_hot` instead, pass it the number of columns of the logits as the number of classes.
 
 # %% [markdown] trap="06.2" role="keep"
 # **Keep:** Blend the labels with the same weights as the images, and pass these labels to
@@ -1140,13 +1140,13 @@ def stop_and_best(losses: list[float], patience: int,
                   min_delta: float) -> tuple[int, int]:
     """Return (epoch when training stops, epoch whose weights to restore).
 
-    The first loss that is not NaN is progress. After it, a loss is progress
-    if it is more than min_delta below the loss at the last progress.
+    The first loss that is not NaN is progress. A later loss is progress if
+    it is more than min_delta below the loss at the last progress.
     Training stops at the patience-th epoch in a row without progress,
     otherwise at the last epoch. Restore the first epoch with the lowest
     loss up to the stop, whether that loss was progress or not. A NaN is
-    neither progress nor the lowest loss. If all losses are NaN up to the
-    stop, restore epoch 0.
+    neither progress nor the lowest loss. If all losses up to the stop are
+    NaN, restore epoch 0.
 
     Args:
         losses: the validation losses of epochs 0, 1, 2 and so on. Do not
@@ -1171,8 +1171,8 @@ def stop_and_best(losses: list[float], patience: int,
     # END SOLUTION
 
 # %% [markdown] trap="06.3" role="hint"
-# 1. Keep two numbers: the reference, which changes only when there is progress, and the
-#    lowest loss.
+# 1. Keep two numbers: the loss at the last progress, and the lowest loss so far. They can
+#    belong to different epochs.
 # 2. With NaN, both `<` and `>=` are false, so test for progress with `loss < ...`, not for a lack of progress with `loss >= ...`.
 # 3. Count the epochs since the last progress, and compare the count with the patience after each epoch.
 
@@ -1328,7 +1328,7 @@ def keep_best(model: nn.Module, train_epoch, val_loss,
     inf.
 
     Every parameter stays the same object, and its gradient does not matter.
-    Keep at most one copy of the state at a time, the best.
+    Keep at most one copy of a state at a time, the best epoch's.
 
     Example: for losses 3., 1., 2. return 1. and restore the state after two
     epochs.
@@ -1646,8 +1646,7 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="06.5" role="hint"
-# 1. Inside the loop, `select` and `fit` get the same rows, namely all rows outside the
-#    fold.
+# 1. For each fold, `select` and `fit` get the same rows, all rows outside the fold.
 # 2. Let `inside = folds == fold`. Then `select` and `fit` get the rows that `~inside` keeps, and the model predicts `x[inside][:, columns]`.
 # 3. Count the correctly classified rows over all folds and divide once, because folds can differ in size.
 
@@ -1812,7 +1811,7 @@ def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
 
 # %% [markdown] trap="06.6" role="hint"
 # 1. First convert to a type that can hold values below 0 and above 255, then add.
-# 2. Clamp before you convert back to bytes. `int8` is too small, because its range ends at 127.
+# 2. Clamp before you convert back to `uint8`. For the sum, `int8` is too small, because its range ends at 127.
 
 # %% [markdown] trap="06.6" role="keep"
 # **Keep:** Bytes are for storage, not for arithmetic. Convert to a wider type,
@@ -1984,9 +1983,9 @@ def split_groups(groups: torch.Tensor, share: float,
 
     Args:
         groups: (N,) int64, any numbers. Row i belongs to group groups[i].
-        seed: from 0 to 2**32 - 1. Draw the test groups with it, every set
-            equally likely. The same seed gives the same split, and
-            different seeds give different splits.
+        seed: from 0 to 2**32 - 1. Draw the test groups with this seed, so
+            that every set is equally likely. The same seed gives the same
+            split, and different seeds give different splits.
 
     Torch's global generator does not change.
 
@@ -2001,7 +2000,7 @@ def split_groups(groups: torch.Tensor, share: float,
     # END SOLUTION
 
 # %% [markdown] trap="06.7" role="hint"
-# 1. Draw among `groups.unique()`, not among the rows.
+# 1. Draw from `groups.unique()`, not from the rows.
 # 2. `torch.isin(groups, chosen)` tells you for each row whether the row's group was drawn.
 # 3. Draw with your own `torch.Generator()`, so that the global generator does not change.
 
@@ -2356,11 +2355,11 @@ def augmented_pairs(images: torch.Tensor, masks: torch.Tensor, shift: int,
     With probability 1/2 a pair is mirrored, left to right. Then the pair
     moves by a number of rows and a number of columns, drawn independently,
     with every number from -shift to shift equally likely. Every pair has
-    its own draws. Pixels that come in from outside are 0 in an image and
-    ignore in a mask.
+    its own draws. Pixels that come in from outside get the value 0 in an
+    image and the value of ignore in a mask.
 
     images: (N, C, H, W) float32. masks: (N, H, W) int64. shift: from 0 to
-    the smaller of H and W, minus 1.
+    min(H, W) - 1.
 
     Returns:
         The new images and the new masks, of the same shapes and dtypes.
@@ -2653,16 +2652,16 @@ torch.set_rng_state(before)
 
 # %% trap="06.10" role="exercise" points=3 difficulty=2 minutes=15
 def worker_rows(stream, worker: int, workers: int, rank: int, world: int):
-    """Yield the rows of a stream that are this worker's share.
+    """Yield this worker's share of the rows of a stream.
 
-    Every worker of every rank calls this, each with a copy of the same
-    stream. Together they yield every row exactly once. The numbers of rows
-    of two ranks differ by at most one, and so do the numbers of rows of two
+    Every worker of every rank calls this function, each with a copy of the
+    same stream. Together they yield every row exactly once. The row counts
+    of two ranks differ by at most one, and so do the row counts of two
     workers of one rank.
 
     Args:
-        stream: an iterator over rows of any type. Rows can be equal. It can
-            have fewer rows than there are workers, or none.
+        stream: an iterator over rows of any type. Rows can be equal. There
+            can be fewer rows than workers, or no rows.
         worker, workers: this worker's number, from 0, and the number of
             workers of each rank. If workers is 0, there are no worker
             processes, and worker 0 is the main process of the rank.
@@ -2682,11 +2681,12 @@ def worker_rows(stream, worker: int, workers: int, rank: int, world: int):
     # END SOLUTION
 
 # %% [markdown] trap="06.10" role="hint"
-# 1. Deal the rows to the ranks first, in turn. `place % world` says whose row it is.
-# 2. Then deal the rank's own rows to its workers. `place // world` counts the rank's rows,
-#    and 0 workers count as one.
-# 3. A function with `yield` in a loop over `stream` reads only as far as its caller
-#    requests.
+# 1. Deal the rows to the ranks first, in turn. The row at position `place` of the stream
+#    goes to rank `place % world`.
+# 2. Then deal the rank's own rows to its workers. `place // world` counts the rank's rows.
+#    If `workers` is 0, count one worker.
+# 3. A function with `yield` in a loop over `stream` reads only as many rows as its caller
+#    asks for.
 
 # %% [markdown] trap="06.10" role="keep"
 # **Keep:** Every worker runs the whole `__iter__` of an iterable dataset. Split the

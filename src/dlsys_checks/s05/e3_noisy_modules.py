@@ -24,9 +24,9 @@ called    | Args: model: each module takes one tensor, does not change it, retur
             is called once per pass, or never. A module that is never called is not listed. | case a
             list of modules; a part that is not called
 x         | x: an input that model accepts. | case integers looked up
-mode      | Call the model twice, in the mode that each module has, | names; calls of the model;
+mode      | Call the model twice, leave each module in its mode, | names; calls of the model;
             training flags
-generator | without a seed. | names; set a seed
+generator | and set no seed. | names; set a seed
 as it was | Leave no hook behind | hooks after
 no graph  | and build no graph. | graphs built
 example   | Example: return ["", "body"] for a model whose body calls F.dropout. | case the example

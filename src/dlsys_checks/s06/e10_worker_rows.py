@@ -12,15 +12,15 @@ ex = exercise("06.10", "worker_rows", seen=("rows", "workers", "world"),
               kept=("shares",), says="times that")
 
 ex.promise_table("""
-once    | Yield the rows of a stream that are this worker's share. Every worker of every rank calls
-          this, each with a copy of the same stream. Together they yield every row exactly once. |
-          times that; not in the stream
-ranks   | The numbers of rows of two ranks differ by at most one, | rows of each rank
-workers | and so do the numbers of rows of two workers of one rank. | rows of each worker
+once    | Yield this worker's share of the rows of a stream. Every worker of every rank calls this
+          function, each with a copy of the same stream. Together they yield every row exactly
+          once. | times that; not in the stream
+ranks   | The row counts of two ranks differ by at most one, | rows of each rank
+workers | and so do the row counts of two workers of one rank. | rows of each worker
 type    | Args: stream: an iterator over rows of any type. | case lines of text; rows around 0;
           rows that are None
 equal   | Rows can be equal. | case equal rows
-short   | It can have fewer rows than there are workers, or none. | case fewer rows than workers;
+short   | There can be fewer rows than workers, or no rows. | case fewer rows than workers;
           no rows
 numbers | worker, workers: this worker's number, from 0, and the number of workers of each rank. |
           case one worker; one worker on each rank
@@ -94,8 +94,8 @@ def law(out, rows, workers, world):
         raise Broken("rows that are not in the stream", strange, [], "Yield the rows themselves.")
     for place, row in enumerate(rows):
         if given.count(row) != rows.count(row):
-            raise Broken(f"times that the row at place {place} comes", given.count(row),
-                         rows.count(row), f"From all {len(shares)} readers together.")
+            raise Broken(f"times that the row at position {place} is yielded", given.count(row),
+                         rows.count(row), f"Counted over all {len(shares)} readers together.")
     sizes = [[len(share) for share in shares[rank * team:(rank + 1) * team]]
              for rank in range(world)]
     each = [sum(rank) for rank in sizes]
@@ -111,8 +111,8 @@ def law(out, rows, workers, world):
         for row, count in zip(share, read, strict=True):
             expect_type("count of rows read", count, int)
             if not 0 < count <= len(rows) or rows[count - 1] != row:
-                raise Broken("rows read when a row comes", count, rows.index(row) + 1,
-                             "It has to be the row that was read last.")
+                raise Broken("rows read when a row is yielded", count, rows.index(row) + 1,
+                             "Yield each row before you read the next one.")
 
 
 # ---- wrong, by name

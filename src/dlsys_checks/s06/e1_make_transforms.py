@@ -132,10 +132,12 @@ def expect_drawn(table, places):
         same = (table[lag:] == table[:-lag]).flatten()
         if len(same) >= 400:
             later = "one call" if lag == 1 else "two calls"
-            expect_share(f"at their position of {later} before", int(same.sum()), len(same), places)
+            expect_share(f"at the same position as {later} before", int(same.sum()),
+                         len(same), places)
     if table.numel() >= 400:
         same = (table[:, 1:] == table[:, :-1]).flatten()
-        expect_share("at the position of the image before", int(same.sum()), len(same), places)
+        expect_share("at the same position as the previous image", int(same.sum()), len(same),
+                     places)
         expect_uniform("", table, places)
     if len(table) >= 80:
         expect_uniform("first in their batch, ", table[:, 0], places)

@@ -24,7 +24,7 @@ ex.promise("left", "Do not change the list.", says=("losses after the call",))
 ex.promise("range", "A loss can be NaN. patience, min_delta: patience >= 1, min_delta >= 0.",
            cases=NANS + EDGES)
 ex.promise_table("""
-progress | After it, a loss is progress if it is more than min_delta below the loss at the last
+progress | A later loss is progress if it is more than min_delta below the loss at the last
            progress. | epoch of the stop
 first    | The first loss that is not NaN is progress. | epoch of the stop
 patience | Training stops at the patience-th epoch in a row without progress, | epoch of the stop
@@ -33,7 +33,7 @@ restored | Restore the first epoch with the lowest loss up to the stop, whether 
            progress or not. | epoch of the best
 """)
 ex.promise("nan", "A NaN is neither progress nor the lowest loss.", cases=NANS)
-ex.promise("all nan", "If all losses are NaN up to the stop, restore epoch 0.",
+ex.promise("all nan", "If all losses up to the stop are NaN, restore epoch 0.",
            cases=("nothing but NaN", "NaN until the stop"), says=("epoch of the best",))
 ex.promise("example", "Example: [3., 2., 2.5, 1.9, 2.1] with patience 2 and min_delta 0.5 gives "
                       "(3, 3).",

@@ -34,7 +34,7 @@ all nan      | If all losses are NaN, leave the model as it is after the last ep
                | case nothing but NaN
 same objects | Every parameter stays the same object, and its gradient does not matter. | replaced
                by new objects
-one copy     | Keep at most one copy of the state at a time, the best. | states kept
+one copy     | Keep at most one copy of a state at a time, the best epoch's. | states kept
 example      | Example: for losses 3., 1., 2. return 1. and restore the state after two epochs. |
                case the example
 """)
@@ -193,9 +193,9 @@ def law(out, kinds, losses, moves):
                      "Copy the state at the best epoch, and write it back at the "
                      "end." if numbers else
                      "Every loss was NaN, so leave the model as it is.")
-    expect_equal("calls in order, made on an object other than model", out["strange"], 0)
-    expect_equal("calls in order, made of train_epoch inside no_grad", out["without"], 0,
-                 "train_epoch needs gradients, so call it outside no_grad.")
+    expect_equal("calls in order, calls with an object other than model", out["strange"], 0)
+    expect_equal("calls in order, calls of train_epoch under no_grad", out["without"], 0,
+                 "train_epoch needs gradients, so do not call it under no_grad.")
     expect_equal("state after the run, changes of modes or requires_grad", out["switched"], 0)
     expect_equal("parameters replaced by new objects", out["others"], 0,
                  "Write the values back into the model's own tensors.")

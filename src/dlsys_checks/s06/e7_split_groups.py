@@ -27,8 +27,9 @@ ex.promise_table("""
 once    | Each row is in exactly one of the two, | rows of both parts
 apart   | and no group is in both. | groups in both
 share   | The test part has round(share * number of groups) groups. | groups in the test part
-seed    | seed: from 0 to 2**32 - 1. Draw the test groups with it, every set equally likely. The
-          same seed gives the same split, and different seeds give different splits. | seeds
+seed    | seed: from 0 to 2**32 - 1. Draw the test groups with this seed, so that every set is
+          equally likely. The same seed gives the same split, and different seeds give different
+          splits. | seeds
 global  | Torch's global generator does not change. | global generator
 example | Example: with 4 groups and share 0.25, one group is in the test part. | case the example
 """)

@@ -22,11 +22,11 @@ mirrored | With probability 1/2 a pair is mirrored, left to right. | pairs that 
 offsets  | Then the pair moves by a number of rows and a number of columns, drawn independently,
            with every number from -shift to shift equally likely. | pairs that move by
 own      | Every pair has its own draws. | pairs that are mirrored; pairs that move by
-outside  | Pixels that come in from outside are 0 in an image and ignore in a mask. | is the old
-           one; mask of image
+outside  | Pixels that come in from outside get the value 0 in an image and the value of ignore in
+           a mask. | is the old one; mask of image
 shapes   | images: (N, C, H, W) float32. masks: (N, H, W) int64. | case one pair; three channels; as
            many channels as pairs; taller than wide
-shift    | shift: from 0 to the smaller of H and W, minus 1. | case no shift; the largest shift
+shift    | shift: from 0 to min(H, W) - 1. | case no shift; the largest shift
 returns  | Returns: The new images and the new masks, of the same shapes and dtypes. | shape of the
            new; dtype of the new; type of the new
 drawn    | Draw from torch's global generator and do not set a seed. | draws from torch's generator;
@@ -97,8 +97,9 @@ def law(out, images, masks, shift, ignore, seed):
     expect_like("new masks", new_masks, masks)
     expect_equal("values changed in the inputs", out["changed"], 0, "Work on copies.")
     expect_equal("draws from torch's generator", out["drew"], True,
-                 "Its state is what it was before the call.")
-    expect_equal("calls that return the same draws", out["same"], False, "It sets a seed.")
+                 "The generator's state is the same as before the call.")
+    expect_equal("calls that return the same draws", out["same"], False,
+                 "Your function sets a seed.")
     expect_equal("calls that set a seed (1 if any does)", out["seeded"], 0,
                  "Leave the generator as it is.")
     found, expected = [None] * len(images), masks.clone()
