@@ -158,8 +158,8 @@ print({f"noise {n}": f"{step:.2f} rates" for n, step in by_noise.items()})
 # %% role="concept"
 claim("Adam's mean step in learning rates, with noise as large as the "
       "gradient", by_noise[1], expected=0.71, within=0.06)
-claim("Adam's mean step in learning rates, with noise ten times as large as "
-      "the gradient", by_noise[10], expected=0.1, within=0.03)
+claim("Adam's mean step in learning rates, with noise ten times as large "
+      "as the gradient", by_noise[10], expected=0.1, within=0.03)
 
 # %% [markdown] role="concept"
 # Where the gradient is steady, Adam moves a weight by the full learning rate at each
@@ -337,9 +337,9 @@ by_axes = {name: p for name, p in convnext.named_parameters()
 
 # %% trap="04.1" role="guess" quoted="wrong"
 guess("04.1",
-      "You apply the list of names to the encoder layer, and the reviewer's "
-      "rule to the ConvNeXt. Which of the two filters exempts every gain in "
-      "its model?",
+      "You apply the list of names to the encoder layer, and the "
+      "reviewer's rule to the ConvNeXt. Which of the two exempts every "
+      "gain in its model?",
       choices=["both of them",
                "only the list of names",
                "only the reviewer's rule",
@@ -367,7 +367,8 @@ gains = [name for name in decayed if name.startswith("norm")]
 measured("04.1", 3)
 
 # %% trap="04.1" role="look"
-claim("number of norm layers' gains that the list of names does not exempt",
+claim("number of norm layers' gains that the list of names does not "
+      "exempt",
       len(gains),
       expected=2)
 
@@ -2373,11 +2374,11 @@ def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
 # ## One matrix on four ranks
 #
 # A hidden layer of 256 by 256 no longer fits on one GPU. So its rows are split over four
-# GPUs, the *ranks* (which have nothing to do with the rank of a matrix). Each rank holds
-# 64 rows with their gradient and momentum and updates only these rows. With AdamW, this
-# works. Now you switch to Muon, whose step is a matrix with singular values near one. A
-# pull request says: "Each rank still brings the singular values of its rows to one. So
-# the step is as long as if one rank held all rows."
+# GPUs, the *ranks* (not the rank of a matrix). Each rank holds 64 rows with their
+# gradient and momentum and updates only these rows. With AdamW, this works. You switch to
+# Muon, whose step is a matrix with singular values near one. A pull request says: "Each
+# rank still brings the singular values of its rows to one. So the step is as long as if
+# one rank held all rows."
 #
 # In the code, one process plays all four ranks.
 
@@ -2444,9 +2445,9 @@ claim("distance between the two steps divided by the norm of one rank's "
 # AdamW works entry by entry, so it does not matter where a row is stored. Muon's rule
 # works on a *matrix*. The gradient of a batch of 64 digits has at most 64 directions, and
 # each direction runs through all rows. On one rank, a strong direction gets a norm of
-# one, so each quarter of the direction has a norm of about one half, since $4 \cdot
-# (1/2)^2 = 1$. Four ranks bring each quarter to a norm of one, so the direction has a
-# norm of $\sqrt{4} = 2$. Weak directions grow less.
+# one, so each quarter of it has a norm of about one half, since $4 \cdot (1/2)^2 = 1$.
+# Four ranks bring each quarter to a norm of one, so the direction has a norm of $\sqrt{4}
+# = 2$. Weak directions grow less.
 
 # %% trap="04.10" role="why"
 tops = {name: torch.linalg.svdvals(step)[:40]
@@ -2479,8 +2480,8 @@ claim("largest difference between four ranks' step after gathering and "
       "one rank's step", mended, expected=0)
 
 # %% [markdown] trap="04.10" role="repair"
-# Each rank can keep its own rows of the momentum. Only the matrix that Muon
-# orthogonalizes has to be whole. An *all-gather* sends every part to every rank.
+# Each rank keeps its rows of the momentum. Only the matrix that Muon orthogonalizes has
+# to be whole. An *all-gather* sends every part to every rank.
 #
 # Query, key and value weights are often stored as one stack. If you orthogonalize the
 # stack as one matrix, the part with the largest gradient gets most of the step. Cut the
@@ -2519,8 +2520,8 @@ claim("half of four ranks' step: distance from the right step, divided by "
       above=0.4)
 claim("one stack: norm of the part with the large gradient divided by the "
       "step's norm", joint[:64].norm() / joint.norm(), above=0.85)
-claim("stack cut apart: norm of the part with the large gradient divided by "
-      "the step's norm", each[:64].norm() / each.norm(),
+claim("stack cut apart: norm of the part with the large gradient divided "
+      "by the step's norm", each[:64].norm() / each.norm(),
       expected=math.sqrt(1 / 3), within=0.03)
 
 # %% [markdown] trap="04.10" role="more"

@@ -969,8 +969,8 @@ claim("epoch whose weights the rule keeps", best, expected=2)
 #
 # You have 150 digits that were labelled in a hurry, so about three labels in ten are
 # random. You train for 200 epochs in two ways: with one step per epoch on all 150 digits,
-# and with five steps per epoch on 30 digits each. You stop early with a patience of ten,
-# that is, at the tenth step in a row whose training loss is not a new minimum.
+# and with five steps on 30 digits each. You stop early with a patience of ten: at the
+# tenth step in a row whose training loss is not a new minimum.
 
 # %% trap="06.3" role="break"
 # 150 digits to train on, of which three in ten get a label by chance, and
@@ -1074,8 +1074,8 @@ claim("epochs before the run stops when it watches the validation loss, "
       "out of 200", by_val, below=150)
 
 # %% [markdown] trap="06.3" role="repair"
-# The run ends ten epochs after the lowest validation loss, so you have to restore the
-# best weights, as in trap 06.4.
+# The run ends ten epochs after the lowest validation loss, so restore the best weights,
+# as in trap 06.4.
 #
 # Early stopping needs two more details. The first is `min_delta`: a loss counts as
 # progress if it is more than `min_delta` below the *reference*, the loss at the last
@@ -1093,14 +1093,14 @@ plot_columns({"0": 3.0, "1": 2.0, "2": 2.5, "3: stop": 1.9, "4": 2.1},
                  "1.9.")
 
 # %% [markdown] trap="06.3" role="repair"
-# Training stops at the loss of 1.9, because two epochs in a row brought no progress. But
-# 1.9 is also the lowest loss, so restore this epoch's weights. The second detail is NaN.
-# Comparisons of NaN with `<`, `>` and `==` are all false, so the effect of a NaN loss
-# depends on how you write the comparison.
+# Training stops at 1.9, because two epochs in a row brought no progress. But 1.9 is also
+# the lowest loss, so restore this epoch's weights. The second detail is NaN. With NaN,
+# `<`, `>` and `==` are all false, so the effect of a NaN loss depends on how you write
+# the comparison.
 #
-# The explorer below shows another run. If you do not restore the best weights, how much
-# worse is the test result with a patience of one than with a patience of twenty? Guess,
-# then change the patience and `min_delta`.
+# The explorer below shows another run. If you restore no weights, how much worse is the
+# test result with a patience of one than with twenty? Guess, then change the patience and
+# `min_delta`.
 
 # %% role="explore" explorer="early_stopping"
 from dlsys_helpers.explorers.early_stopping import early_stopping
