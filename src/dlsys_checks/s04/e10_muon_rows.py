@@ -210,7 +210,7 @@ wrong("returning the rows of the first shard whose values equal this rank's", "s
       "[rank]", "[next(i for i, p in enumerate(shards) if torch.equal(p, shards[rank]))]")
 wrong("starting after the rank's own rows instead of before them", "shape",
       SHARDS, "step[sum(map(len, shards[:rank + 1])):][:len(shards[rank])]")
-wrong("sending the shard in bfloat16", "gather",
+wrong("gathering the shards in bfloat16", "gather",
       "gather(shard)", "[p.float() for p in gather(shard.bfloat16())]")
 ex.wrong("putting the rank's own shard before all other shards", breaks="cut",
          fn=lambda shard, rank, gather, sizes, orthogonalize: own_first(

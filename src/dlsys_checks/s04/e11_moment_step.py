@@ -224,7 +224,7 @@ wrong("rounding up or down with equal probabilities", "probability",
       UP, f"({DRAWN} < 0.5) & (scaled > low)", says=SHARE)
 wrong("swapping the two probabilities", "probability",
       UP, f"({DRAWN} > scaled - low) & (scaled > low)", says=SHARE)
-wrong("drawing random numbers in bfloat16, which allows only 256 different draws", "probability",
+wrong("drawing random numbers in bfloat16, which allows only 256 different values", "probability",
       DRAWN, "torch.rand(x.shape, generator=generator, dtype=torch.bfloat16)", says=SHARE)
 wrong("drawing a single random number for all entries", ("each", "probability"),
       DRAWN, "torch.rand((), generator=generator)", says=SHARE)
@@ -248,7 +248,7 @@ wrong("drawing with torch's own generator", "generator", DRAWN, "torch.rand(x.sh
       says="bytes of torch's own generator")
 wrong("making the same draws in each call", "anew",
       START, "generator.manual_seed(0); x =", says="entries that differ in two calls")
-wrong("adding noise of the same size, a 256th, to every entry",
+wrong("adding noise of the same size to every entry, whatever the size of x",
       ("neighbours", "probability", "exact"),
       UP, DRAWN, RESULT, "(x + (up - 0.5) / 256).bfloat16()")
 wrong("adding noise to the bits, then rounding to the nearest bfloat16 value",

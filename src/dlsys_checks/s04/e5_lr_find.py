@@ -283,7 +283,7 @@ wrong("never clearing the gradients", ("SGD", "left over"),
 wrong("clearing gradients after the step instead of before it", "left over",
       "opt.zero_grad()", "pass", "opt.step()", "opt.step(); opt.zero_grad()",
       says="weights at draw")
-wrong("adding an amount to the rate instead of multiplying by a factor", "rates",
+wrong("adding an amount to the rate instead of multiplying the rate by a factor", "rates",
       "low * (high / low) ** (k / (steps - 1))", "low + (high - low) * k / (steps - 1)")
 wrong("using k / steps as the exponent, which never reaches the last rate", "rates", "steps - 1",
       "steps")

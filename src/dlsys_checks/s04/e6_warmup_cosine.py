@@ -144,8 +144,10 @@ wrong("testing step <= warm, which puts one step above the peak", "cosine",
 ex.wrong("adding peak times the cosine to the floor",
          lambda step, warm, total, peak, floor: curve(step, warm, total, peak, floor) if step <
              warm else floor + curve(step, warm, total, peak, 0.0), breaks="cosine")
-wrong("running a whole cosine, down and up again", ("cosine", "end"), "math.pi", "2 * math.pi")
-wrong("running a quarter of a cosine", "cosine", MATH, "math.cos(math.pi / 2 * min(1.0, done))")
+wrong("using a whole cosine, which falls and rises again",
+      ("cosine", "end"), "math.pi", "2 * math.pi")
+wrong("using a quarter of a cosine instead of half a cosine",
+      "cosine", MATH, "math.cos(math.pi / 2 * min(1.0, done))")
 wrong("using 1 + cosine without halving it",
       "cosine", MATH, "1 + math.cos(math.pi * min(1.0, done))")
 wrong("using a straight line instead of a cosine", "cosine", MATH, "1 - min(1.0, done)")

@@ -239,7 +239,7 @@ wrong("reading the state dict before anything was written to it", "empty state",
       "if grad",
       'if grad is not None: state["b"] = momentum * state["b"] + grad; w.sub_(lr * state["b"])\n '
       "   return\n    if grad")
-wrong("putting the rate into the buffer, so that a change of the rate acts too late", "changes",
+wrong("adding lr * grad instead of grad to the buffer, so that a new rate acts too late", "changes",
       "+ grad", "+ lr * grad", "lr * b", "b")
 wrong("using the first step's momentum in every step", "changes",
       "b =", 'momentum = state.setdefault("first", momentum); b =')

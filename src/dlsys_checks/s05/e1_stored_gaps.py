@@ -282,11 +282,11 @@ wrong("defining the hook in a loop, so that every hook uses the loop's last name
       "names", ", name=name",
       "",
       says="names of")
-wrong("leaving hooks behind", "as it was", "hook.remove()", "pass")
+wrong("not removing the hooks", "as it was", "hook.remove()", "pass")
 wrong("removing every hook, even the caller's", "as it was",
       "hook in hooks", "hooked in model.modules()",
       "hook.remove()", "hooked._forward_pre_hooks.clear()", says="hooks after")
-wrong("leaving train mode on", "as it was",
+wrong("leaving the model in train mode", "as it was",
       END, f"model.train(); {END}", says="training flags")
 wrong("overwriting the stored means with zeros", ("as it was", "distance"),
       DEVIATIONS, f"(norm.running_mean.zero_() + {DEVIATIONS})")

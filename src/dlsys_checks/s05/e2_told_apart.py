@@ -158,7 +158,8 @@ def behind(layers, x):
 wrong = ex.edits(behind)
 LAYERS, CALL, END = "*layers]", "x = layer(x)", "return shares"
 REST, SIZE, SHARE = "(x - x.mean(0)).square().mean()", " x.square().mean()", "rest / size"
-wrong("leaving out the fraction of x", "list", END, "return shares[1:]", says="number of fractions")
+wrong("leaving out the fraction for x itself",
+      "list", END, "return shares[1:]", says="number of fractions")
 wrong("returning only the last fraction", "list", END, "return shares[-1]")
 wrong("returning tensors instead of floats", "list",
       END, "return [torch.tensor(share) for share in shares]")
@@ -190,7 +191,7 @@ wrong("averaging a separate ratio for each position in a row", "whole",
       "((x - x.mean(0)).square().mean(0) / x.square().mean(0).clamp(min=1e-30)).mean()")
 wrong("dividing 0 by 0 for a stream of zeros", "zero", " if size > 0 else 0.0", "")
 wrong("returning a fraction of 1 for a stream of zeros", "zero", "else 0.0", "else 1.0")
-wrong("computing 1 minus the common part, which loses a tiny fraction in rounding", "tiny",
+wrong("computing 1 minus the mean row's part, which loses tiny fractions to rounding", "tiny",
       SHARE, "1 - x.mean(0).square().mean() / size")
 wrong("adding 0.05 to the mean square", "whole", SHARE, "rest / (size + 0.05)")
 wrong("adding 1e-6 to the mean square", "tiny", SHARE, "rest / (size + 1e-6)")

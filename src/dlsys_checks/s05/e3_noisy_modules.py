@@ -215,7 +215,7 @@ wrong = ex.edits(parted)
 END, EQUAL, START = "return found", "torch.equal", "passes = []"
 wrong("naming every module whose output differs, even modules after the noise", "given",
       "same(first[m][0], second[m][0])", "True")
-wrong("returning the innermost name only", "returned", END, "return found[-1:]")
+wrong("returning only the innermost name", "returned", END, "return found[-1:]")
 wrong("returning only whether the two calls differ", "names", END, "return bool(found)")
 wrong("returning modules instead of names", "names",
       END, "return [dict(model.named_modules())[name] for name in found]")
@@ -251,5 +251,5 @@ wrong("setting the same seed before each call, so that the noise repeats itself"
 wrong("setting a seed before the first call", "generator", START, f"torch.manual_seed(0); {START}",
       says="set a seed")
 wrong("calling the model a third time", "mode", "range(2)", "range(3)", says="calls of the model")
-wrong("leaving hooks behind", "as it was", "hook.remove()", "passes or hook.remove()")
+wrong("not removing the hooks", "as it was", "hook.remove()", "passes or hook.remove()")
 wrong("building a graph", "no graph", "with torch.no_grad():", "if True:")

@@ -176,9 +176,9 @@ wrong("returning one divided by act's slope at zero", "gain",
       "out = float(act(GRID.clone()).double().square().mean()) ** (-0.5)\n    return out",
       "with torch.no_grad(): low, high = act(torch.tensor([-1e-2])).item(), "
       "act(torch.tensor([1e-2])).item()\n    return 2e-2 / max(abs(high - low), 1e-30)")
-wrong("drawing only a hundred samples, which scatter too much", "precision", "GRID",
+wrong("drawing only a hundred samples, too few for an error below 2 %", "precision", "GRID",
       "torch.randn(100)")
-wrong("drawing only a thousand samples, which scatter too much", "precision", "GRID",
+wrong("drawing only a thousand samples, too few for an error below 2 %", "precision", "GRID",
       "torch.randn(1_000)")
 wrong("ending the integral at three standard deviations", "gain",
       "out =",
@@ -186,11 +186,11 @@ wrong("ending the integral at three standard deviations", "gain",
       "act(z.clone()).double(); out =", DOUBLE, "(weight * h ** 2).sum() / weight.sum()",
       says="relu(z) squared")
 wrong("drawing only samples above zero", "gain", "GRID", "GRID.abs()")
-wrong("looking the gain up by the name of the class", "any act",
+wrong("looking up the gain by the name of act's class", "any act",
       "out =",
       "if isinstance(act, nn.Module): return nn.init.calculate_gain(type(act).__name__.lower())\n"
       "    out =", says="gain of tanh")
-wrong("adding 1e-12 under the root", "any scale", DOUBLE, DOUBLE + " + 1e-12")
+wrong("adding 1e-12 to the mean square", "any scale", DOUBLE, DOUBLE + " + 1e-12")
 wrong("computing in half precision, which loses tiny outputs and overflows on huge ones",
       "any scale",
       "return out", "return act(GRID.clone()).half().double().square().mean().rsqrt().item()")

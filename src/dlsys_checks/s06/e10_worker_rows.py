@@ -130,7 +130,7 @@ MINE, LOOP, ROW = ("place % world == rank and place // world % team == worker",
                    "for place, row in enumerate(stream):", "yield row")
 ALL = "rows = list(stream); n, k, size = len(rows), rank * team + worker, team * world\n    "
 # https://github.com/pytorch/pytorch/issues/30599
-wrong("letting every worker read the whole stream", "once", MINE, "True")
+wrong("letting every worker yield the whole stream", "once", MINE, "True")
 wrong("splitting by worker but not by rank", "once", MINE, "place % team == worker")
 wrong("splitting by rank but not by worker", "once", MINE, "place % world == rank")
 wrong("numbering the ranks from 1", "once", "== rank", "== rank + 1")
@@ -169,7 +169,7 @@ wrong("stopping at a row that is false in Python, such as 0, an empty string or 
       "type", ROW, "yield row\n        if not row: return")
 wrong("treating None as the end of the stream", "type", "enumerate(stream)",
       "enumerate(iter(lambda: next(stream, None), None))")
-wrong("skipping a row that has come before", "equal", LOOP,
+wrong("skipping a row that equals an earlier row", "equal", LOOP,
       "rows = set()\n    " + LOOP + "\n        if row in rows: continue\n        rows.add(row)")
 wrong("reading the first row outside the loop", "short", LOOP,
       "first = [next(stream)]\n"
@@ -182,7 +182,7 @@ wrong("yielding all rows on each rank if there are no workers", "none", MINE,
       "not workers or " + MINE)
 
 
-@ex.wrong("reading the whole stream first", breaks="lazy", says="rows read")
+@ex.wrong("reading the whole stream before yielding a row", breaks="lazy", says="rows read")
 def all_first(stream, worker, workers, rank, world):
     return list(stream)[worker * world + rank::max(workers, 1) * world]
 

@@ -184,7 +184,7 @@ def other_order(model, x, y, order, lam):
     return two_terms(model(blended(x, order, lam)), y, y.roll(1), lam)
 
 
-@ex.wrong("taking the sum over the rows", says="loss: got", breaks="mean")
+@ex.wrong("summing over the rows instead of averaging", says="loss: got", breaks="mean")
 def summed(model, x, y, order, lam):
     return two_terms(model(blended(x, order, lam)), y, y[order], lam) * len(x)
 
@@ -248,7 +248,7 @@ wrong("calling backward before returning the loss", "left",
       "loss.backward(retain_graph=True); return loss; logits =")
 wrong("setting the model to train mode", "left",
       "logits =", f"model.train(); return two_terms({BLENDED}, y, y[order], lam); logits =")
-wrong("using the ranks of order instead of order", "repeats",
+wrong("using the ranks of order's entries instead of the entries", "repeats",
       "logits =", "order =", BLENDED, "order.argsort().argsort()", "logits, y", BLENDED + ", y",
       says="blends that the model saw")
 wrong("detaching the logits in one of the two terms", "backward",

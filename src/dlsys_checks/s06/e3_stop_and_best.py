@@ -242,7 +242,8 @@ def past_the_end(losses, patience, min_delta):
 
 wrong("restoring the epoch of the stop, not the best epoch", ("restored", "all nan"),
       "return out", "stop, _ = out; return stop, stop")
-wrong("restoring the epoch of the last progress, not of the lowest loss", "restored",
+wrong("restoring the epoch of the last progress instead of the epoch of the lowest loss",
+      "restored",
       "return out",
       "stop, _ = out; reference, best = math.inf, 0\n    for epoch, loss in "
       "enumerate(losses[:stop + 1]):\n        if loss < reference - min_delta: reference, best = "

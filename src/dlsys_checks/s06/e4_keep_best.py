@@ -261,7 +261,7 @@ wrong("copying trainable parameters and buffers, but not frozen parameters", "st
       STATE_DICT,
       "{k: v.clone() for k, v in model.state_dict(keep_vars=True).items() if v.requires_grad or "
       "not isinstance(v, nn.Parameter)}")
-wrong("copying before the epoch instead of after it", (*STATE,),
+wrong("copying the state before the epoch instead of after it", (*STATE,),
       STATE_DICT, "before", "train_epoch(model)", f"before = {STATE_DICT}; train_epoch(model)",
       STRICT, "best")
 wrong("keeping the state of the last of several equal losses",

@@ -123,7 +123,7 @@ def black_stays(img, d):
     return torch.where(small, 0, out).to(torch.uint8)
 
 
-@ex.wrong("clamping d to 127", says="pixels", breaks="range")
+@ex.wrong("limiting d to 127 in either direction", says="pixels", breaks="range")
 def small_d(img, d):
     d = max(-127, min(127, d)) if abs(d) != 255 else d // 2
     return (img.int() + d).clamp(0, 255).to(torch.uint8)
