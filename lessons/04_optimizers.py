@@ -303,7 +303,7 @@ claim("test loss with a decay of 1 divided by the test loss without decay",
 # learning rate, decay and number of steps. In long runs, the decay is usually 0.01 to
 # 0.1. Biases and the gains of norm layers are usually exempt (trap 04.1). Whether to
 # decay *embeddings*, tables with one row per token, is a matter of choice. Unless the
-# table is also the output layer, a row gets a gradient only when its token occurs, but
+# table is also the output layer, a row gets a gradient only when its token occurs. But
 # decay shrinks the row at every step, so the rows of rare tokens fade. Published code
 # does both: [nanoGPT](https://github.com/karpathy/nanoGPT/blob/master/model.py) decays
 # its embeddings, but
@@ -318,9 +318,9 @@ torch.set_rng_state(before)
 #
 # A *gain* is a weight that scales one channel. Weight decay pulls a weight towards zero,
 # and a gain of zero switches its channel off. So you want to exempt gains and biases.
-# Many scripts select them with a list of names. A reviewer writes: "Why names? Count axes
-# instead. A matrix has two or more, so decay it. A gain has one, so don't." You try the
-# list on torch's own encoder layer, and the reviewer's rule on a ConvNeXt.
+# Many scripts select such parameters with a list of names. A reviewer writes: "Why names?
+# Count axes instead. A matrix has two or more, so decay it. A gain has one, so don't."
+# You try the list on torch's own encoder layer, and the reviewer's rule on a ConvNeXt.
 
 # %% trap="04.1" role="break"
 from torchvision import models
@@ -401,8 +401,8 @@ print(f"decayed {len(matrices)}, exempt {len(vectors)}")
 # A bias needs no decay, because it multiplies no input and so cannot make the output
 # change sharply with the input.
 #
-# Counting axes is the better start, but it is not enough. Print the names in the decayed
-# group once, and list the exceptions, such as `layer_scale`. The encoder layer has no
+# Counting axes is the better start but not enough. Print the names in the decayed group
+# once, and list the exceptions, such as `layer_scale`. The encoder layer has no
 # exceptions:
 
 # %% trap="04.1" role="repair"
@@ -450,10 +450,10 @@ claim("number of gains of ResNet-18 that are decayed when axes are counted",
       len(missed), expected=0)
 
 # %% [markdown] trap="04.1" role="more"
-# An embedding also has two axes. Some recipes decay the embedding and some do not, so
-# write your decision down, and print which tensors your rule puts into which group. The
-# cost of a wrong group depends on the learning rate, the decay and the number of steps,
-# and you can measure this cost on a single gain.
+# An embedding's weight also has two axes. Some recipes decay the embedding and some do
+# not, so write your decision down, and print which tensors your rule puts into which
+# group. The cost of a wrong group depends on the learning rate, the decay and the number
+# of steps, and you can measure this cost on a single gain.
 
 # %% trap="04.1" role="more"
 def shrunk(lr, decay, steps):
@@ -630,8 +630,8 @@ plot_bars(borrowed | own, xlabel="test accuracy",
               "tenths. Adam at 0.3 and SGD at 0.001 are far lower.")
 
 # %% [markdown] trap="04.2" role="more" topics="the other three runs · Muon"
-# These claims put bounds on the other three bars. Muon's rate has yet another meaning,
-# which the section *Muon, a rule for matrices*, under *Further*, measures.
+# These claims put bounds on the other three bars. For Muon, the rate means something else
+# again, as the section *Muon, a rule for matrices*, under *Further*, shows.
 
 # %% trap="04.2" role="more"
 claim("accuracy with SGD and momentum at a learning rate of 0.001",
@@ -935,9 +935,9 @@ claim("last learning rate under one-cycle (the first rate divided by "
 #
 # Adam takes its first step at full length on the evidence of a single batch, because
 # after one gradient the size of $\hat m/\sqrt{\hat v}$ is 1 for every weight. Many
-# networks survive such a first step. The next network does not. It is a residual net with
-# LayerNorm *after* each addition, the order used in the first transformers, trained at a
-# rate that is high for such a net.
+# networks survive such a first step. The next network does not. This residual net has
+# LayerNorm *after* each addition, the order used in the first transformers, and is
+# trained at a rate that is high for such a net.
 
 # %% role="concept"
 class Block(nn.Module):
@@ -1183,7 +1183,7 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
 
 # %% [markdown] trap="04.3" role="hint"
 # 1. First decide what one call to the schedule's `step()` stands for. Here, each call stands for one update of the weights.
-# 2. The number of updates in an epoch is its number of micro-batches divided by `accumulate`, rounded up.
+# 2. The number of updates in an epoch is the number of micro-batches divided by `accumulate`, rounded up.
 # 3. Within an update, step the optimizer first and the schedule second. `T_max` is the total number of updates over all epochs.
 
 # %% [markdown] trap="04.3" role="keep"
@@ -1672,7 +1672,7 @@ def warmup_cosine(step: int, warm: int, total: int, peak: float,
 
 # %% [markdown] trap="04.6" role="hint"
 # 1. Write down the rates of the example by hand. Let `done` be the finished fraction of the cosine. At which step is it 0, and at which step is it 1?
-# 2. Half a cosine is `0.5 * (1 + cos(pi * done))`, and it falls from 1 to 0. Which two rates should it connect?
+# 2. Half a cosine is `0.5 * (1 + cos(pi * done))`, and it falls from 1 to 0. Which two rates should the half cosine connect?
 # 3. `done` is 0 at step `warm` and 1 at step `total`. Cap it at 1 for later steps.
 
 # %% [markdown] trap="04.6" role="keep"
@@ -1935,8 +1935,8 @@ plot_lines(range(1, 2001), {"without": bare, "corrected": whole},
                "1 throughout.")
 
 # %% [markdown] trap="04.8" role="more" topics="more of the curve · other betas and too short a step"
-# The steps start at more than 3 learning rates, and at step 2,000 they are still 7.5 %
-# too long:
+# The first step is more than 3 learning rates long, and step 2,000 is still 7.5 % too
+# long:
 
 # %% trap="04.8" role="more"
 t = 12
@@ -2055,9 +2055,10 @@ claim("fraction of steps on noise in which the two rules move a weight in "
 
 # %% [markdown] trap="04.9" role="why"
 # The two betas have different jobs. $\beta_1$ sets how much the newest gradient counts in
-# *this* step, and $\beta_2$ sets how long the momentum remembers. With 0.9 for both, the
-# memory is ten steps instead of a hundred, so the direction is noisier. A strong signal
-# hides the fault, because then the port and the paper's version point the same way.
+# *this* step, and $\beta_2$ sets how long the momentum remembers. With 0.9 for both
+# betas, the momentum remembers ten steps instead of a hundred, so the direction is
+# noisier. A strong signal hides the fault, because then the port and the paper's version
+# move the weights in the same direction.
 
 # %% trap="04.9" role="why"
 ages = torch.arange(1, 2000, dtype=torch.float64)
@@ -2124,10 +2125,10 @@ claim("fraction left of a weight: rate 0.001, decay 1 (expected: as at "
 
 # %% [markdown] trap="04.9" role="folklore"
 # **Told:** Lion needs a third to a tenth of Adam's learning rate. **Measured:** The lower
-# rate is only half of the advice. In both AdamW and Lion, the part of a weight that
-# decoupled decay takes away in one step is the rate times $\lambda$. At a tenth of the
-# rate, 1,000 steps without a gradient shrink a weight to the same fraction only if the
-# decay is ten times as large.
+# rate is only half of the advice. In both AdamW and Lion, the fraction of a weight that
+# decoupled decay removes in one step is the rate times $\lambda$. At a tenth of the rate,
+# 1,000 steps without a gradient shrink a weight to the same fraction only if the decay is
+# ten times as large.
 
 # %% trap="04.9" role="exercise" points=3 difficulty=2 minutes=15
 def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
@@ -2157,7 +2158,7 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
     # END SOLUTION
 
 # %% [markdown] trap="04.9" role="hint"
-# 1. You need two blends of the same two tensors, with different betas: one sets the direction, and the other is kept.
+# 1. You need two blends of the same two tensors, with different betas. One blend sets the direction, and the other is kept in `state`.
 # 2. Compute the direction from the momentum as it was *before* this step's update.
 # 3. The decay multiplies the weight by `1 - lr * weight_decay`. It never enters the sign.
 
@@ -2294,9 +2295,9 @@ claim("mean after 1,000 multiplications by 0.999, each rounded at random",
 # %% [markdown] trap="04.11" role="more" topics="without a loud start · other betas · the fused step"
 # Even without a loud start, the second moment in bfloat16 is too large. The cause is not
 # that AdamW rounds after each operation, because the `fused` version, which computes in
-# float32 and rounds once, ends with moments about as large. With a second beta of 0.95,
-# as in many language models, each step reduces the average by more than the gap to the
-# next value:
+# float32 and rounds once, ends with moments that are about as large. With a second beta
+# of 0.95, as in many language models, each step reduces the average by more than the gap
+# to the next value:
 
 # %% trap="04.11" role="more"
 even = moments(torch.bfloat16, loud=1.0)[-1].mean()
@@ -2751,7 +2752,7 @@ claim("Muon's loss at a learning rate of 0.02 divided by Muon's loss at "
 # **4. Your range test, with a momentum of 0.9, has its lowest loss at a learning rate of 0.5. At which rate do you start your first full run?**
 #
 # - [x] about 0.05 :: A tenth leaves a margin. A schedule may bring the rate down from there.
-# - [ ] 0.5, because the loss was lowest there :: The smaller rates had already brought the loss down. At 0.5 you are close to the edge.
+# - [ ] 0.5, because the loss was lowest there :: The smaller rates had already brought the loss down. At 0.5, you are close to a rate that fails.
 # - [ ] 5, because the loss was still falling :: Past the lowest point, the loss was rising, and soon it exploded.
 
 # %% [markdown] role="quiz"
@@ -2782,8 +2783,8 @@ claim("Muon's loss at a learning rate of 0.02 divided by Muon's loss at "
 # it runs?
 #
 # `cost` reports how many operations there are, how many bytes they write, and how much
-# extra memory exists at the peak. On a GPU, each operation has to be launched, and how
-# long a launch takes has to be measured. The counts predict that `foreach` needs fewer
+# extra memory exists at the peak. On a GPU, each operation has to be launched, and only a
+# measurement shows how long a launch takes. The counts predict that `foreach` needs fewer
 # launches than the loop but writes as many bytes, and that `fused` needs less of both.
 
 # %% role="gpu"

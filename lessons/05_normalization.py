@@ -42,9 +42,9 @@ before = torch.get_rng_state()    # put back below, before the first trap
 #
 # In a deep network, each layer's inputs are the previous layer's outputs, so their size
 # depends on all earlier layers. If one step makes an early layer's outputs larger, every
-# later layer gets larger inputs, and the update of each later layer, which was computed
-# for the old inputs, is no longer right. So you have to keep the learning rate low, or
-# start from carefully chosen weights.
+# later layer gets larger inputs. The later layers' updates were computed for the old
+# inputs and are no longer right. So you have to keep the learning rate low, or start from
+# carefully chosen weights.
 #
 # A *normalization layer*, or *norm layer*, removes this dependence on earlier layers. In
 # training, a norm layer such as BatchNorm turns inputs of any size into values with mean
@@ -138,7 +138,7 @@ claim("factor by which the gradient grows if the weights are multiplied by "
 # that is too large makes the weights larger, and larger weights get smaller gradients.
 # So the layer slows itself down.
 #
-# The paper that introduced BatchNorm gave another reason, *internal covariate shift*.
+# The paper that introduced BatchNorm gave a different reason, *internal covariate shift*.
 # According to the paper, the inputs of later layers keep changing while early layers
 # learn, and a norm layer keeps these inputs steady. [Santurkar et al.
 # 2018](https://arxiv.org/abs/1805.11604) added random shifts after the norm layers, so
@@ -163,7 +163,7 @@ print(centred, centred / var.sqrt(), sep="\n")
 # The two features now have the same scale. Three additions turn this computation into a
 # layer. A small $\epsilon$ under the square root prevents a division by zero when a
 # feature is constant. A *gain* $\gamma$ and a *bias* $\beta$, both learned, let the
-# network choose another scale and mean where it needs them. With mean $\mu$ and
+# network choose a different scale and mean where it needs them. With mean $\mu$ and
 # variance $\sigma^2$, the output is:
 #
 # $$y = \gamma \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
@@ -311,9 +311,9 @@ norm_axes
 # modes:
 #
 # - In *train mode* (`model.train()`), BatchNorm normalizes its inputs with the mean and
-#   variance of the batch. It also moves its stored *running* mean and variance a tenth of
-#   the way towards the batch's mean and variance. This fraction, a tenth, is torch's
-#   default `momentum`.
+#   variance of the batch. BatchNorm also moves its stored *running* mean and variance a
+#   tenth of the way towards the batch's mean and variance. This fraction, a tenth, is
+#   torch's default `momentum`.
 # - In *eval mode* (`model.eval()`), BatchNorm normalizes its inputs with the running
 #   values and does not change them.
 #
@@ -647,8 +647,8 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
 
 # %% [markdown] trap="05.1" role="hint"
 # 1. Most norm layers are in the middle of the model, so you have to record their inputs
-#    while `model(x)` runs. What can call a function of yours when a layer receives its
-#    input?
+#    while `model(x)` runs. How can you have torch call your own function when a layer
+#    receives its input?
 # 2. `norm.register_forward_pre_hook(look)` calls `look(norm, given)`, where `given` is the tuple of inputs. Remove every hook after the pass.
 # 3. For both `(N, C)` and `(N, C, H, W)`, `h.transpose(0, 1).flatten(1)` has one row for each channel. If you define `look` in a loop, store the loop's `name` in a default argument, `name=name`.
 
@@ -1470,8 +1470,8 @@ torch.set_rng_state(before)
 # keeps the signal better with He's weights than with Xavier's."
 #
 # Outputs above 0.99 or below -0.99 count as *saturated*. The inputs are drawn from N(0,
-# 1), and there are no biases. You also try Xavier's weights and, with both kinds of
-# weights, ReLU.
+# 1), and there are no biases. You also try tanh with Xavier's weights, and ReLU with both
+# kinds of weights.
 
 # %% trap="05.4" role="break"
 def last_layer(activation, gain, depth=10, width=512):
@@ -2078,7 +2078,7 @@ claim("fraction of the gradient left after 50 tanh steps with an "
 # **7. An activation returns 0.5 + x/10 for all x near zero. What determines the gain that keeps the size of the next layer's sums?**
 #
 # - [ ] its slope of one tenth: a gain of 10 :: The sums of the next layer also contain the constant half, so they would grow.
-# - [ ] the variance of its output :: The variance leaves out the mean, which is most of the size here, though it carries no signal.
+# - [ ] the variance of its output :: The variance leaves out the mean, which makes up most of the size here, although the mean carries no signal.
 # - [x] the mean square of its output :: With zero-mean weights, the size of a sum of products depends on the mean square of the inputs.
 
 # %% [markdown] role="gpu"

@@ -1,10 +1,10 @@
 # %% [markdown] role="hook" traps=10
 # # 6. Augmentation, Mixup and early stopping
 #
-# Your classifier knows its training images by heart and gets new ones wrong. So you
+# Your classifier knows its training images by heart and gets new images wrong. So you
 # shift the images, mix them, stop earlier, and balance the classes. Each of these
-# remedies takes three lines of code, and a score on held-out images tells you whether
-# the remedy helped.
+# remedies takes three lines of code, and a score on held-out images tells you whether the
+# remedy helped.
 #
 # The ideas come first: what overfitting is, and what each remedy does about it. Then
 # come ten traps in which the code runs, but the score or the pixels are not what you
@@ -1245,8 +1245,8 @@ claim("number of the eight ways that keep the model's own tensors",
       expected=6)
 
 # %% [markdown] trap="06.4" role="look"
-# Six of the eight ways keep the model's own tensors. One of these six is `state_dict()`.
-# With it, the restored model has the last epoch's loss, not the best epoch's loss:
+# Six of the eight ways keep the model's own tensors. With one of these six,
+# `state_dict()`, the restored model has the last epoch's loss, not the best epoch's loss:
 
 # %% trap="06.4" role="look"
 claim("with state_dict(): validation loss after loading minus validation "
@@ -1569,13 +1569,13 @@ claim("accuracy on coin flips with columns chosen inside the fold", honest,
       expected=0.5, within=0.15)
 
 # %% [markdown] trap="06.5" role="folklore"
-# **Told:** The leak to fear is a scaler fitted on all rows. Many tutorials on leaks begin
-# with such a scaler. **Measured:** With 60 rows in five folds, such a scaler changes the
-# mean score of ten data sets by less than 5 percentage points, far less than the choice
-# of columns. This result holds for noise, for noise with outliers and for real digits.
-# With fewer rows and longer tails, a scaler can change the score far more, in either
-# direction ([Moscovich & Rosset](https://arxiv.org/abs/1901.08974)). Fit the scaler on
-# the training rows of each fold anyway, because this costs nothing.
+# **Told:** The leak to fear is a scaler fitted on all rows. Many tutorials on leaks warn
+# about such a scaler first. **Measured:** With 60 rows in five folds, such a scaler
+# changes the mean score of ten data sets by less than 5 percentage points, far less than
+# the choice of columns. This result holds for noise, for noise with outliers and for real
+# digits. With fewer rows and longer-tailed data, a scaler can change the score far more,
+# in either direction ([Moscovich & Rosset](https://arxiv.org/abs/1901.08974)). Fit the
+# scaler on the training rows of each fold anyway, because this costs nothing.
 
 # %% trap="06.5" role="folklore"
 def with_scaler(x, y, inside):
@@ -1647,7 +1647,7 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
 
 # %% [markdown] trap="06.5" role="hint"
 # 1. For each fold, `select` and `fit` get the same rows, all rows outside the fold.
-# 2. Let `inside = folds == fold`. Then `select` and `fit` get the rows that `~inside` keeps, and the model predicts `x[inside][:, columns]`.
+# 2. Let `inside = folds == fold`. Then `select` and `fit` get the rows that `~inside` selects, and the model predicts `x[inside][:, columns]`.
 # 3. Count the correctly classified rows over all folds and divide once, because folds can differ in size.
 
 # %% [markdown] trap="06.5" role="keep"
@@ -2121,7 +2121,7 @@ claim("only the sampler, log k subtracted: mean probability minus base "
 
 # %% [markdown] trap="06.8" role="more" topics="alarms, recall and AUC of the four ways · how near the sum comes to 2 log k"
 # After the 400 steps, each remedy has added a little less than $\log k$. (In a model that
-# cannot fit the data, class weights also turn the decision boundary, which changes the
+# cannot fit the data, class weights also rotate the decision boundary, which changes the
 # AUC.)
 
 # %% trap="06.8" role="more" tags=["plumbing"]
@@ -2492,8 +2492,8 @@ claim("test accuracy with one worker minus test accuracy with 16 workers",
 # If a dataset can look up rows by number, the loader distributes the row numbers, and no
 # two workers get the same number. A stream has no row numbers that the loader could
 # distribute. So each worker runs the whole `__iter__` of its own copy. The loader takes
-# one batch from each worker in turn: the first batch of worker 0, the same batch of
-# worker 1, then the second batch of each.
+# one batch from each worker in turn: the first batch from worker 0, the same batch from
+# worker 1, then the second batch from each.
 
 # %% [markdown] trap="06.10" role="repair"
 # Each worker's copy of the dataset has to skip the rows of the other workers. In a
@@ -2694,8 +2694,8 @@ def worker_rows(stream, worker: int, workers: int, rank: int, world: int):
 # **Keep:** Every worker runs the whole `__iter__` of an iterable dataset. Split the
 # stream in `__iter__`, by rank and by worker, in one order that all workers share. **In
 # your own code:** Collect the row numbers (or hashes of rows) of one pass, with
-# `num_workers=0` and with `num_workers=2`. Both passes have to contain every row once.
-# **Source:** PyTorch documentation,
+# `num_workers=0` and with `num_workers=2`. Both passes have to contain every row exactly
+# once. **Source:** PyTorch documentation,
 # [IterableDataset](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset).
 # **Seen in the wild:** In [pytorch
 # #30599](https://github.com/pytorch/pytorch/issues/30599), an epoch grows with
@@ -2838,7 +2838,7 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
 # **2. A run with Mixup has a training loss of 0.9 and a test accuracy of 95 %. The loss is that high**
 #
 # - [x] because blends have an entropy that no network can remove :: With soft labels, the loss has a floor above zero.
-# - [ ] because the run was too short, and more steps bring the loss near zero :: More steps may lower the loss and help, but not below the floor.
+# - [ ] because the run was too short, and more steps bring the loss near zero :: More steps may lower the loss, but not below the floor.
 # - [ ] because soft labels are not proper labels, which `argmax` fixes :: With `argmax`,
 #   the loss falls, but the network is no longer told how much of each image is in the
 #   blend.
