@@ -2,9 +2,9 @@
 # # 4. Optimizers and learning-rate schedules
 #
 # An optimizer is ten lines of arithmetic that run a million times, and a schedule is a
-# curve that advances one step per call. You pass learning rates, parameters and step
-# counts to both. Some of these values are defaults that you never chose, and torch checks
-# hardly any of them beyond the sign.
+# curve that advances one step per call. Both need learning rates, parameters and step
+# counts. Some of these values are defaults that you never chose, and for most values,
+# torch checks only the sign.
 #
 # The ideas come first: what momentum, Adam, weight decay and warm-up are for. Then come
 # eleven traps in which the code looks right and raises no error. You guess what the code
@@ -130,11 +130,11 @@ torch.set_rng_state(before)
 # ## Adam: a step size for every weight
 #
 # Momentum leaves one problem unsolved. Within one network, gradients differ by orders of
-# magnitude, from layer to layer and between a common word and a rare word. No single
-# learning rate suits all of them. *Adam* divides each weight's step by the typical size
-# of that weight's own gradients. Adam keeps two running averages per weight, the
-# *moments*: $m$ averages the gradient, much as momentum sums it, and $v$ averages the
-# gradient's square. The step is the learning rate times $m / \sqrt{v}$.
+# magnitude, from layer to layer, and between the embeddings of common and of rare words.
+# No single learning rate suits all of these gradients. *Adam* divides each weight's step
+# by the typical size of that weight's own gradients. Adam keeps two running averages per
+# weight, the *moments*: $m$ averages the gradient, much as momentum sums it, and $v$
+# averages the gradient's square. The step is the learning rate times $m / \sqrt{v}$.
 #
 # What is left of the gradient after that division? If a gradient is steady, whatever its
 # size, $m = g$ and $\sqrt{v} = |g|$, so only the gradient's sign is left. A gradient that
@@ -158,8 +158,8 @@ print({f"noise {n}": f"{step:.2f} rates" for n, step in by_noise.items()})
 # %% role="concept"
 claim("Adam's mean step in learning rates, with noise as large as the "
       "gradient", by_noise[1], expected=0.71, within=0.06)
-claim("Adam's mean step in learning rates, with noise ten times as large",
-      by_noise[10], expected=0.1, within=0.03)
+claim("Adam's mean step in learning rates, with noise ten times as large "
+      "as the gradient", by_noise[10], expected=0.1, within=0.03)
 
 # %% [markdown] role="concept"
 # Where the gradient is steady, Adam moves a weight by the full learning rate at each
@@ -215,7 +215,7 @@ plot_lines(gradient.abs(), {"SGD": sgd_move, "Adam": adam_move},
 # %% role="concept"
 claim("SGD's longest first step divided by SGD's shortest first step",
       sgd_move.max() / sgd_move.min(), expected=1e6, within=100)
-claim("largest gap between Adam's first step and the learning rate, "
+claim("largest relative gap between Adam's first step and the rate, "
       "gradients from 1e-4 to 100",
       (adam_move / 0.01 - 1).abs().max(), below=1e-3)
 
@@ -230,8 +230,8 @@ print(f"a gradient of 1e-8 moves its weight by {tiny.item():.4f}")
 claim("Adam's first step in learning rates, for a gradient as small as eps",
       tiny.abs() / 0.01, expected=0.5, within=0.01)
 raw = (state["exp_avg"] / gradient - 0.1).abs().max()
-claim("largest gap between exp_avg divided by the gradient and 0.1", raw,
-      below=1e-6)
+claim("largest difference between 0.1 and exp_avg divided by the gradient",
+      raw, below=1e-6)
 
 # %% [markdown] role="concept"
 # Adam's first step does not depend on the size of a gradient, as long as the gradient is
@@ -303,7 +303,7 @@ claim("test loss with a decay of 1 divided by the test loss without decay",
 # learning rate, decay and number of steps. In long runs, the decay is usually 0.01 to
 # 0.1. Biases and the gains of norm layers are usually exempt (trap 04.1). Whether to
 # decay *embeddings*, tables with one row per token, is a matter of choice. Unless the
-# table is also the output layer, a row gets a gradient only when its token occurs, but
+# table is also the output layer, a row gets a gradient only when its token occurs. But
 # decay shrinks the row at every step, so the rows of rare tokens fade. Published code
 # does both: [nanoGPT](https://github.com/karpathy/nanoGPT/blob/master/model.py) decays
 # its embeddings, but
@@ -318,9 +318,9 @@ torch.set_rng_state(before)
 #
 # A *gain* is a weight that scales one channel. Weight decay pulls a weight towards zero,
 # and a gain of zero switches its channel off. So you want to exempt gains and biases.
-# Many scripts select them with a list of names. A reviewer writes: "Why names? Count axes
-# instead. A matrix has two or more, so decay it. A gain has one, so don't." You try the
-# list on torch's own encoder layer, and the reviewer's rule on a ConvNeXt.
+# Many scripts select such parameters with a list of names. A reviewer writes: "Why names?
+# Count axes instead. A matrix has two or more, so decay it. A gain has one, so don't."
+# You try the list on torch's own encoder layer, and the reviewer's rule on a ConvNeXt.
 
 # %% trap="04.1" role="break"
 from torchvision import models
@@ -337,8 +337,9 @@ by_axes = {name: p for name, p in convnext.named_parameters()
 
 # %% trap="04.1" role="guess" quoted="wrong"
 guess("04.1",
-      "The list of names runs on the encoder layer, the reviewer's rule on "
-      "the ConvNeXt. Which of the two exempts every gain of its model?",
+      "You apply the list of names to the encoder layer, and the "
+      "reviewer's rule to the ConvNeXt. Which of the two exempts every "
+      "gain in its model?",
       choices=["both of them",
                "only the list of names",
                "only the reviewer's rule",
@@ -366,16 +367,17 @@ gains = [name for name in decayed if name.startswith("norm")]
 measured("04.1", 3)
 
 # %% trap="04.1" role="look"
-claim("number of gains of norm layers that the list of names decays",
+claim("number of norm layers' gains that the list of names does not "
+      "exempt",
       len(gains),
       expected=2)
 
 # %% [markdown] trap="04.1" role="why"
 # `LayerNorm` is the name of a *class*. Parameters are named after *attributes*: `norm1`
-# in this layer, `bn1` and `downsample.1` in ResNet, `ln_f` elsewhere. So the gains slip
-# through the list. The number of axes does not depend on a name, but it only tells you
-# how a tensor is *stored*, not what it is for. A gain for images can have the shape
-# `(96, 1, 1)`. Neither filter raises an error.
+# in this layer, `bn1` and `downsample.1` in ResNet, `ln_f` elsewhere. So the list of
+# names misses these gains. The number of axes does not depend on a name, but it only
+# tells you how a tensor is *stored*, not what it is for. A gain for images can have the
+# shape `(96, 1, 1)`. Neither filter raises an error.
 
 # %% trap="04.1" role="repair"
 def by_shape(model):
@@ -399,8 +401,8 @@ print(f"decayed {len(matrices)}, exempt {len(vectors)}")
 # A bias needs no decay, because it multiplies no input and so cannot make the output
 # change sharply with the input.
 #
-# Counting axes is the better start, but it is not enough. Print the names in the decayed
-# group once, and list the exceptions, such as `layer_scale`. The encoder layer has no
+# Counting axes is the better start but not enough. Print the names in the decayed group
+# once, and list the exceptions, such as `layer_scale`. The encoder layer has no
 # exceptions:
 
 # %% trap="04.1" role="repair"
@@ -435,8 +437,8 @@ exempt_ids = {id(p) for p in by_shape(resnet)[1]}
 missed = [n for n, m in norms.items() if id(m.weight) not in exempt_ids]
 
 # %% trap="04.1" role="more"
-claim("number of tensors of the encoder layer that the list of names "
-      "decays",
+claim("number of the encoder layer's tensors that the list of names does "
+      "not exempt",
       len(decayed), expected=6)
 claim("number of tensors of the encoder layer that are exempt when axes "
       "are counted",
@@ -448,10 +450,10 @@ claim("number of gains of ResNet-18 that are decayed when axes are counted",
       len(missed), expected=0)
 
 # %% [markdown] trap="04.1" role="more"
-# An embedding also has two axes. Some recipes decay the embedding and some do not, so
-# write your decision down, and print which tensors your rule puts into which group. The
-# cost of a wrong group depends on the learning rate, the decay and the number of steps,
-# and you can measure it on a single gain.
+# An embedding's weight also has two axes. Some recipes decay the embedding and some do
+# not, so write your decision down, and print which tensors your rule puts into which
+# group. The cost of a wrong group depends on the learning rate, the decay and the number
+# of steps, and you can measure this cost on a single gain.
 
 # %% trap="04.1" role="more"
 def shrunk(lr, decay, steps):
@@ -517,11 +519,11 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 # 3. An embedding's weight has two axes, so first collect the `id` of `m.weight` for every `nn.Embedding`.
 
 # %% [markdown] trap="04.1" role="keep"
-# **Keep:** Whether weight decay applies to a parameter depends on what the parameter is,
-# not on its name. Also count the tensors, because every trainable tensor must be in
-# exactly one group. **In your own code:** Print the names in the decayed group once per
-# model. **Source:** [Loshchilov & Hutter 2019](https://arxiv.org/abs/1711.05101) for
-# decay; `configure_optimizers` in [nanoGPT's
+# **Keep:** Decide whether to decay a parameter by what the parameter is, not by its name.
+# Also count the tensors, because every trainable tensor must be in exactly one group.
+# **In your own code:** Print the names in the decayed group once per model. **Source:**
+# [Loshchilov & Hutter 2019](https://arxiv.org/abs/1711.05101) for decay;
+# `configure_optimizers` in [nanoGPT's
 # model.py](https://github.com/karpathy/nanoGPT/blob/master/model.py) for counting axes.
 
 # %% [markdown] trap="04.2" role="situation" core=true fault="Adam runs at SGD's learning rate" symptom="training collapses or crawls after switching from SGD to Adam with the same learning rate"
@@ -628,8 +630,8 @@ plot_bars(borrowed | own, xlabel="test accuracy",
               "tenths. Adam at 0.3 and SGD at 0.001 are far lower.")
 
 # %% [markdown] trap="04.2" role="more" topics="the other three runs · Muon"
-# These claims put bounds on the other three bars. Muon's rate has yet another meaning,
-# which the section *Muon, a rule for matrices*, under *Further*, measures.
+# These claims put bounds on the other three bars. For Muon, the rate means something else
+# again, as the section *Muon, a rule for matrices*, under *Further*, shows.
 
 # %% trap="04.2" role="more"
 claim("accuracy with SGD and momentum at a learning rate of 0.001",
@@ -644,9 +646,9 @@ claim("accuracy with SGD and momentum at a learning rate of 0.3",
 # %% [markdown] trap="04.2" role="folklore"
 # **Told:** Adam crawls at a learning rate of 0.01, and SGD may diverge at 0.001.
 # **Measured:** For this classifier, the reverse is true. Adam at 0.01 is one of the good
-# runs, SGD at 0.001 crawls, and Adam at 0.3 breaks. Another web page says that Adam at
-# 0.01 "diverges at once". With a large pre-trained model, Adam at 0.01 may indeed
-# diverge. A good rate is good only for one optimizer and one model.
+# runs, SGD at 0.001 crawls, and Adam at 0.3 breaks. One web page says that Adam at 0.01
+# "diverges at once". With a large pre-trained model, Adam at 0.01 may indeed diverge. A
+# good rate is good only for one optimizer and one model.
 
 # %% trap="04.2" role="exercise" points=3 difficulty=3 minutes=15
 def step_size(opt: torch.optim.Optimizer) -> float:
@@ -676,7 +678,7 @@ def step_size(opt: torch.optim.Optimizer) -> float:
 
 # %% [markdown] trap="04.2" role="hint"
 # 1. Do not predict the step from a formula. Take the step, measure it, and undo it.
-# 2. A step changes two things: the weights and the optimizer's state.
+# 2. A step changes two things, the weights and the optimizer's state. Restore both.
 # 3. `opt.state_dict()` refers to the live tensors. Deep-copy it before the step, and pass the copy to `load_state_dict` after the step.
 
 # %% [markdown] trap="04.2" role="keep"
@@ -933,9 +935,9 @@ claim("last learning rate under one-cycle (the first rate divided by "
 #
 # Adam takes its first step at full length on the evidence of a single batch, because
 # after one gradient the size of $\hat m/\sqrt{\hat v}$ is 1 for every weight. Many
-# networks survive such a first step. The next network does not. It is a residual net with
-# LayerNorm *after* each addition, the order used in the first transformers, trained at a
-# rate that is high for such a net.
+# networks survive such a first step. The next network does not. This residual net has
+# LayerNorm *after* each addition, the order used in the first transformers, and is
+# trained at a rate that is high for such a net.
 
 # %% role="concept"
 class Block(nn.Module):
@@ -964,8 +966,8 @@ def with_warmup(warm, steps=150, peak=0.03):
 # %% role="concept"
 cold, lower = with_warmup(1), with_warmup(1, peak=0.003)
 warmed = sorted(with_warmup(50) for _ in range(3))[1]  # the middle one
-print(f"accuracy at 0.03: no warm-up {cold:.2f}, 50 steps of it "
-      f"{warmed:.1f}; at 0.003 without {lower:.2f}")
+print(f"accuracy at 0.03: no warm-up {cold:.2f}, 50 steps of warm-up "
+      f"{warmed:.1f}; at 0.003, no warm-up: {lower:.2f}")
 
 # %% role="concept"
 claim("accuracy at a learning rate of 0.03 without warm-up",
@@ -1052,8 +1054,8 @@ plot_lines(range(1, 61), {"called per batch": used[:60],
 
 # %% [markdown] trap="04.3" role="look"
 # The cosine does not stop at zero but climbs back to the full learning rate. The reverse
-# mistake is just as silent. Here a one-cycle schedule with `total_steps=1000` is called
-# only once per epoch:
+# mistake is just as silent. Here you call the `step()` of a one-cycle schedule with
+# `total_steps=1000` only once per epoch:
 
 # %% trap="04.3" role="look"
 def cycle(opt):
@@ -1180,8 +1182,8 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
     # END SOLUTION
 
 # %% [markdown] trap="04.3" role="hint"
-# 1. First decide what one call to `step()` counts. Here one call counts one update of the weights.
-# 2. The number of updates in an epoch is its number of micro-batches divided by `accumulate`, rounded up.
+# 1. First decide what one call to the schedule's `step()` stands for. Here, each call stands for one update of the weights.
+# 2. The number of updates in an epoch is the number of micro-batches divided by `accumulate`, rounded up.
 # 3. Within an update, step the optimizer first and the schedule second. `T_max` is the total number of updates over all epochs.
 
 # %% [markdown] trap="04.3" role="keep"
@@ -1470,7 +1472,8 @@ lr_range_test
 # %% trap="04.5" role="more"
 claim("loss at a learning rate of 0.0001",
       low[0], expected=2.3, within=0.15)
-claim("better accuracy of the two runs at learning rates of 0.0001 and 3",
+claim("accuracy of the better of the two runs, at learning rates of 0.0001 "
+      "and 3",
       max(low[1], high[1]), below=0.35)
 claim("learning rate with the lowest loss in the range test",
       edge, above=0.1,
@@ -1543,7 +1546,7 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
 # %% [markdown] trap="04.5" role="hint"
 # 1. The learning rates span decades, so multiply by a factor instead of adding an amount.
 # 2. The test ruins the weights. `model.state_dict()` refers to the same weights, so keep a copy of the state dict.
-# 3. `not loss <= 4 * best` is also true for NaN; `loss > 4 * best` is not.
+# 3. If the loss is NaN, `not loss <= 4 * best` is true, but `loss > 4 * best` is false.
 
 # %% [markdown] trap="04.5" role="keep"
 # **Keep:** To find a learning rate, multiply the rate by a constant factor after every
@@ -1627,7 +1630,7 @@ plot_lines(range(1000), {"max()": cut, "scaled": smooth}, xlabel="step",
 
 # %% trap="04.6" role="repair"
 arrives = cut.index(0.1, 100)
-claim("scaled schedule's fraction of the peak at the step where max() "
+claim("scaled schedule: fraction of the peak at the step where max() "
       "reaches the floor", smooth[arrives], expected=0.19, within=0.002)
 
 # %% [markdown] trap="04.6" role="more" topics="both ends of the schedule"
@@ -1669,7 +1672,7 @@ def warmup_cosine(step: int, warm: int, total: int, peak: float,
 
 # %% [markdown] trap="04.6" role="hint"
 # 1. Write down the rates of the example by hand. Let `done` be the finished fraction of the cosine. At which step is it 0, and at which step is it 1?
-# 2. Half a cosine is `0.5 * (1 + cos(pi * done))`, and it falls from 1 to 0. Which two rates should it connect?
+# 2. Half a cosine is `0.5 * (1 + cos(pi * done))`, and it falls from 1 to 0. Which two rates should the half cosine connect?
 # 3. `done` is 0 at step `warm` and 1 at step `total`. Cap it at 1 for later steps.
 
 # %% [markdown] trap="04.6" role="keep"
@@ -1716,7 +1719,8 @@ drift = idle_drift(set_to_none=False)
 # %% trap="04.7" role="guess" quoted="wrong"
 guess("04.7",
       "Of the second head's weights, take the one that moves farthest in "
-      "the last 20 steps. How many learning rates does it move?",
+      "the last 20 steps. How far does it move, as a multiple of the "
+      "learning rate?",
       unit="learning rates")
 
 # %% trap="04.7" role="look"
@@ -1835,7 +1839,7 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
     # END SOLUTION
 
 # %% [markdown] trap="04.7" role="hint"
-# 1. What does the buffer hold after a step with `None`, and what after a step with zeros?
+# 1. The *buffer* is the running sum of gradients that you keep in `state`. What does it hold after a step with `None`, and what does it hold after a step with zeros?
 # 2. Torch adds the whole gradient to the buffer, not a fraction of it, and applies the learning rate when it moves the weight.
 # 3. Do not keep `grad` itself in `state`, because the caller may write into it.
 
@@ -1931,8 +1935,8 @@ plot_lines(range(1, 2001), {"without": bare, "corrected": whole},
                "1 throughout.")
 
 # %% [markdown] trap="04.8" role="more" topics="more of the curve · other betas and too short a step"
-# The steps start at more than 3 learning rates, and at step 2,000 they are still 7.5 %
-# too long:
+# The first step is more than 3 learning rates long, and step 2,000 is still 7.5 % too
+# long:
 
 # %% trap="04.8" role="more"
 t = 12
@@ -1996,9 +2000,9 @@ def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
     # END SOLUTION
 
 # %% [markdown] trap="04.8" role="hint"
-# 1. Three things must survive between calls: two averages, and a step count that is 1 in the first step.
+# 1. Keep three things in `state`: two averages, and a step count that is 1 in the first step.
 # 2. Correct both averages, and keep the uncorrected averages in `state`.
-# 3. Add `eps` to the root, not under it. With tiny gradients, the place of `eps` matters.
+# 3. First take the root, then add `eps`. With tiny gradients, the order matters.
 
 # %% [markdown] trap="04.8" role="keep"
 # **Keep:** With the default betas, Adam without bias correction starts with steps that
@@ -2051,9 +2055,10 @@ claim("fraction of steps on noise in which the two rules move a weight in "
 
 # %% [markdown] trap="04.9" role="why"
 # The two betas have different jobs. $\beta_1$ sets how much the newest gradient counts in
-# *this* step, and $\beta_2$ sets how long the momentum remembers. With 0.9 for both, the
-# memory is ten steps instead of a hundred, so the direction is noisier. A strong signal
-# hides the fault, because then the port and the paper's version point the same way.
+# *this* step, and $\beta_2$ sets how long the momentum remembers. With 0.9 for both
+# betas, the momentum remembers ten steps instead of a hundred, so the direction is
+# noisier. A strong signal hides the fault, because then the port and the paper's version
+# move the weights in the same direction.
 
 # %% trap="04.9" role="why"
 ages = torch.arange(1, 2000, dtype=torch.float64)
@@ -2110,8 +2115,8 @@ before, smaller = shrunk(1e-2, 0.1, 1000), shrunk(1e-3, 0.1, 1000)
 print(f"left of a weight: {before:.3f}; tenth of the rate: {smaller:.3f}")
 
 # %% trap="04.9" role="more"
-claim("logarithm of the fraction left at a rate of 0.01 divided by the "
-      "logarithm at 0.001",
+claim("ratio of the logarithms of the fraction left, rate 0.01 divided by "
+      "rate 0.001",
       math.log(before) / math.log(smaller), expected=10,
       within=0.01)
 claim("fraction left of a weight: rate 0.001, decay 1 (expected: as at "
@@ -2120,10 +2125,10 @@ claim("fraction left of a weight: rate 0.001, decay 1 (expected: as at "
 
 # %% [markdown] trap="04.9" role="folklore"
 # **Told:** Lion needs a third to a tenth of Adam's learning rate. **Measured:** The lower
-# rate is only half of the advice. In both AdamW and Lion, the part of a weight that
-# decoupled decay takes away in one step is the rate times $\lambda$. At a tenth of the
-# rate, 1,000 steps without a gradient shrink a weight to the same fraction only if the
-# decay is ten times as large.
+# rate is only half of the advice. In both AdamW and Lion, the fraction of a weight that
+# decoupled decay removes in one step is the rate times $\lambda$. At a tenth of the rate,
+# 1,000 steps without a gradient shrink a weight to the same fraction only if the decay is
+# ten times as large.
 
 # %% trap="04.9" role="exercise" points=3 difficulty=2 minutes=15
 def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
@@ -2153,7 +2158,7 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
     # END SOLUTION
 
 # %% [markdown] trap="04.9" role="hint"
-# 1. You need two blends of the same two tensors, with different betas: one sets the direction, and the other is kept.
+# 1. You need two blends of the same two tensors, with different betas. One blend sets the direction, and the other is kept in `state`.
 # 2. Compute the direction from the momentum as it was *before* this step's update.
 # 3. The decay multiplies the weight by `1 - lr * weight_decay`. It never enters the sign.
 
@@ -2195,7 +2200,7 @@ half = moments(torch.bfloat16)
 # %% trap="04.11" role="guess" quoted="wrong"
 guess("04.11",
       "At the end, how large is the mean second moment in bfloat16, as a "
-      "multiple of the one in float32?", unit="times")
+      "multiple of the mean in float32?", unit="times")
 
 # %% trap="04.11" role="look"
 larger = (half[-1].mean() / full[-1].mean()).item()
@@ -2290,9 +2295,9 @@ claim("mean after 1,000 multiplications by 0.999, each rounded at random",
 # %% [markdown] trap="04.11" role="more" topics="without a loud start · other betas · the fused step"
 # Even without a loud start, the second moment in bfloat16 is too large. The cause is not
 # that AdamW rounds after each operation, because the `fused` version, which computes in
-# float32 and rounds once, ends with moments about as large. With a second beta of 0.95,
-# as in many language models, each step reduces the average by more than the gap to the
-# next value:
+# float32 and rounds once, ends with moments that are about as large. With a second beta
+# of 0.95, as in many language models, each step reduces the average by more than the gap
+# to the next value:
 
 # %% trap="04.11" role="more"
 even = moments(torch.bfloat16, loud=1.0)[-1].mean()
@@ -2323,9 +2328,9 @@ def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
     """Return Adam's next second moment, rounded to bfloat16 at random.
 
     Let x = beta2 * v + (1 - beta2) * grad**2, computed in float32. Where x
-    is a bfloat16 value, return x itself. Elsewhere return one of its two
-    bfloat16 neighbours, the upper one with probability (x - lower) / (upper
-    - lower).
+    is a bfloat16 value, return x itself. Elsewhere, return one of the two
+    bfloat16 neighbours of x, the upper one with probability (x - lower) /
+    (upper - lower).
 
     Args:
         v: (N,) bfloat16, 0 or more, the moment so far.
@@ -2349,9 +2354,9 @@ def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
     # END SOLUTION
 
 # %% [markdown] trap="04.11" role="hint"
-# 1. Only the storage is too coarse. Compute `x` in float32 from the first product on, and draw with `torch.rand(x.shape, generator=generator)`.
-# 2. `torch.frexp(x)` splits x into a part from 0.5 to 1 and a power of two. Multiply the part by 256. The bfloat16 values are then exactly the whole numbers, so you only have to round up or down at random.
-# 3. Or work on the bits. A bfloat16 value is a float32 value whose lower 16 bits are zero, and `x.view(torch.int32)` shows the bits.
+# 1. Only the returned moment has to be in bfloat16. Convert `v` and `grad` to float32 before you compute `x`, and draw with `torch.rand(x.shape, generator=generator)`.
+# 2. `torch.frexp(x)` splits `x` into a part from 0.5 to 1 and a power of two. Multiply the part by 256. Then the whole numbers are exactly the bfloat16 values, so you only have to round up or down at random.
+# 3. You can also work on the bits. A bfloat16 value is a float32 value whose lower 16 bits are zero, and `x.view(torch.int32)` shows the bits.
 
 # %% [markdown] trap="04.11" role="keep"
 # **Keep:** A running average changes by about $1-\beta$ of itself per step, and its dtype
@@ -2371,10 +2376,10 @@ def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
 #
 # A hidden layer of 256 by 256 no longer fits on one GPU. So its rows are split over four
 # GPUs, the *ranks* (not the rank of a matrix). Each rank holds 64 rows with their
-# gradient and momentum and updates only these rows. With AdamW, this works. Now you
-# switch to Muon, whose step is a matrix with singular values near one. A pull request
-# says: "Each rank still brings the singular values of its rows to one. So the step is as
-# long as if one rank held all rows."
+# gradient and momentum and updates only these rows. With AdamW, this works. You switch to
+# Muon, whose step is a matrix with singular values near one. A pull request says: "Each
+# rank still brings the singular values of its rows to one. So the step is as long as if
+# one rank held all rows."
 #
 # In the code, one process plays all four ranks.
 
@@ -2441,9 +2446,9 @@ claim("distance between the two steps divided by the norm of one rank's "
 # AdamW works entry by entry, so it does not matter where a row is stored. Muon's rule
 # works on a *matrix*. The gradient of a batch of 64 digits has at most 64 directions, and
 # each direction runs through all rows. On one rank, a strong direction gets a norm of
-# one, so each quarter has a norm of about one half, since $4 \cdot (1/2)^2 = 1$. Four
-# ranks bring each quarter to a norm of one, so the direction has a norm of $\sqrt{4} =
-# 2$. Weak directions grow less.
+# one, so each quarter of it has a norm of about one half, since $4 \cdot (1/2)^2 = 1$.
+# Four ranks bring each quarter to a norm of one, so the direction has a norm of $\sqrt{4}
+# = 2$. Weak directions grow less.
 
 # %% trap="04.10" role="why"
 tops = {name: torch.linalg.svdvals(step)[:40]
@@ -2476,19 +2481,19 @@ claim("largest difference between four ranks' step after gathering and "
       "one rank's step", mended, expected=0)
 
 # %% [markdown] trap="04.10" role="repair"
-# The momentum may stay on its rank. Only the matrix that Muon orthogonalizes has to be
-# whole. An *all-gather* sends every part to every rank.
+# Each rank keeps its rows of the momentum. Only the matrix that Muon orthogonalizes has
+# to be whole. An *all-gather* sends every part to every rank.
 #
 # Query, key and value weights are often stored as one stack. If you orthogonalize the
 # stack as one matrix, the part with the largest gradient gets most of the step. Cut the
 # stack into its matrices first.
 
 # %% [markdown] trap="04.10" role="more" topics="a smaller learning rate · a gradient without strong directions · a stack of three · what the loss says · sharded tensors of torch"
-# Divided by the root of four, the four ranks' step has about the right norm but is still
-# far from the right step. A matrix of noise has no strong directions. It has 256
-# directions of similar size, and each of four ranks finds 64 directions of its own, so
-# the joint step is about as long as one rank's step. But the joint step still points in a
-# different direction:
+# If you divide the four ranks' step by the root of four, its norm is about right, but the
+# step is still far from the right step. A matrix of noise has no strong directions. It
+# has 256 directions of similar size, and each of four ranks finds 64 directions of its
+# own, so the joint step is about as long as one rank's step. But the joint step still
+# points in a different direction:
 
 # %% trap="04.10" role="more"
 noise = torch.randn(256, 256)
@@ -2511,13 +2516,13 @@ stack[:64] *= 10                            # the query's gradient
 joint, each = step_of(muon, stack, 1), step_of(muon, stack, 3)
 
 # %% trap="04.10" role="more"
-claim("distance of half of four ranks' step from the right step, divided "
-      "by the right step's norm", (apart / 2 - whole).norm() / whole.norm(),
+claim("half of four ranks' step: distance from the right step, divided by "
+      "the right step's norm", (apart / 2 - whole).norm() / whole.norm(),
       above=0.4)
-claim("norm of the part with the large gradient divided by the step's "
-      "norm, with one stack", joint[:64].norm() / joint.norm(), above=0.85)
-claim("norm of the part with the large gradient divided by the step's "
-      "norm, stack cut apart", each[:64].norm() / each.norm(),
+claim("one stack: norm of the part with the large gradient divided by the "
+      "step's norm", joint[:64].norm() / joint.norm(), above=0.85)
+claim("stack cut apart: norm of the part with the large gradient divided "
+      "by the step's norm", each[:64].norm() / each.norm(),
       expected=math.sqrt(1 / 3), within=0.03)
 
 # %% [markdown] trap="04.10" role="more"
@@ -2591,7 +2596,7 @@ def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
 
 # %% [markdown] trap="04.10" role="hint"
 # 1. The same rows are cut in two ways, by rank and by matrix. Undo the first cut before you make the second.
-# 2. `torch.cat` joins the shards along the rows, and `split` accepts a list of sizes.
+# 2. `torch.cat` joins the shards row by row, and `split` accepts a list of sizes.
 # 3. This rank's rows begin after all rows of the earlier ranks, and the number of those rows need not be `rank` times `n`.
 
 # %% [markdown] trap="04.10" role="keep"
@@ -2642,13 +2647,13 @@ claim("does Muon accept a bias or a kernel",
 claim("does Muon accept an embedding", muon_takes(1000, 64), expected=True)
 
 # %% [markdown] role="concept"
-# Muon's default learning rate is 0.001, like AdamW's, but Muon's step is different. An
-# $n$ by $n$ matrix whose singular values are near one has entries of about $1/\sqrt{n}$.
-# With `adjust_lr_fn="original"`, the default, each entry of the step is about that large,
-# in multiples of the rate. The setting `"match_rms_adamw"` multiplies this step by `0.2 *
-# sqrt(max(rows, columns))`. If the gradient has full rank, the entries are then about a
-# fifth of the rate, so you can give Muon a rate that was tuned for AdamW. Look at the
-# first step of a 256 by 256 matrix:
+# Muon's default learning rate is 0.001, like AdamW's, but Muon's step has a different
+# size. An $n$ by $n$ matrix whose singular values are near one has entries of about
+# $1/\sqrt{n}$. With `adjust_lr_fn="original"`, the default, each entry of the step is
+# about that large, in multiples of the rate. The setting `"match_rms_adamw"` multiplies
+# this step by `0.2 * sqrt(max(rows, columns))`. If the gradient has full rank, the
+# entries are then about a fifth of the rate, so you can give Muon a rate that was tuned
+# for AdamW. Look at the first step of a 256 by 256 matrix:
 
 # %% role="concept"
 def first_rms(optimizer, **options):
@@ -2712,9 +2717,9 @@ claim("Muon's loss at a learning rate of 0.02 divided by Muon's loss at "
       bolder / by_muon, below=0.8)
 
 # %% [markdown] role="concept"
-# In these 60 steps, Muon's default rate is far too low, and a rate twenty times as high
-# is not. Again, a rate that suits one rule does not suit another. **Source:** PyTorch
-# documentation of
+# In these 60 steps, Muon's default rate is far too low, and the loss is clearly lower at
+# a rate twenty times as high. Again, a rate that suits one rule does not suit another.
+# **Source:** PyTorch documentation of
 # [`Muon`](https://docs.pytorch.org/docs/stable/generated/torch.optim.Muon.html).
 
 # %% [markdown] role="quiz"
@@ -2747,7 +2752,7 @@ claim("Muon's loss at a learning rate of 0.02 divided by Muon's loss at "
 # **4. Your range test, with a momentum of 0.9, has its lowest loss at a learning rate of 0.5. At which rate do you start your first full run?**
 #
 # - [x] about 0.05 :: A tenth leaves a margin. A schedule may bring the rate down from there.
-# - [ ] 0.5, because the loss was lowest there :: The smaller rates had already brought the loss down. At 0.5 you are close to the edge.
+# - [ ] 0.5, because the loss was lowest there :: The smaller rates had already brought the loss down. At 0.5, you are close to a rate that fails.
 # - [ ] 5, because the loss was still falling :: Past the lowest point, the loss was rising, and soon it exploded.
 
 # %% [markdown] role="quiz"
@@ -2774,13 +2779,13 @@ claim("Muon's loss at a learning rate of 0.02 divided by Muon's loss at "
 # with `fused` (one launch for the whole step).
 #
 # **Before you run anything:** A model has 100 tensors. How many operations does one step
-# of AdamW carry out in each of the three ways? And which way needs the most extra memory
-# while it runs?
+# of AdamW take in each of the three ways? And which way needs the most extra memory while
+# it runs?
 #
 # `cost` reports how many operations there are, how many bytes they write, and how much
-# extra memory exists at the peak. On a GPU, each operation has to be launched, and how
-# long a launch takes has to be measured. The counts predict that `foreach` saves launches
-# but no bytes, and that `fused` saves both.
+# extra memory exists at the peak. On a GPU, each operation has to be launched, and only a
+# measurement shows how long a launch takes. The counts predict that `foreach` needs fewer
+# launches than the loop but writes as many bytes, and that `fused` needs less of both.
 
 # %% role="gpu"
 def make_step(way, tensors, n, where):
@@ -2808,9 +2813,11 @@ for way in ("loop", "foreach", "fused"):
           f"of the weights, holds {on_top[way]:.2f} on top")
 
 # %% role="gpu"
-claim("ratio of the loop's operations, 100 tensors to 10 tensors",
+claim("operations of the loop for 100 tensors divided by its operations "
+      "for 10 tensors",
       orders["loop", 100] / orders["loop", 10], above=8)
-claim("ratio of the operations for 100 tensors, foreach to loop",
+claim("operations of foreach divided by operations of the loop, both for "
+      "100 tensors",
       orders["foreach", 100] / orders["loop", 100], below=0.33)
 claim("operations of the fused step for 100 tensors", orders["fused", 100],
       below=10)
@@ -2895,8 +2902,8 @@ answers
 # of the loop's time, although the counts predicted 0.5, because `cost` counts only the
 # bytes that are written. If you also count the bytes that are read, as in stage 2,
 # `fused` moves 7 tensors where the loop moves 20, a ratio of 0.35. The loop needs extra
-# memory for the copies of one tensor at a time: 3 MB if the weights are in 400 tensors,
-# and 302 MB if they are in four.
+# memory only for copies of the tensor that it is updating: 3 MB if the weights are in 400
+# tensors, and 302 MB if they are in four.
 #
 # **Keep:** When an optimizer step is slow, count tensors, not weights. If your optimizer
 # offers it, use `fused=True`, which needs the fewest launches and the least extra memory.

@@ -41,10 +41,10 @@ before = torch.get_rng_state()    # put back below, before the first trap
 # ## Why normalize: the network accepts higher learning rates
 #
 # In a deep network, each layer's inputs are the previous layer's outputs, so their size
-# depends on all earlier layers. If one step makes an early layer's outputs larger,
-# every later layer gets larger inputs, and the later layer's update, which was computed
-# for the old inputs, is no longer right. So you have to keep the learning rate low, or
-# start from carefully chosen weights.
+# depends on all earlier layers. If one step makes an early layer's outputs larger, every
+# later layer gets larger inputs. The later layers' updates were computed for the old
+# inputs and are no longer right. So you have to keep the learning rate low, or start from
+# carefully chosen weights.
 #
 # A *normalization layer*, or *norm layer*, removes this dependence on earlier layers. In
 # training, a norm layer such as BatchNorm turns inputs of any size into values with mean
@@ -98,9 +98,9 @@ plot_lines(list(by_rate["BatchNorm"]),
 # %% role="concept"
 claim("lowest accuracy with BatchNorm at rates from 0.03 to 3",
       min(list(by_rate["BatchNorm"].values())[1:]), above=0.7)
-claim("accuracy without a norm, He's weights, at the best rate",
+claim("no norm layer, He's weights: accuracy at the best rate",
       max(by_rate["no norm, He's weights"].values()), above=0.75)
-claim("accuracy without a norm, He's weights, at a rate of 1",
+claim("no norm layer, He's weights: accuracy at a rate of 1",
       by_rate["no norm, He's weights"][1], below=0.6)
 
 # %% [markdown] role="concept"
@@ -138,7 +138,7 @@ claim("factor by which the gradient grows if the weights are multiplied by "
 # that is too large makes the weights larger, and larger weights get smaller gradients.
 # So the layer slows itself down.
 #
-# The paper that introduced BatchNorm gave another reason, *internal covariate shift*.
+# The paper that introduced BatchNorm gave a different reason, *internal covariate shift*.
 # According to the paper, the inputs of later layers keep changing while early layers
 # learn, and a norm layer keeps these inputs steady. [Santurkar et al.
 # 2018](https://arxiv.org/abs/1805.11604) added random shifts after the norm layers, so
@@ -163,7 +163,7 @@ print(centred, centred / var.sqrt(), sep="\n")
 # The two features now have the same scale. Three additions turn this computation into a
 # layer. A small $\epsilon$ under the square root prevents a division by zero when a
 # feature is constant. A *gain* $\gamma$ and a *bias* $\beta$, both learned, let the
-# network choose another scale and mean where it needs them. With mean $\mu$ and
+# network choose a different scale and mean where it needs them. With mean $\mu$ and
 # variance $\sigma^2$, the output is:
 #
 # $$y = \gamma \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
@@ -259,9 +259,9 @@ spread = F.layer_norm(rows, (64,)).std(-1).mean()
 
 # %% role="concept"
 claim("largest difference between eps under the root and eps outside, "
-      "inputs of scale 1", off[1], below=1e-3)
+      "for inputs of scale 1", off[1], below=1e-3)
 claim("largest difference between eps under the root and eps outside, "
-      "inputs of scale 0.001", off[1e-3], above=0.1)
+      "for inputs of scale 0.001", off[1e-3], above=0.1)
 claim("unbiased std after LayerNorm over 64 values, which is sqrt(64/63)",
       spread, expected=math.sqrt(64 / 63), within=1e-4)
 
@@ -270,10 +270,10 @@ claim("unbiased std after LayerNorm over 64 values, which is sqrt(64/63)",
 # an image. A transformer's LayerNorm takes its mean over the channels of one position
 # instead. With as many groups as channels, GroupNorm is the same as *InstanceNorm*, which
 # takes its mean over the pixels of one channel of one image. So InstanceNorm removes the
-# brightness and the contrast of each image. This helps if brightness and contrast are not
-# part of the answer, as in style transfer, for which InstanceNorm was made ([Ulyanov et
-# al. 2016](https://arxiv.org/abs/1607.08022)), but hurts if they are. RMSNorm divides by
-# the root mean square and does not subtract the mean.
+# brightness and the contrast of each image. Removing them helps if brightness and
+# contrast are not part of the answer, as in style transfer, for which InstanceNorm was
+# made ([Ulyanov et al. 2016](https://arxiv.org/abs/1607.08022)), but hurts if they are.
+# RMSNorm divides by the root mean square and does not subtract the mean.
 
 # %% role="concept"
 one_group = F.group_norm(pixels, 1)
@@ -305,14 +305,15 @@ norm_axes
 # %% [markdown] role="concept"
 # ## BatchNorm has two modes
 #
-# BatchNorm is the only norm layer in the table that mixes rows. In training, its output
-# for an image depends on the other images in the batch. This dependence is unacceptable
-# in production, where a batch may hold a single image. So BatchNorm has two modes:
+# BatchNorm is the only norm layer in the table that mixes rows. In training, BatchNorm's
+# output for an image depends on the other images in the batch. In production, where a
+# batch may hold a single image, this dependence is unacceptable. So BatchNorm has two
+# modes:
 #
 # - In *train mode* (`model.train()`), BatchNorm normalizes its inputs with the mean and
-#   variance of the batch. It also moves its stored *running* mean and variance a tenth of
-#   the way towards the batch's mean and variance. This fraction, a tenth, is torch's
-#   default `momentum`.
+#   variance of the batch. BatchNorm also moves its stored *running* mean and variance a
+#   tenth of the way towards the batch's mean and variance. This fraction, a tenth, is
+#   torch's default `momentum`.
 # - In *eval mode* (`model.eval()`), BatchNorm normalizes its inputs with the running
 #   values and does not change them.
 #
@@ -347,15 +348,16 @@ claim("fraction of the way that the running mean covers in 22 batches, "
       expected=1 - 0.9 ** 22, within=1e-4)
 
 # %% [markdown] role="concept"
-# After one batch, nine tenths of the running mean's weight is still on the initial 0.
-# After 22 batches, about a tenth is. So after only a few batches, a model is not ready
-# for eval mode.
+# After one batch, the initial 0 still has nine tenths of the weight in the running mean,
+# and after 22 batches, it has about a tenth. So after only a few batches, a model is not
+# ready for eval mode.
 #
 # A norm over the batch also needs rows that can share a mean. *Sequences of different
 # lengths* are padded with zeros to the length of the longest sequence, and the zeros
 # enter the mean. In *online learning*, the model gets one row at a time, so there is no
-# batch. LayerNorm works on one position at a time and has neither problem. Pad every
-# row of a batch except the first, and see whether the output for the first row changes:
+# batch. LayerNorm works on one position at a time, so neither padding nor a single row is
+# a problem. Pad every row of a batch except the first, and see whether the output for the
+# first row changes:
 
 # %% role="concept"
 texts = torch.randn(4, 8, 16) + 3                # (N, T, C)
@@ -531,9 +533,9 @@ claim("largest change of a stored mean in a forward pass in eval mode",
       moved, expected=0)
 
 # %% [markdown] trap="05.1" role="more"
-# In this classifier, re-estimated statistics undo a change in brightness or contrast,
-# as long as no pixel is clipped to black or white. (If a layer before the norm pads
-# with zeros, they do not quite undo a change in brightness.) But re-estimated
+# In this classifier, re-estimated statistics undo a change in brightness or contrast, as
+# long as no pixel is clipped to black or white. (If a layer before the norm pads with
+# zeros, the new statistics do not quite undo a change in brightness.) But re-estimated
 # statistics cannot undo every change to an image. The classifier was trained on light
 # digits on a black background. Suppose the next camera shows dark digits on white:
 
@@ -547,9 +549,9 @@ claim("accuracy on inverted images after update_bn on inverted images",
       negatives, below=0.3)
 
 # %% [markdown] trap="05.1" role="more"
-# A net without norm layers has no statistics to re-estimate, so you would have to
-# subtract the camera's shift from the pixels instead. Small batches do hurt in *train*
-# mode, because there, the rows of the batch supply the statistics.
+# A net without norm layers has no statistics to re-estimate, so you would have to undo
+# the camera's shift in the pixels instead. Small batches do hurt in *train* mode, because
+# there, the rows of the batch supply the statistics.
 
 # %% trap="05.1" role="more"
 torch.optim.swa_utils.update_bn(x_train.split(100), classifier)  # as before
@@ -578,8 +580,8 @@ claim("accuracy in train mode, 32 rows at a time", in_train_mode[32],
       above=0.88)
 
 # %% [markdown] trap="05.1" role="more"
-# What happens to a batch of a single row in train mode? The answer depends on how many
-# values each channel has:
+# In train mode, what does BatchNorm do with a batch of a single row? The answer depends
+# on how many values each channel has:
 
 # %% trap="05.1" role="more"
 try:
@@ -645,10 +647,10 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
 
 # %% [markdown] trap="05.1" role="hint"
 # 1. Most norm layers are in the middle of the model, so you have to record their inputs
-#    while `model(x)` runs. What can call a function of yours when a layer receives its
-#    input?
+#    while `model(x)` runs. How can you have torch call your own function when a layer
+#    receives its input?
 # 2. `norm.register_forward_pre_hook(look)` calls `look(norm, given)`, where `given` is the tuple of inputs. Remove every hook after the pass.
-# 3. For both `(N, C)` and `(N, C, H, W)`, `h.transpose(0, 1).flatten(1)` has one row for each channel. In a loop, bind the name with a default argument, `name=name`.
+# 3. For both `(N, C)` and `(N, C, H, W)`, `h.transpose(0, 1).flatten(1)` has one row for each channel. If you define `look` in a loop, store the loop's `name` in a default argument, `name=name`.
 
 # %% [markdown] trap="05.1" role="keep"
 # **Keep:** In eval mode, BatchNorm fails when new data no longer match its stored
@@ -839,10 +841,10 @@ claim("loss of post-norm minus the median of three pre-norm losses, all at "
       loss["post-norm"] - middle, above=0)
 
 # %% [markdown] trap="05.2" role="repair"
-# Post-norm is not a mistake. It learns at a tenth of the rate. With a *warm-up*, a
-# learning rate that rises at first, the best of three nets also learns. Pre-norm
-# (`norm_first=True`) usually tolerates the full rate at this width, even without a final
-# norm layer.
+# Post-norm is not a mistake. A post-norm net learns at a tenth of the rate. With a
+# *warm-up*, a learning rate that rises at first, the best of three post-norm nets also
+# learns. Pre-norm (`norm_first=True`) usually tolerates the full rate at this width, even
+# without a final norm layer.
 
 # %% [markdown] trap="05.2" role="more" topics="nets that stay stuck · the numbers · what the last norm is for"
 # How high a rate pre-norm tolerates depends on the width. At a rate of 0.007, nets four
@@ -865,7 +867,7 @@ claim("loss of pre-norm without the final norm layer, at a rate of 0.007",
 # %% [markdown] trap="05.2" role="more"
 # The pre-norm stream grows as layers add to it. At any depth, a final norm layer brings
 # the stream back to size one, which matters if large values do harm. The last link of
-# this trap is about a model without a final norm layer that produced NaN in mixed
+# this trap is about a model that had no final norm layer and produced NaN in mixed
 # precision. In torch, `norm_first=True` does not add a final norm layer, so pass one to
 # `nn.TransformerEncoder` as `norm=`.
 
@@ -899,9 +901,9 @@ claim("size of the post-norm stream after the last "
 # %% [markdown] trap="05.2" role="folklore"
 # **Told:** Post-norm shrinks the gradient of the first layers, and modern libraries
 # default to pre-norm. **Measured:** In a fresh encoder of 16 layers, the first layer's
-# gradient is about as large as the last layer's. After 50 steps without warm-up at a
-# rate of 0.007, the first layer's gradient is small, and so is the part of the stream
-# that differs between images. Torch's own encoder layer is post-norm by default.
+# gradient is about as large as the last layer's. After 50 steps without warm-up at a rate
+# of 0.007, the first layer's gradient is small, and so is the part of the stream that
+# differs between images. Torch's own encoder layer uses post-norm by default.
 
 # %% trap="05.2" role="exercise" points=3 difficulty=2 minutes=10
 def told_apart(layers: list, x: torch.Tensor) -> list[float]:
@@ -959,18 +961,18 @@ def told_apart(layers: list, x: torch.Tensor) -> list[float]:
 # %% [markdown] role="concept"
 # ## Dropout: no unit may be indispensable
 #
-# A network with more weights than training rows can memorize the rows. Its units come
-# to rely on one another, so that a few units together recognize a single row. The
-# network then stores the label of that row, right or wrong, and learns nothing general.
-# *Dropout* makes such memorizing hard. At every training step, it sets each unit to
-# zero with probability $p$, so no unit can rely on any other unit being present.
+# A network with more weights than training rows can memorize the rows. The network's
+# units come to rely on one another, so that a few units together recognize a single row.
+# The network then stores the label of that row, right or wrong, and learns nothing
+# general. *Dropout* makes such memorizing hard. At every training step, dropout sets each
+# unit to zero with probability $p$, so no unit can rely on any other unit being present.
 
 # %% role="concept" tags=["plumbing"]
 before = torch.get_rng_state()    # put back below, before the next trap
 
 # %% role="concept"
 p = 0.5
-units = torch.ones(10_000)                       # what a layer sends out
+units = torch.ones(10_000)                       # the outputs of a layer
 keeps = (torch.rand(10_000) >= p).float()        # 1: stays, 0: dropped
 print(f"mean: before {units.mean():.2f}, dropped "
       f"{(units * keeps).mean():.2f}, divided by 1 - p "
@@ -1004,10 +1006,10 @@ draw_grids({name: h.view(8, 8) for name, h in passes.items()},
 
 # %% [markdown] role="concept"
 # So each step trains a different, smaller network, and in production, the full network
-# computes something like the average of these networks. Dropout is a *regularizer*:
-# with it, the network fits the training rows less exactly so that it does better on new
-# rows. Does dropout help? Train a wide network on 200 digits, of which about three out
-# of ten have a random label. Random labels give the network plenty to memorize:
+# computes something like the average of these networks. Dropout is a *regularizer*: with
+# dropout, the network fits the training rows less exactly, so that it does better on new
+# rows. Does dropout help? Train a wide network on 200 digits, of which about three out of
+# ten have a random label. Random labels give the network plenty to memorize:
 
 # %% role="concept"
 rows = torch.randperm(1300)[:200]
@@ -1046,9 +1048,9 @@ claim("accuracy with a random half of the units: trained with dropout 0.5 "
       dropped["half"] - plain["half"], above=0)
 
 # %% [markdown] role="concept"
-# The network trained with dropout has the lower test loss. It also gets more digits
-# right when you remove a random half of its units, which is the situation it was
-# trained for.
+# The network trained with dropout has the lower test loss. This network also gets more
+# digits right when you remove a random half of its units, because it was trained with
+# half of its units missing.
 #
 # **Where to put it:** Place dropout after the activation of a wide layer and, in a
 # transformer, on the output of each branch. Common values of $p$ are 0.5 for wide fully
@@ -1137,7 +1139,7 @@ draw_grids({"who drops": torch.tensor([acts["train"], acts["eval"]]).T},
                "units only in train mode.")
 
 # %% trap="05.3" role="look"
-claim("how many of the six ways drop units in eval mode",
+claim("number of the six ways that drop units in eval mode",
       sum(acts["eval"]),
       expected=3)
 
@@ -1252,7 +1254,7 @@ kept = factor(average(tidy), clean - tidy.out.bias.detach())
 noise_mean = average(undivided.train())
 doubled = factor(average(undivided.eval(), 1), noise_mean)
 score = accuracy(undivided, x_test, y_test)
-print(f"mean of noisy calls over clean: {kept:.2f}")
+print(f"mean of noisy calls divided by clean: {kept:.2f}")
 print(f"undivided, eval over train: {doubled:.2f}, "
       f"accuracy {score:.2f}")
 
@@ -1271,8 +1273,8 @@ claim("dropout without the division: accuracy in eval mode",
 # without the division, the accuracy also falls to a fraction $1 - p$. **Measured:** In
 # this net, with one dropout before the last layer, the mean stays the same and the
 # *noise* does the damage. Without the division, the logits double in eval mode. The
-# predictions hardly suffer, because when all logits double (apart from the bias), the
-# largest logit stays the largest.
+# predictions hardly suffer, because if all logits double (apart from the bias), the
+# largest logit remains the largest.
 
 # %% trap="05.3" role="exercise" points=3 difficulty=3 minutes=15
 def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
@@ -1288,7 +1290,7 @@ def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
             never called is not listed.
         x: an input that model accepts.
 
-    Call the model twice, in the mode that each module has, without a seed.
+    Call the model twice, leave each module in its mode, and set no seed.
     Leave no hook behind and build no graph.
 
     Example: return ["", "body"] for a model whose body calls F.dropout.
@@ -1314,7 +1316,7 @@ def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
 # %% [markdown] trap="05.3" role="hint"
 # 1. If two calls differ, there is noise. To find out where the noise arises, record the
 #    input and the output of every module.
-# 2. `m.register_forward_hook(keep)` calls `keep(m, given, out)` after each pass of `m`, where `given` is a tuple. For each call to the model, store both tensors in a dict, by module.
+# 2. `m.register_forward_hook(keep)` calls `keep(m, given, out)` after each pass of `m`, where `given` is a tuple. For each call to the model, store the input and the output of every module in a dict, with the module as the key.
 # 3. A layer after the source of the noise also returns different values, but its inputs
 #    were already different. Compare inputs and outputs with `equal`, and skip modules
 #    that were never called.
@@ -1327,8 +1329,8 @@ def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
 # and assert that the results are equal. **Source:** The documentation of
 # [`F.dropout`](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html):
 # `training` is `True` by default. **Seen in the wild:** In [rixwew/pytorch-fm
-# 21](https://github.com/rixwew/pytorch-fm/issues/21), a library had left out the
-# `training` argument and later added it. In [pytorch/pytorch
+# 21](https://github.com/rixwew/pytorch-fm/issues/21), a library left out the `training`
+# argument at first and later added it. In [pytorch/pytorch
 # 26338](https://github.com/pytorch/pytorch/issues/26338), this default of `F.dropout`
 # surprised a user, and the maintainers confirmed that it is intended.
 
@@ -1415,27 +1417,29 @@ for name, (forward, backward) in grows.items():
     print(f"{name:11}  forward x {forward:.2f}   backward x {backward:.2f}")
 
 # %% role="concept"
-claim("factor by which the gradient's mean square grows, weights of "
+claim("factor by which the gradient's mean square grows, with weights of "
       "variance 1 / fan-in",
       grows["1 / fan-in"][1], expected=8, within=0.5)
-claim("factor by which the signal's mean square grows, weights of variance "
-      "1 / fan-out",
+claim("factor by which the signal's mean square grows, with weights of "
+      "variance 1 / fan-out",
       grows["1 / fan-out"][0], expected=1 / 8, within=0.01)
-claim("factor by which the signal's mean square grows, Xavier's weights",
+claim("factor by which the signal's mean square grows, with Xavier's "
+      "weights",
       grows["Xavier"][0],
       expected=2 * 64 / 576, within=0.02)
-claim("factor by which the gradient's mean square grows, Xavier's weights",
+claim("factor by which the gradient's mean square grows, with Xavier's "
+      "weights",
       grows["Xavier"][1],
       expected=2 * 512 / 576, within=0.1)
 
 # %% [markdown] role="concept"
-# The rules 1 / fan-in and 1 / fan-out each miss by a factor of 8 in one direction,
-# forward or backward. Xavier's rule misses in both directions, but by smaller factors.
-# In a square layer, all three rules agree.
+# The rules 1 / fan-in and 1 / fan-out are each off by a factor of 8 in one direction,
+# forward or backward. Xavier's rule is off in both directions, but by smaller factors. In
+# a square layer, all three rules agree.
 #
 # **He.** So far we have assumed that there is nothing between the layers. But ReLU sets
-# negative values to zero. For a signal that is symmetric around zero, this removes half
-# of the mean square, so He's initialization doubles the variance: $\sigma^2 =
+# negative values to zero, which removes half of the mean square of a signal that is
+# symmetric around zero. So He's initialization doubles the variance: $\sigma^2 =
 # 2/n_\mathrm{in}$.
 
 # %% role="concept"
@@ -1466,8 +1470,8 @@ torch.set_rng_state(before)
 # keeps the signal better with He's weights than with Xavier's."
 #
 # Outputs above 0.99 or below -0.99 count as *saturated*. The inputs are drawn from N(0,
-# 1), and there are no biases. You also try Xavier's weights and, with both kinds of
-# weights, ReLU.
+# 1), and there are no biases. You also try tanh with Xavier's weights, and ReLU with both
+# kinds of weights.
 
 # %% trap="05.4" role="break"
 def last_layer(activation, gain, depth=10, width=512):
@@ -1515,7 +1519,8 @@ draw_histogram(out["tanh, He"], unit="output of the tenth layer", bins=60,
                    "beyond 0.99.")
 
 # %% [markdown] trap="05.4" role="look"
-# The signal fades fastest in another net. Here is the mean square of each layer's output:
+# The signal fades fastest in a different net. Here is the mean square of each layer's
+# output:
 
 # %% trap="05.4" role="look"
 pairs = {"ReLU, He": (torch.relu, he), "tanh, He": (torch.tanh, he),
@@ -1585,8 +1590,8 @@ init_depth
 
 # %% [markdown] trap="05.4" role="more" topics="the sizes in numbers · torch's 5/3 · tanh nets that learn · the first layer"
 # Here are the mean squares of the tenth layer's outputs. Xavier's gain does not
-# compensate for what tanh removes. He's gain comes closer, and torch's
-# `calculate_gain("tanh")`, 5/3, is a little too large:
+# compensate for what tanh removes. He's gain comes closer to the right gain, and torch's
+# gain for tanh, `calculate_gain("tanh")` or 5/3, is a little too large:
 
 # %% trap="05.4" role="more"
 claim("mean square of the tenth layer's outputs, tanh with He's weights",
@@ -1607,9 +1612,9 @@ claim("fraction of the mean square that ten tanh layers keep, with torch's "
       expected=1.08, within=0.1)
 
 # %% [markdown] trap="05.4" role="more"
-# Eight tanh layers learn with Xavier's weights in trap 01.3, but these are not the only
-# weights that work for tanh. A tanh net with He's weights does not need to be fixed.
-# Now train tanh nets in three settings and, for comparison, ReLU nets in one:
+# In trap 01.3, eight tanh layers learn with Xavier's weights, but other weights also work
+# for tanh. A tanh net with He's weights does not need to be fixed. Now train tanh nets in
+# three settings and, for comparison, ReLU nets in one:
 
 # %% trap="05.4" role="more"
 def trained(activation, gain, optimizer, lr):
@@ -1671,7 +1676,7 @@ claim("fraction of saturated outputs in the first layer, tanh with He's "
 # needs He. **Measured:** In ten layers without biases, He's weights saturate 6 % of the
 # tanh outputs in the first layer and under 1 % in the tenth. In three settings, the
 # accuracy with He's weights is about as high as with Xavier's, or higher. With ReLU and
-# Xavier's weights, the mean square does fade: it halves at each layer.
+# Xavier's weights, the signal does fade, because each layer halves the mean square.
 
 # %% trap="05.4" role="exercise" points=3 difficulty=2 minutes=10
 def gain_for(act) -> float:
@@ -1901,7 +1906,7 @@ def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="05.5" role="hint"
-# 1. A module has two kinds of tensors, `parameters()` and `buffers()`. Which of the two does your loop reach?
+# 1. A module has two kinds of tensors, `parameters()` and `buffers()`. Your update has to reach both.
 # 2. `old = ...` only binds a name and changes no tensor. Methods that end in `_` write in place.
 # 3. Under `no_grad`, use `old.mul_(decay).add_(new, alpha=1 - decay)` for parameters and `copy_` for buffers.
 
@@ -2073,21 +2078,21 @@ claim("fraction of the gradient left after 50 tanh steps with an "
 # **7. An activation returns 0.5 + x/10 for all x near zero. What determines the gain that keeps the size of the next layer's sums?**
 #
 # - [ ] its slope of one tenth: a gain of 10 :: The sums of the next layer also contain the constant half, so they would grow.
-# - [ ] the variance of its output :: The variance leaves out the mean, which is most of the size here, though it carries no signal.
+# - [ ] the variance of its output :: The variance leaves out the mean, which makes up most of the size here, although the mean carries no signal.
 # - [x] the mean square of its output :: With zero-mean weights, the size of a sum of products depends on the mean square of the inputs.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: a norm is a copy that calculates
 #
-# A LayerNorm does a handful of FLOPs per value. That is far below the ridge point of
-# stage 1's roofline, so the bytes that LayerNorm moves determine its time. If you write
-# LayerNorm as separate torch operations, each operation reads and writes the tensor
-# again. A *fused* kernel does everything in one launch.
+# A LayerNorm does a handful of FLOPs per value. Its ratio of FLOPs to bytes is far below
+# the ridge point of stage 1's roofline, so LayerNorm's time depends on the bytes that it
+# moves. If you write LayerNorm as separate torch operations, each operation reads and
+# writes the tensor again. A *fused* kernel does everything in one launch.
 #
 # **Before you run anything:** LayerNorm by hand takes seven operations. How many bytes do
-# they move, as a multiple of the bytes that a copy moves? BatchNorm in train mode needs a
-# whole channel before it can write the first value. How many times must BatchNorm read
-# its input?
+# these operations move in total, as a multiple of the bytes that a copy moves? BatchNorm
+# in train mode needs a whole channel before it can write the first value. How many times
+# must BatchNorm read its input?
 #
 # Images can be stored in two orders: one channel after the other or, with
 # `channels_last`, all channels of one pixel side by side. Trap 07.5 explains both
@@ -2216,26 +2221,26 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# **On the recorded H100**, a fused LayerNorm takes a third longer than a copy, and
-# LayerNorm by hand takes more than four times as long as the fused LayerNorm. Both
+# **In the recorded run on an H100**, a fused LayerNorm takes a third longer than a copy,
+# and LayerNorm by hand takes more than four times as long as the fused LayerNorm. Both
 # times are close to what the bytes predict. But BatchNorm with ReLU takes 2.7 times as
-# long as its bytes require. With `channels_last`, BatchNorm with ReLU takes a fifth
-# less time, although it moves just as many bytes. A copy reaches only 84 % of the
-# datasheet's bandwidth, which explains a small part of the gap. From the bytes, you can
-# compute the least time that a kernel can take, but only a measurement shows how much
-# longer the kernel takes.
+# long as its bytes require. With `channels_last`, BatchNorm with ReLU takes a fifth less
+# time, although it moves just as many bytes. A copy reaches only 84 % of the datasheet's
+# bandwidth, which explains a small part of the gap. From the bytes, you can compute the
+# least time that a kernel can take, but only a measurement shows how much longer the
+# kernel takes.
 #
-# **Keep:** A norm cannot take less time than the bytes it moves, so count how often it
-# reads its input and writes its output. A fused LayerNorm reads its input once and
-# writes its output once. BatchNorm in train mode reads its input twice, because it
-# needs a whole channel before it can write. This count ignores caches: torch's fused
-# LayerNorm also reads each row twice, but a row is short and still in a cache the
-# second time. Use the library's fused form. **Source:** [Ba, Kiros & Hinton
+# **Keep:** A norm layer cannot take less time than the GPU needs to move its bytes, so
+# count how often the layer reads its input and writes its output. A fused LayerNorm reads
+# its input once and writes its output once. BatchNorm in train mode reads its input
+# twice, because it needs a whole channel before it can write. This count ignores caches:
+# torch's fused LayerNorm also reads each row twice, but a row is short and still in a
+# cache the second time. Use the library's fused form. **Source:** [Ba, Kiros & Hinton
 # 2016](https://arxiv.org/abs/1607.06450), section 3, for LayerNorm; torch's kernel for
 # it,
 # [layer_norm_kernel.cu](https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/cuda/layer_norm_kernel.cu),
-# `compute_stats` and the loop after its call. The formula for the time from the bytes
-# is stage 1's.
+# `compute_stats` and the loop after its call. Stage 1 has the formula that turns bytes
+# into time.
 
 # %% [markdown] role="summary"
 # ## What you take with you
@@ -2244,13 +2249,13 @@ answers
 #   tolerates higher learning rates. The kinds of norm layer differ in which values share
 #   a mean.
 # - In eval mode, BatchNorm uses its running statistics, no matter what the batch
-#   contains. Compare the statistics with your data. If they do not match, re-estimate
+#   contains. Compare the statistics with your data, and if they do not match, re-estimate
 #   the statistics in train mode.
-# - Train a post-norm net with a warm-up or a low learning rate. Pre-norm keeps the
-#   stream free of norm layers and usually tolerates a higher rate. With one more norm
-#   layer at the end, the head gets an input of size one.
+# - Train a post-norm net with a warm-up or a low learning rate. Pre-norm keeps the stream
+#   free of norm layers and usually tolerates a higher rate. A final norm layer gives the
+#   head an input of size one.
 # - Dropout keeps units from relying on one another. Inverted dropout divides the
-#   surviving units by $1-p$ in training, so that it has nothing to do in eval mode.
+#   surviving units by $1-p$ in training, so that dropout has nothing to do in eval mode.
 # - `eval()` reaches only registered modules. Pass the mode to functions yourself.
 # - Choose initial weights that keep the mean square of the signal, with a gain that
 #   compensates for what the activation removes. Check separately whether the signal

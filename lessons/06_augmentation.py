@@ -1,10 +1,10 @@
 # %% [markdown] role="hook" traps=10
 # # 6. Augmentation, Mixup and early stopping
 #
-# Your classifier knows its training images by heart and gets new ones wrong. So you
+# Your classifier knows its training images by heart and gets new images wrong. So you
 # shift the images, mix them, stop earlier, and balance the classes. Each of these
-# remedies takes three lines of code, and a score on held-out images tells you whether
-# the remedy helped.
+# remedies takes three lines of code, and a score on held-out images tells you whether the
+# remedy helped.
 #
 # The ideas come first: what overfitting is, and what each remedy does about it. Then
 # come ten traps in which the code runs, but the score or the pixels are not what you
@@ -41,13 +41,13 @@ before = torch.get_rng_state()    # put back below, with the augmentations
 # %% [markdown] role="concept"
 # ## Overfitting: the network learns the rows, not the rule
 #
-# A network with enough weights can store its training rows one by one. It then gets
-# every training row right but does worse on new rows, because it has learned the rows,
-# not the rule behind them. This failure is called *overfitting*. Overfitting shows as a
-# gap between the score on the training rows and the score on held-out rows.
+# A network with enough weights can store its training rows one by one. It then gets every
+# training row right but does worse on new rows, because it has learned the rows, not the
+# rule behind them. This failure is called *overfitting*. You see overfitting as a gap
+# between the score on the training rows and the score on held-out rows.
 #
-# The gap depends on how many rows there are to store. Train the same network on more and
-# more digits:
+# The size of this gap depends on how many rows the network has to store. Train the same
+# network on more and more digits:
 
 # %% role="concept"
 def mlp(width=256, p=0.0):
@@ -184,11 +184,11 @@ claim("highest test loss with a remedy other than smoothing, divided by "
           "early stopping")) / remedies["none"], below=1)
 
 # %% [markdown] role="concept"
-# (The bar for early stopping is the lowest point of the run without a remedy. Here,
-# this point was chosen by the test loss, which is fine for an illustration but not for
-# a reported result, as trap 06.3 explains.) You can combine the remedies, but only up
-# to a point, because a network that is held back in every way fits nothing. If the
-# network memorizes no rows, a regularizer can even cost accuracy.
+# (The bar for early stopping is the lowest test loss of the run without a remedy.
+# Choosing an epoch by the test loss is fine for an illustration but not for a reported
+# result, as trap 06.3 explains.) You can combine the remedies, but only up to a point,
+# because a network that is held back in every way fits nothing. If the network memorizes
+# no rows, a regularizer can even cost accuracy.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -203,11 +203,11 @@ torch.set_rng_state(before)
 # shapes, `N` counts images, `H` and `W` are height and width in pixels, and `K` counts
 # classes. A batch of digits has the shape (N, 1, 8, 8).
 #
-# How often does a transform draw random numbers? Once per *call*, a v2 transform draws
-# where to crop, by what angle to rotate, or whether to flip at all. If you pass a whole
-# batch, all images get the same draw. If you pass one image at a time, each image gets
-# its own draw. (Noise for every pixel, as in `v2.GaussianNoise`, differs from image to
-# image either way.)
+# How often does a transform draw random numbers? Once per *call*, a v2 transform draws a
+# crop position, an angle, or whether to flip at all. If you pass a whole batch, all
+# images get the same draw. If you pass one image at a time, each image gets its own draw.
+# (Noise for every pixel, as in `v2.GaussianNoise`, differs from image to image either
+# way.)
 
 # %% role="concept"
 crop = v2.RandomCrop(8, padding=1)         # moves by -1, 0 or 1 pixel
@@ -288,8 +288,8 @@ contact_sheet({name: change(square) for name, change in catalogue.items()},
 # Every entry in the catalogue is a claim about your data: *this change leaves the label
 # correct*. A mirrored flower is still a flower. But a mirrored arrow on a street sign
 # points the other way, the colour of a rash is part of the diagnosis, and a digit has a
-# direction. Train on digits that are mirrored at random at every step, both left to
-# right and upside down:
+# direction. Train on digits that are mirrored at random at every step, left to right and
+# top to bottom:
 
 # %% role="concept"
 def mirrored(x):
@@ -376,8 +376,8 @@ shared = {name: accuracy(m, drawn(test_views, all_rows, True), y_test)
 
 # %% trap="06.1" role="guess"
 guess("06.1",
-      "Scored with shifts, what accuracy does the network trained without "
-      "shifts reach?", unit="%")
+      "What accuracy does the network trained without shifts reach when it "
+      "is scored with shifts?", unit="%")
 
 # %% trap="06.1" role="look"
 fixed = {name: accuracy(m, drawn(test_views, all_rows, False), y_test)
@@ -463,8 +463,8 @@ claim("largest minus smallest of thirty test losses, without a shift",
 
 # %% [markdown] trap="06.1" role="more" topics="the shares in numbers · do shifts help at all · how far the draws spread"
 # Whether shifts help depends on the network, the digits and the number of steps. After
-# 400 steps, the network has not fully learned the harder task of classifying shifted
-# digits. A score on unshifted digits tells you whether the shifts help.
+# 400 steps, the network has not fully learned to classify shifted digits, which is
+# harder. A score on unshifted digits tells you whether the shifts help.
 
 # %% trap="06.1" role="more"
 claim("accuracy of the network trained with shifts, scored with shifts",
@@ -526,21 +526,21 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
 
 # %% [markdown] trap="06.1" role="hint"
 # 1. `evaluate` is one line that uses no random numbers. Fixing a seed in `evaluate` does not help, because the images would still be augmented.
-# 2. A random transform draws once per call. Call it for each image of the batch, then use `torch.stack`.
+# 2. A random transform draws once per call. Call it separately for each image of the batch, and join the results with `torch.stack`.
 # 3. Pad with zeros before the normalization, so that the zeros look like the background.
 
 # %% [markdown] trap="06.1" role="keep"
 # **Keep:** Build two pipelines on the first day, and keep everything random out of the
-# pipeline for evaluation. **In your own code:** Evaluate the same model twice. If the
-# two scores differ, something random is left. If they agree, the pipeline can still be
+# pipeline for evaluation. **In your own code:** Evaluate the same model twice. If the two
+# scores differ, something random is left. If the scores agree, the pipeline can still be
 # the wrong one, so look at a few input images. **Source:** The reference script of
 # [torchvision](https://github.com/pytorch/vision/blob/main/references/classification/presets.py)
 # has one preset for training and another for evaluation. **Seen in the wild:** In
 # [efficient_densenet_pytorch#51](https://github.com/gpleiss/efficient_densenet_pytorch/issues/51),
 # the transforms were set before the split, so they also changed the validation images.
 # The fault was fixed. In
-# [keras-unet#26](https://github.com/karolzak/keras-unet/issues/26), the author says
-# that the validation images were augmented by mistake.
+# [keras-unet#26](https://github.com/karolzak/keras-unet/issues/26), the author says that
+# the validation images were augmented by mistake.
 
 # %% [markdown] role="concept"
 # ## Two pipelines for photos, in order
@@ -590,11 +590,11 @@ claim("largest absolute value after normalization",
 # %% [markdown] role="concept"
 # ## Mixup: what alpha chooses, and why it helps
 #
-# Between two training images, nothing constrains the network's output. The network can
-# be certain of one class at one point and certain of another class a short step away.
-# *Mixup* asks for a gradual change between the two images. Mixup blends the two images
-# and their labels with the same weight $\lambda$. The key line appears twice, once for
-# the images and once for the labels:
+# Between two training images, nothing constrains the network's output. At one point, the
+# network can be certain of one class, and a short step away, it can be certain of a
+# different class. *Mixup* asks for a gradual change between the two images. Mixup blends
+# the two images and their labels with the same weight $\lambda$. The same line of code
+# appears twice, once for the images and once for the labels:
 
 # %% role="concept" tags=["plumbing"]
 before = torch.get_rng_state()    # put back below, before the next trap
@@ -692,22 +692,22 @@ claim("from 0.3 to 0.7 of the way: rise in probability with Mixup divided "
 
 # %% [markdown] role="concept"
 # A network whose output changes gradually needs more steps to make an exception for a
-# single row and is less sure of that exception. This is how Mixup regularizes, although
-# a long run still learns the wrong labels. A network trained with Mixup is also less
-# sure of whole digits, as the right end of the Mixup curve shows. Mixup can help if
-# some labels are wrong and training is long enough to learn them, as the bar chart of
-# the remedies showed. If the labels are clean and there are enough digits, Mixup can
-# cost accuracy.
+# single row and is less sure of that exception. In this way, Mixup regularizes, although
+# in a long run, the network still learns the wrong labels. A network trained with Mixup
+# is also less sure of whole digits, as the right end of the Mixup curve shows. Mixup can
+# help if some labels are wrong and training is long enough to learn them, as the bar
+# chart of the remedies showed. If the labels are clean and there are enough digits, Mixup
+# can cost accuracy.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
 
 # %% [markdown] role="concept"
 # *CutMix* pastes a box from one image into the other instead of blending the two. With
-# both methods, the label says how much of each image is in the mixture. In the explorer
-# below, move the weight, drag the box, and watch the first two bars, which are the
-# label. The third bar is the weight you asked for. The label differs from this weight
-# if the box extends past the image's edge and so covers fewer pixels.
+# Mixup and with CutMix, the label says how much of each image is in the mixture. In the
+# explorer below, move the weight, drag the box, and watch the first two bars, which are
+# the label. The third bar is the weight that you asked for. If the box extends past the
+# image's edge, it covers fewer pixels, so the label differs from this weight.
 
 # %% role="explore" explorer="mix"
 from dlsys_helpers.explorers.mix import mix
@@ -822,7 +822,7 @@ claim("mean of the largest class probability on even blends, trained with "
 # %% [markdown] trap="06.2" role="more" topics="the loss of two labels · what the loss function refuses and what it accepts"
 # Without class weights, float labels give the same loss as a weighted sum of two loss
 # terms. `F.cross_entropy` rejects integer labels of shape (N, K), such as the result of
-# `F.one_hot`. But it silently accepts two wrong kinds of labels: the result of
+# `F.one_hot`. But the function silently accepts two wrong kinds of labels: the result of
 # `argmax`, and rows that add up to 2, such as the sum of two labels without their
 # weights.
 
@@ -860,14 +860,13 @@ claim("loss with labels that add up to 2, divided by the correct loss",
 
 # %% [markdown] trap="06.2" role="folklore"
 # **Told:** Soft labels may silently give a wrong loss if the shapes happen to match.
-# **Measured:** With logits (N, K), float labels (N, K) are right, and integer labels
-# (N, K) raise an error. The silent mistake is the `argmax`, which people often add to
-# get rid of that error. The `argmax` hides from the network how much of each image is
-# in the blend. **Also told:** If Mixup works, the training loss is lower. In fact, the
-# run with the mistake has the lower training loss here. With soft labels, the loss has
-# a floor, because the label of a blend of two classes has an entropy that no network
-# can remove. (In one pair out of ten, both images have the same class, so the label has
-# no entropy.)
+# **Measured:** With logits (N, K), float labels (N, K) are right, and integer labels (N,
+# K) raise an error. The silent mistake is `argmax`, which people often add to get rid of
+# this error. The `argmax` hides from the network how much of each image is in the blend.
+# **Also told:** If Mixup works, the training loss is lower. In this trap, the run with
+# the mistake has the lower training loss. With soft labels, the loss has a floor, because
+# the label of a blend of two classes has an entropy that no network can remove. (In one
+# pair out of ten, both images have the same class, so the label has no entropy.)
 
 # %% trap="06.2" role="folklore"
 share = torch.linspace(0.0005, 0.9995, 1000)
@@ -922,8 +921,8 @@ def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
 
 # %% [markdown] trap="06.2" role="hint"
 # 1. `lam` has one value per row, so give it as many axes as `x` before you multiply.
-# 2. Use the same `order` for images and labels.
-# 3. `reduction="none"` keeps a loss for each row, so that each row gets its own weight. If you use `F.one_hot` instead, K is the number of columns of the logits.
+# 2. Use the same `order` for the images and the labels.
+# 3. `reduction="none"` keeps a loss for each row, so that each row gets its own weight. If you use `F.one_hot` instead, pass it the number of columns of the logits as the number of classes.
 
 # %% [markdown] trap="06.2" role="keep"
 # **Keep:** Blend the labels with the same weights as the images, and pass these labels to
@@ -938,18 +937,18 @@ def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
 # %% [markdown] role="concept"
 # ## Early stopping: patience and min_delta
 #
-# A network learns the rule before it learns the rows, so the validation loss falls
-# first and rises later. *Early stopping* ends the run near that turning point. You
-# cannot recognize the turning point when you reach it, because the loss jumps a little
-# at every epoch. So you wait. Training stops when a certain number of epochs in a row,
-# the *patience*, have brought no progress. A tiny gain may be noise, so a loss counts
-# as progress only if it is more than `min_delta` below the loss at the last epoch that
+# A network learns the rule before it learns the rows, so the validation loss falls first
+# and rises later. *Early stopping* ends the run near that turning point. You cannot
+# recognize the turning point when you reach it, because the loss jumps a little at every
+# epoch. So you wait for a while. Training stops when a certain number of epochs in a row,
+# the *patience*, have brought no progress. A tiny gain may be noise, so a loss counts as
+# progress only if it is more than `min_delta` below the loss at the last epoch that
 # counted as progress.
 #
 # Usual values are a patience of 5 to 20 validations and a `min_delta` of 0 to 0.001. With
 # too little patience, training stops at the first bump. Too much patience only costs
-# time, as long as you keep the best weights (trap 06.4). The whole rule is a single
-# counter:
+# time, as long as you keep the best weights (trap 06.4). A single counter is enough for
+# the whole rule:
 
 # %% role="concept"
 losses, patience = [1.0, 0.7, 0.6, 0.62, 0.61, 0.63], 3
@@ -969,9 +968,9 @@ claim("epoch whose weights the rule keeps", best, expected=2)
 # ## Patience
 #
 # You have 150 digits that were labelled in a hurry, so about three labels in ten are
-# random. You train for 200 epochs in two ways: with one step per epoch on all 150
-# digits, and with five steps per epoch on 30 digits each. You stop early with a
-# patience of ten: at the tenth step in a row whose training loss is not a new minimum.
+# random. You train for 200 epochs in two ways: with one step per epoch on all 150 digits,
+# and with five steps on 30 digits each. You stop early with a patience of ten: at the
+# tenth step in a row whose training loss is not a new minimum.
 
 # %% trap="06.3" role="break"
 # 150 digits to train on, of which three in ten get a label by chance, and
@@ -1075,8 +1074,8 @@ claim("epochs before the run stops when it watches the validation loss, "
       "out of 200", by_val, below=150)
 
 # %% [markdown] trap="06.3" role="repair"
-# The run ends ten epochs after the lowest validation loss, so trap 06.4 restores the best
-# weights.
+# The run ends ten epochs after the lowest validation loss, so restore the best weights,
+# as in trap 06.4.
 #
 # Early stopping needs two more details. The first is `min_delta`: a loss counts as
 # progress if it is more than `min_delta` below the *reference*, the loss at the last
@@ -1094,14 +1093,14 @@ plot_columns({"0": 3.0, "1": 2.0, "2": 2.5, "3: stop": 1.9, "4": 2.1},
                  "1.9.")
 
 # %% [markdown] trap="06.3" role="repair"
-# Training stops at 1.9, because two epochs in a row brought no progress. But 1.9 is
-# also the lowest loss, so restore this epoch's weights. The second detail is NaN. `<`,
-# `>` and `==` with NaN are all false, so the effect of a NaN loss depends on how you
-# write the comparison.
+# Training stops at 1.9, because two epochs in a row brought no progress. But 1.9 is also
+# the lowest loss, so restore this epoch's weights. The second detail is NaN. With NaN,
+# `<`, `>` and `==` are all false, so the effect of a NaN loss depends on how you write
+# the comparison.
 #
-# The explorer below shows another run. Without restored weights, how much worse is the
-# test result with a patience of one than with twenty? Guess, then change the patience
-# and `min_delta`.
+# The explorer below shows another run. If you restore no weights, how much worse is the
+# test result with a patience of one than with twenty? Guess, then change the patience and
+# `min_delta`.
 
 # %% role="explore" explorer="early_stopping"
 from dlsys_helpers.explorers.early_stopping import early_stopping
@@ -1130,7 +1129,7 @@ claim("validation loss at the early stop divided by the validation loss of "
 
 # %% [markdown] trap="06.3" role="folklore"
 # **Told:** The training loss always falls, so early stopping on the training loss never
-# stops the run. **Measured:** That is true here if each step uses all rows and nothing
+# stops the run. **Measured:** Here, this is true if each step uses all rows and nothing
 # in the step is random. Noise in the loss, for example from dropout, can make the run
 # stop. The loss of single batches of 30 jumps up and down, and with a patience of ten
 # batches, the run stops early.
@@ -1140,13 +1139,13 @@ def stop_and_best(losses: list[float], patience: int,
                   min_delta: float) -> tuple[int, int]:
     """Return (epoch when training stops, epoch whose weights to restore).
 
-    The first loss that is not NaN is progress. After it, a loss is progress
-    if it is more than min_delta below the loss at the last progress.
+    The first loss that is not NaN is progress. A later loss is progress if
+    it is more than min_delta below the loss at the last progress.
     Training stops at the patience-th epoch in a row without progress,
     otherwise at the last epoch. Restore the first epoch with the lowest
     loss up to the stop, whether that loss was progress or not. A NaN is
-    neither progress nor the lowest loss. If all losses are NaN up to the
-    stop, restore epoch 0.
+    neither progress nor the lowest loss. If all losses up to the stop are
+    NaN, restore epoch 0.
 
     Args:
         losses: the validation losses of epochs 0, 1, 2 and so on. Do not
@@ -1171,8 +1170,8 @@ def stop_and_best(losses: list[float], patience: int,
     # END SOLUTION
 
 # %% [markdown] trap="06.3" role="hint"
-# 1. Keep two numbers: the reference, which changes only when there is progress, and the
-#    lowest loss.
+# 1. Keep two numbers: the loss at the last progress, and the lowest loss so far. They can
+#    belong to different epochs.
 # 2. With NaN, both `<` and `>=` are false, so test for progress with `loss < ...`, not for a lack of progress with `loss >= ...`.
 # 3. Count the epochs since the last progress, and compare the count with the patience after each epoch.
 
@@ -1189,13 +1188,13 @@ def stop_and_best(losses: list[float], patience: int,
 # %% [markdown] trap="06.4" role="situation" core=true fault="the best state_dict is kept without a copy" symptom="best model state restored after training gives the same accuracy as the last epoch"
 # ## The best weights, kept for later
 #
-# You train a new network on the CPU in the same way as in trap 06.3, and want to get
-# the weights of the best epoch back. Whenever the validation loss is the lowest so far,
-# you keep the model's state. After the last epoch, you load that state, and torch
+# You train a new network on the CPU in the same way as in trap 06.3, and at the end you
+# want the weights of the best epoch back. Whenever the validation loss is the lowest so
+# far, you keep the model's state. After the last epoch, you load that state, and torch
 # answers `<All keys matched successfully>`. You try eight ways to keep the state: the
 # dictionary `model.state_dict()` itself, `dict(...)` of this dictionary,
-# `copy.deepcopy(...)` of it, and a new dictionary in which each tensor `t` is replaced
-# by `t.detach()`, `t.cpu()`, `t.float()`, `t[:]` or `t.clone()`.
+# `copy.deepcopy(...)` of it, and a new dictionary in which each tensor `t` is replaced by
+# `t.detach()`, `t.cpu()`, `t.float()`, `t[:]` or `t.clone()`.
 
 # %% trap="06.4" role="break"
 def best_of_run(keep):
@@ -1241,13 +1240,13 @@ print(f"state_dict(): lowest {lowest:.3f}, last {last:.3f}, "
 measured("06.4", 8 - sum(shares.values()), right=(2, 2))
 
 # %% trap="06.4" role="look"
-claim("how many of the eight ways keep the model's own tensors",
+claim("number of the eight ways that keep the model's own tensors",
       sum(shares.values()),
       expected=6)
 
 # %% [markdown] trap="06.4" role="look"
-# Six of the eight ways keep the model's own tensors. With `state_dict()`, one of these
-# six, the restored model has the loss of the last epoch, not of the best epoch:
+# Six of the eight ways keep the model's own tensors. With one of these six,
+# `state_dict()`, the restored model has the last epoch's loss, not the best epoch's loss:
 
 # %% trap="06.4" role="look"
 claim("with state_dict(): validation loss after loading minus validation "
@@ -1310,7 +1309,8 @@ print(sorted(buffers))
 claim("with state_dict(): validation loss after loading divided by the "
       "lowest validation loss",
       restored / lowest, above=1.2)
-claim("entries of a BatchNorm's state_dict() that are not parameters",
+claim("number of entries of a BatchNorm's state_dict() that are not "
+      "parameters",
       len(buffers), expected=3)
 
 # %% trap="06.4" role="exercise" points=4 difficulty=3 minutes=15
@@ -1328,7 +1328,7 @@ def keep_best(model: nn.Module, train_epoch, val_loss,
     inf.
 
     Every parameter stays the same object, and its gradient does not matter.
-    Keep at most one copy of the state at a time, the best.
+    Keep at most one copy of a state at a time, the best epoch's.
 
     Example: for losses 3., 1., 2. return 1. and restore the state after two
     epochs.
@@ -1440,13 +1440,13 @@ claim("after 100 steps on wrong labels: validation loss with smoothing "
 # its accuracy. With wrong labels, smoothing reduces the damage of training for too long.
 # Near the best step, smoothing makes little difference.
 #
-# **When not to smooth:** Before you rely on a network's probabilities, compare them
-# with the network's accuracy, because smoothing moved the two apart here. ([Müller et
-# al. 2019](https://arxiv.org/abs/1906.02629) found that smoothing brought confidence
-# and accuracy closer together.) Also, do not use smoothing for a network that will
-# teach a smaller network (*distillation*, stage 11). The same paper finds that students
-# learn less from a network trained with smoothing, because smoothing removes the
-# differences between wrong classes.
+# **When not to smooth:** Before you rely on a network's probabilities, compare them with
+# the network's accuracy, because smoothing moved the two apart here. (In [Müller et al.
+# 2019](https://arxiv.org/abs/1906.02629), smoothing brought confidence and accuracy
+# closer together.) Also, do not use smoothing for a network that will teach a smaller
+# network (*distillation*, stage 11). The same paper finds that students learn less from a
+# network trained with smoothing, because smoothing removes the differences between wrong
+# classes.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -1569,13 +1569,13 @@ claim("accuracy on coin flips with columns chosen inside the fold", honest,
       expected=0.5, within=0.15)
 
 # %% [markdown] trap="06.5" role="folklore"
-# **Told:** The leak to fear is a scaler fitted on all rows. Many tutorials on leaks
-# begin with such a scaler. **Measured:** With 60 rows in five folds, such a scaler
-# changes the mean score of ten data sets by less than 5 percentage points, far less
-# than the choice of columns. This result holds for noise, for noise with outliers and
-# for real digits. With fewer rows and longer tails, a scaler can change the score far
-# more, in either direction ([Moscovich & Rosset](https://arxiv.org/abs/1901.08974)).
-# Fit the scaler inside the fold anyway, because this costs nothing.
+# **Told:** The leak to fear is a scaler fitted on all rows. Many tutorials on leaks warn
+# about such a scaler first. **Measured:** With 60 rows in five folds, such a scaler
+# changes the mean score of ten data sets by less than 5 percentage points, far less than
+# the choice of columns. This result holds for noise, for noise with outliers and for real
+# digits. With fewer rows and longer-tailed data, a scaler can change the score far more,
+# in either direction ([Moscovich & Rosset](https://arxiv.org/abs/1901.08974)). Fit the
+# scaler on the training rows of each fold anyway, because this costs nothing.
 
 # %% trap="06.5" role="folklore"
 def with_scaler(x, y, inside):
@@ -1646,21 +1646,20 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="06.5" role="hint"
-# 1. Inside the loop, `select` and `fit` get the same rows, namely all rows outside the
-#    fold.
-# 2. Let `inside = folds == fold`. Then `select` and `fit` get the rows that `~inside` keeps, and the model predicts `x[inside][:, columns]`.
+# 1. For each fold, `select` and `fit` get the same rows, all rows outside the fold.
+# 2. Let `inside = folds == fold`. Then `select` and `fit` get the rows that `~inside` selects, and the model predicts `x[inside][:, columns]`.
 # 3. Count the correctly classified rows over all folds and divide once, because folds can differ in size.
 
 # %% [markdown] trap="06.5" role="keep"
-# **Keep:** Split first. Then do every step that learns from labels on only the training
-# part. **In your own code:** Twenty times, shuffle the labels and repeat everything. If
+# **Keep:** Split first. Then do every step that learns from labels on the training part
+# alone. **In your own code:** Shuffle the labels and repeat everything, twenty times. If
 # the mean accuracy is clearly above the frequency of the more common class, you have a
-# leak of this kind. If it is not, nothing is proved, because shuffling hides other
-# leaks, such as a column made from the label. **Source:** [scikit-learn's common
-# pitfalls](https://scikit-learn.org/stable/common_pitfalls.html#data-leakage). **Seen
-# in the wild:** In [pycaret#1874](https://github.com/pycaret/pycaret/issues/1874),
-# columns were chosen on the whole training set, and the model was then cross-validated
-# on the same set.
+# leak of this kind. If not, this proves nothing, because shuffling hides other leaks,
+# such as a column made from the label. **Source:** [scikit-learn's common
+# pitfalls](https://scikit-learn.org/stable/common_pitfalls.html#data-leakage). **Seen in
+# the wild:** In [pycaret#1874](https://github.com/pycaret/pycaret/issues/1874), columns
+# were chosen on the whole training set, and the model was then cross-validated on the
+# same set.
 
 # %% [markdown] trap="06.6" role="situation" fault="uint8 arithmetic wraps around at 255" symptom="image augmentation gives speckles: bright pixels turn dark after adding brightness"
 # ## Twenty steps brighter
@@ -1723,8 +1722,8 @@ show(ax.figure, "On the left, a white digit on black. On the right, the "
                 "digit have turned dark.")
 
 # %% [markdown] trap="06.6" role="why"
-# A byte holds 0 to 255 and wraps around, so 0 comes after 255. So white strokes turn
-# black, and torch gives no warning.
+# A byte holds values from 0 to 255 and wraps around, so 255 plus 1 is 0. White strokes
+# therefore turn black, and torch gives no warning.
 
 # %% trap="06.6" role="why"
 u = torch.arange(0, 256, 5, dtype=torch.uint8)
@@ -1812,7 +1811,7 @@ def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
 
 # %% [markdown] trap="06.6" role="hint"
 # 1. First convert to a type that can hold values below 0 and above 255, then add.
-# 2. Clamp before you convert back to bytes. `int8` is too small, because its range ends at 127.
+# 2. Clamp before you convert back to `uint8`. For the sum, `int8` is too small, because its range ends at 127.
 
 # %% [markdown] trap="06.6" role="keep"
 # **Keep:** Bytes are for storage, not for arithmetic. Convert to a wider type,
@@ -1834,8 +1833,8 @@ def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
 # different noise each time. You draw 30 % of these 1,000 rows as a test set, and train
 # on the rest. No row is in both parts.
 #
-# To test the split, you repeat all these steps with labels that carry no information. You
-# roll a *die* with ten faces once for each of the 200 digits. Your own comment above the
+# To test the split, you repeat all these steps with labels that carry no information. For
+# each of the 200 digits, you roll a *die* with ten faces once. Your own comment above the
 # code says: "Nothing can be learned from dice. On new rows, a network is right one time
 # in ten."
 
@@ -1948,9 +1947,9 @@ claim("accuracy on test rows with labels from a die, split by originals",
 
 # %% [markdown] trap="06.7" role="more" topics="how often a row has no twin · louder noise · the scores in numbers"
 # A test row has no twin in training if the four other copies of its digit are also test
-# rows. This happens with a probability of 0.3 to the power of 4, less than one in a
-# hundred. With stronger noise, the twin is harder to recognize, so with three times the
-# noise, the network gets far fewer of the random labels right. `by_groups` draws for
+# rows. The probability of this is about 0.3 to the power of 4, less than one in a
+# hundred. With stronger noise, the twin is harder to recognize. With noise three times as
+# strong, the network gets far fewer of the random labels right. `by_groups` draws for
 # each original separately, so the size of the test set varies. If you split a shuffled
 # list of originals instead, the size is constant.
 
@@ -1962,8 +1961,8 @@ with torch.random.fork_rng(devices=[]):
 print(f"dice, rows drawn: {dice_rows:.2f}, with louder noise {loud:.2f}")
 
 # %% trap="06.7" role="more"
-claim("labels from a die, split by rows: accuracy lost with three times "
-      "the noise",
+claim("labels from a die, split by rows: accuracy lost if the noise is "
+      "three times as strong",
       dice_rows - loud, above=0.15)
 claim("accuracy on test rows minus accuracy on new digits, split by rows",
       true_rows - new_rows,
@@ -1984,9 +1983,9 @@ def split_groups(groups: torch.Tensor, share: float,
 
     Args:
         groups: (N,) int64, any numbers. Row i belongs to group groups[i].
-        seed: from 0 to 2**32 - 1. Draw the test groups with it, every set
-            equally likely. The same seed gives the same split, and
-            different seeds give different splits.
+        seed: from 0 to 2**32 - 1. Draw the test groups with this seed, so
+            that every set is equally likely. The same seed gives the same
+            split, and different seeds give different splits.
 
     Torch's global generator does not change.
 
@@ -2001,23 +2000,23 @@ def split_groups(groups: torch.Tensor, share: float,
     # END SOLUTION
 
 # %% [markdown] trap="06.7" role="hint"
-# 1. Draw among `groups.unique()`, not among the rows.
+# 1. Draw from `groups.unique()`, not from the rows.
 # 2. `torch.isin(groups, chosen)` tells you for each row whether the row's group was drawn.
 # 3. Draw with your own `torch.Generator()`, so that the global generator does not change.
 
 # %% [markdown] trap="06.7" role="keep"
-# **Keep:** Split first, then copy, augment and resample. If rows belong together, such
-# as the scans of one patient, put all of them on the same side of the split. **In your
-# own code:** Twenty times, replace the labels with random labels, one for each group,
-# and train and test a model that can memorize. If the mean accuracy is clearly above
+# **Keep:** Split first, then copy, augment and resample. If rows belong together, such as
+# the scans of one patient, put all of them on the same side of the split. **In your own
+# code:** Replace the labels with random labels, one for each group, and train and test a
+# model that can memorize. Do this twenty times. If the mean accuracy is clearly above
 # chance, you have a leak through copies. **Source:** Scikit-learn's guide to
 # [`GroupShuffleSplit`](https://scikit-learn.org/stable/modules/cross_validation.html#group-cv),
 # a splitter that rounds up the number of test groups. **Seen in the wild:** In
 # [Font_Recognition-DeepFont#2](https://github.com/robinreni96/Font_Recognition-DeepFont/issues/2),
 # the images were augmented before the split, as the author confirms.
-# [lung_colon_image_set#5](https://github.com/tampapath/lung_colon_image_set/issues/5)
-# is about a data set in which augmented copies of the same image are scattered among
-# the other images. The author is not allowed to share the originals.
+# [lung_colon_image_set#5](https://github.com/tampapath/lung_colon_image_set/issues/5) is
+# about a data set in which augmented copies of the same image are scattered among the
+# other images. The author is not allowed to share the originals.
 
 # %% [markdown] trap="06.8" role="situation" fault="a class weight on top of a balanced sampler" symptom="probabilities far too high on an imbalanced data set; too many false alarms although AUC is good"
 # ## One point in twenty
@@ -2105,8 +2104,9 @@ plot_columns({name: max(times, 0.0) for name, times in added.items()},
                  "both together add less than two.")
 
 # %% [markdown] trap="06.8" role="repair"
-# Use one of the two remedies, or use neither and choose the threshold. If you need a
-# probability, subtract from the logits the amount that the remedy added.
+# Use one of the two remedies, or use neither and choose a suitable threshold for the
+# probability. If you need a probability, subtract from the logits the amount that the
+# remedy added.
 
 # %% trap="06.8" role="repair"
 once = (z_of["sampler"] - math.log(k)).sigmoid().mean().item()
@@ -2121,7 +2121,7 @@ claim("only the sampler, log k subtracted: mean probability minus base "
 
 # %% [markdown] trap="06.8" role="more" topics="alarms, recall and AUC of the four ways · how near the sum comes to 2 log k"
 # After the 400 steps, each remedy has added a little less than $\log k$. (In a model that
-# cannot fit the data, class weights also turn the decision boundary, which changes the
+# cannot fit the data, class weights also rotate the decision boundary, which changes the
 # AUC.)
 
 # %% trap="06.8" role="more" tags=["plumbing"]
@@ -2239,9 +2239,10 @@ finder = stroke_finder(changed)
 
 # %% trap="06.9" role="guess"
 guess("06.9",
-      "The network gets a test image that is not mirrored. What "
-      "probability of a stroke does it predict, on average, for the stroke "
-      "pixels that become background if you mirror the mask?", unit="%")
+      "The network gets a test image that is not mirrored. Take the stroke "
+      "pixels that become background if you mirror the mask. What "
+      "probability of a stroke does the network predict for them, on "
+      "average?", unit="%")
 
 # %% trap="06.9" role="look"
 test_images = x_test.view(-1, 8, 8)
@@ -2310,10 +2311,10 @@ claim("overlap of predicted and true strokes: drawn together minus drawn "
       overlap(finder_together) - overlap(finder), above=0.05)
 
 # %% [markdown] trap="06.9" role="more" topics="torchvision and plain tensors · interpolated masks"
-# Torchvision's v2 transforms take an image and its mask in one call, with one draw for
-# both. But the transforms need to know which tensor is the mask. Given two plain tensors,
-# they change the first tensor and return the second unchanged, without a warning. Wrap
-# the mask in `tv_tensors.Mask`:
+# Torchvision's v2 transforms take an image and its mask in one call and use one draw for
+# both. But they need to know which tensor is the mask. Given two plain tensors, they
+# change the first tensor and return the second unchanged, without a warning. Wrap the
+# mask in `tv_tensors.Mask`:
 
 # %% trap="06.9" role="more"
 from torchvision import tv_tensors
@@ -2356,11 +2357,11 @@ def augmented_pairs(images: torch.Tensor, masks: torch.Tensor, shift: int,
     With probability 1/2 a pair is mirrored, left to right. Then the pair
     moves by a number of rows and a number of columns, drawn independently,
     with every number from -shift to shift equally likely. Every pair has
-    its own draws. Pixels that come in from outside are 0 in an image and
-    ignore in a mask.
+    its own draws. Pixels that come in from outside get the value 0 in an
+    image and the value of ignore in a mask.
 
     images: (N, C, H, W) float32. masks: (N, H, W) int64. shift: from 0 to
-    the smaller of H and W, minus 1.
+    min(H, W) - 1.
 
     Returns:
         The new images and the new masks, of the same shapes and dtypes.
@@ -2393,9 +2394,9 @@ def augmented_pairs(images: torch.Tensor, masks: torch.Tensor, shift: int,
 # %% [markdown] trap="06.9" role="keep"
 # **Keep:** Augment an image and everything that refers to its pixels (a mask, boxes,
 # keypoints, a second view) with the same random draw. **In your own code:** Draw ten
-# augmented images with their masks on top, and look at them. Or pass the mask also as
-# the image, and check that the two results are equal. **Source:** [torchvision,
-# "Getting started with transforms
+# augmented images with their masks on top, and look at them. You can also pass the mask
+# as both the image and the mask, and check that the two results are equal. **Source:**
+# [torchvision, "Getting started with transforms
 # v2"](https://docs.pytorch.org/vision/stable/auto_examples/transforms/plot_transforms_getting_started.html).
 # **Seen in the wild:** In [albumentations-team/albumentations
 # 1196](https://github.com/albumentations-team/albumentations/issues/1196), an image and
@@ -2405,8 +2406,8 @@ def augmented_pairs(images: torch.Tensor, masks: torch.Tensor, shift: int,
 # ## A second worker
 #
 # Your training digits come as a *stream*: an `IterableDataset`, whose `__iter__` yields
-# one row after another, and in which no row can be looked up by its number. You train
-# for 130 steps with batches of 10, one pass over the 1,300 digits. Reading is slow, so
+# one row after another, and in which no row can be looked up by its number. You train for
+# 130 steps with batches of 10, one pass over the 1,300 digits. Because reading is slow,
 # you let the `DataLoader` prepare the batches in two *workers*. A worker is a process
 # with its own copy of the dataset. You change nothing else, and the loss still falls.
 
@@ -2488,11 +2489,11 @@ claim("test accuracy with one worker minus test accuracy with 16 workers",
       by_workers[1] - by_workers[16], above=0.12)
 
 # %% [markdown] trap="06.10" role="why"
-# If a dataset can look up rows by number, the loader deals out the row numbers, and no
-# two workers get the same number. A stream has no row numbers to deal out. So each
-# worker runs the whole `__iter__` of its own copy. The loader takes one batch from each
-# worker in turn: the first batch of worker 0, the same batch of worker 1, then the
-# second batch of each.
+# If a dataset can look up rows by number, the loader distributes the row numbers, and no
+# two workers get the same number. A stream has no row numbers that the loader could
+# distribute. So each worker runs the whole `__iter__` of its own copy. The loader takes
+# one batch from each worker in turn: the first batch from worker 0, the same batch from
+# worker 1, then the second batch from each.
 
 # %% [markdown] trap="06.10" role="repair"
 # Each worker's copy of the dataset has to skip the rows of the other workers. In a
@@ -2583,8 +2584,8 @@ claim("learning rate after the pass divided by the initial learning rate",
 
 # %% [markdown] trap="06.10" role="more"
 # In validation, the fault is harder to notice: each row counts twice, so the accuracy
-# stays the same. Only the error bar of the accuracy is wrong, because it is computed
-# from twice as many rows.
+# stays the same. Only the error bar of the accuracy is wrong, because the error bar is
+# computed from twice as many rows.
 
 # %% trap="06.10" role="more"
 right = torch.cat([dealt_net(x).argmax(1) == y for _, x, y in
@@ -2623,9 +2624,9 @@ claim("fraction of the digits missing from one pass when each worker "
 
 # %% [markdown] trap="06.10" role="more"
 # Torch warns about the repeated rows if the dataset has a `__len__` and you have called
-# `len(loader)`. But in the version of torch that was measured, the check compares
-# *batches* with *rows*, so there is no warning as long as a batch has more rows than
-# there are workers:
+# `len(loader)`. But in the version of torch measured here, the check compares *batches*
+# with *rows*, so there is no warning as long as a batch has more rows than there are
+# workers:
 
 # %% trap="06.10" role="more"
 import warnings
@@ -2653,16 +2654,16 @@ torch.set_rng_state(before)
 
 # %% trap="06.10" role="exercise" points=3 difficulty=2 minutes=15
 def worker_rows(stream, worker: int, workers: int, rank: int, world: int):
-    """Yield the rows of a stream that are this worker's share.
+    """Yield this worker's share of the rows of a stream.
 
-    Every worker of every rank calls this, each with a copy of the same
-    stream. Together they yield every row exactly once. The numbers of rows
-    of two ranks differ by at most one, and so do the numbers of rows of two
+    Every worker of every rank calls this function, each with a copy of the
+    same stream. Together they yield every row exactly once. The row counts
+    of two ranks differ by at most one, and so do the row counts of two
     workers of one rank.
 
     Args:
-        stream: an iterator over rows of any type. Rows can be equal. It can
-            have fewer rows than there are workers, or none.
+        stream: an iterator over rows of any type. Rows can be equal. There
+            can be fewer rows than workers, or no rows.
         worker, workers: this worker's number, from 0, and the number of
             workers of each rank. If workers is 0, there are no worker
             processes, and worker 0 is the main process of the rank.
@@ -2682,18 +2683,19 @@ def worker_rows(stream, worker: int, workers: int, rank: int, world: int):
     # END SOLUTION
 
 # %% [markdown] trap="06.10" role="hint"
-# 1. Deal the rows to the ranks first, in turn. `place % world` says whose row it is.
-# 2. Then deal the rank's own rows to its workers. `place // world` counts the rank's rows,
-#    and 0 workers count as one.
-# 3. A function with `yield` in a loop over `stream` reads only as far as its caller
-#    requests.
+# 1. Deal the rows to the ranks first, in turn. The row at position `place` of the stream
+#    goes to rank `place % world`.
+# 2. Then deal the rank's own rows to its workers. `place // world` counts the rank's rows.
+#    If `workers` is 0, count one worker.
+# 3. A function with `yield` in a loop over `stream` reads only as many rows as its caller
+#    asks for.
 
 # %% [markdown] trap="06.10" role="keep"
 # **Keep:** Every worker runs the whole `__iter__` of an iterable dataset. Split the
 # stream in `__iter__`, by rank and by worker, in one order that all workers share. **In
 # your own code:** Collect the row numbers (or hashes of rows) of one pass, with
-# `num_workers=0` and with `num_workers=2`. Both passes have to contain every row once.
-# **Source:** PyTorch documentation,
+# `num_workers=0` and with `num_workers=2`. Both passes have to contain every row exactly
+# once. **Source:** PyTorch documentation,
 # [IterableDataset](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset).
 # **Seen in the wild:** In [pytorch
 # #30599](https://github.com/pytorch/pytorch/issues/30599), an epoch grows with
@@ -2750,8 +2752,8 @@ draw_line({leak: [(*sorted(pair), f"{pair[0] - pair[1]:+.0f}")]
 
 # %% [markdown] role="concept"
 # With more patients, the leaks through columns, patients and tuning add less to the
-# score. The leak through a target in a column does not shrink. The table's row without
-# a leak shows how large a difference chance alone makes.
+# score. The leak through a target in a column does not shrink. The table's row without a
+# leak shows how large a difference arises by chance alone.
 
 # %% [markdown] role="concept"
 # ### CutMix: the label counts pixels
@@ -2776,10 +2778,10 @@ claim("largest of 20 differences between the fraction of pasted pixels and "
 # %% [markdown] role="concept"
 # ### Is more data worth it?
 #
-# Train on a part of the data, then on twice as much, and so on. On two logarithmic
-# axes, the error often follows a straight line for a while, so you can extend the line
-# before you pay for labels. The estimate is rough, and the claim below allows an error
-# of 60 %.
+# Train on a part of the data, then on twice as much, and so on. On two logarithmic axes,
+# the error often follows a straight line for a while, so before you pay for labels, you
+# can extend the line to estimate what they would bring. The estimate is rough, and the
+# claim below allows an error of 60 %.
 
 # %% role="concept"
 sizes = [80, 160, 320, 640]
@@ -2836,7 +2838,7 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
 # **2. A run with Mixup has a training loss of 0.9 and a test accuracy of 95 %. The loss is that high**
 #
 # - [x] because blends have an entropy that no network can remove :: With soft labels, the loss has a floor above zero.
-# - [ ] because the run was too short, and more steps bring the loss near zero :: More steps may lower the loss and help, but not below the floor.
+# - [ ] because the run was too short, and more steps bring the loss near zero :: More steps may lower the loss, but not below the floor.
 # - [ ] because soft labels are not proper labels, which `argmax` fixes :: With `argmax`,
 #   the loss falls, but the network is no longer told how much of each image is in the
 #   blend.
@@ -2877,14 +2879,14 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
 # ## On a GPU: who waits for whom
 #
 # Augmentation usually runs on the CPU, image by image, in the loader's workers. The GPU
-# needs `batch / step time` images per second. If the loader supplies fewer images, it
-# sets the speed of the run. You can change two things: copy bytes to the device instead
-# of floats, and run the augmentation on the device, for a whole batch.
+# needs `batch / step time` images per second. If the loader supplies fewer images per
+# second, the loader sets the speed of the run. You can change two things: copy bytes to
+# the device instead of floats, and run the augmentation on the device, for a whole batch.
 #
 # **Before you run anything:** How large is a batch of floats, as a multiple of the same
-# batch of bytes? If each image gets its own random numbers, how does the number of
-# operations grow with the batch when you augment one image at a time, and when you
-# augment all images at once?
+# batch as bytes? Suppose that each image gets its own random numbers. How does the number
+# of operations grow with the batch if you augment one image at a time? How does it grow
+# if you augment all images at once?
 
 # %% role="gpu"
 def augment(u):
@@ -2915,7 +2917,7 @@ for n in (2, 16):
     orders["batch", n] = cost(lambda: augment(u)).orders
     orders["images", n] = cost(lambda: one_at_a_time(u)).orders
 times_bytes = augment(u).nbytes / u[..., :224, :224].nbytes
-print(orders, f"floats over bytes: {times_bytes:.0f}")
+print(orders, f"floats divided by bytes: {times_bytes:.0f}")
 
 # %% role="gpu"
 claim("operations on a whole batch: number for 16 images divided by number "
@@ -2994,18 +2996,18 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# **On the recorded H100**, augmenting a batch of photos on the device takes a fortieth
-# of a training step's time. Augmenting one image after the other takes longer than the
-# step itself and 61 times as long as augmenting the whole batch. Bytes from pinned
-# memory arrive at 55 GB/s, and the same images as floats take four times as long, as
-# predicted. The step runs in 32 bits, with TF32 in the convolutions, which is torch's
-# default. If the step were faster, the copy and the augmentation would take a larger
-# part of the time.
+# **In the recorded run on an H100**, augmenting a batch of photos on the device takes a
+# fortieth of a training step's time. Augmenting one image after the other takes longer
+# than the step itself and 61 times as long as augmenting the whole batch. Bytes from
+# pinned memory arrive at 55 GB/s, and the same images as floats take four times as long,
+# as predicted. The step runs in 32 bits, with TF32 in the convolutions, which is torch's
+# default. If the step were faster, the copy and the augmentation would take a larger part
+# of the time.
 #
 # The step uses 7,500 images per second, or one image every 0.13 ms, and the CPU takes 1.4
-# ms to augment one image. The CPU time is rough: its quartiles are 0.9 and 2.7 ms, and
-# the cell runs in the main process with all of torch's threads, whereas a loader's worker
-# has only one. The CPU time also leaves out the decoding of a file.
+# ms to augment one image. The CPU time is only a rough value: its quartiles are 0.9 and
+# 2.7 ms, and the cell runs in the main process with all of torch's threads, whereas a
+# loader's worker has only one. The CPU time also leaves out the decoding of a file.
 #
 # **Keep:** Copy bytes from pinned memory, and convert them to floats on the device.
 # Measure how many images per second a step uses before you choose the number of
@@ -3025,16 +3027,16 @@ answers
 # - Weight decay, dropout, augmentation, Mixup, label smoothing and early stopping all
 #   belong to one family, regularization. Each of these remedies makes it harder to store
 #   rows.
-# - Every augmentation claims that the label stays correct. Check this claim by looking at
+# - Every augmentation claims that the label stays correct. To check this claim, look at
 #   augmented images.
 # - Build two pipelines, a random one for training and a fixed one for scoring.
 # - A random transform draws once per call. Call the transform for each image, or draw
 #   the random numbers yourself.
 # - Mixup's alpha sets how strongly images are mixed. Pass soft labels to the loss as they
-#   are, as floats. `argmax` discards part of each label.
+#   are, as floats. `argmax` would discard a part of each label.
 # - For early stopping, watch the loss on rows that are not used in training, and count
 #   the epochs since the last progress.
-# - To keep the weights of an epoch, copy them, together with the buffers.
+# - To keep the weights of an epoch, copy the weights and the buffers.
 # - Split first. Do every step that learns from labels or makes copies after the split.
 # - Bytes wrap around at 255. Convert to a wider type, calculate, clamp, then convert
 #   back.

@@ -265,7 +265,7 @@ def _code(folder):
 
 def test_a_name_of_a_mistake_holds_no_long_number():
     item = questions.of_stage(stage(4))[4]
-    assert item.ask("ending at more than 4 times the previous loss")
+    assert item.ask("stopping at more than 4 times the previous loss")
     for number in (60 * "7", "٣", "1." + 40 * "0"):
         assert item.ask(f"an end at more than {number} times the previous loss") is None
 

@@ -140,17 +140,17 @@ def law(out, parts, sizes, how, loose):
 
 # ---- wrong, by name
 
-ex.wrong("using only the rank's own rows", breaks=("whole", "once"),
+ex.wrong("orthogonalizing only the rank's own rows", breaks=("whole", "once"),
          fn=lambda shard, rank, gather, sizes, orthogonalize: orthogonalize(shard))
 
 
-@ex.wrong("using only the rank's own rows, divided by the root of the number of ranks",
+@ex.wrong("orthogonalizing only the rank's own rows and dividing by the root of the rank count",
          breaks="whole")
 def local_scaled(shard, rank, gather, sizes, orthogonalize):
     return orthogonalize(shard) / len(gather(shard)) ** 0.5
 
 
-@ex.wrong("using only the rank's own rows, cut where the matrices change", breaks="whole")
+@ex.wrong("orthogonalizing the rank's own rows, each matrix's part separately", breaks="whole")
 def local_pieces(shard, rank, gather, sizes, orthogonalize):
     shards = gather(shard)
     end = torch.tensor(sizes).cumsum(0)
@@ -162,7 +162,7 @@ def local_pieces(shard, rank, gather, sizes, orthogonalize):
     return made
 
 
-@ex.wrong("orthogonalizing first and gathering afterwards", breaks="whole")
+@ex.wrong("orthogonalizing the shard first and gathering afterwards", breaks="whole")
 def gathered_late(shard, rank, gather, sizes, orthogonalize):
     return gather(orthogonalize(shard))[rank]
 
@@ -180,37 +180,37 @@ SHARDS = "step.split([len(p) for p in shards])[rank]"
 ORTHOGONALIZE = "orthogonalize(matrix)"
 wrong("treating the whole stack as one matrix", "stack",
       "torch.cat(shards).split(sizes)", "[torch.cat(shards)]")
-wrong("cutting the stack into equal matrices",
+wrong("cutting the stack into matrices of equal size",
       "stack", ".split(sizes)", ".tensor_split(len(sizes))")
-wrong("orthogonalizing only the first matrix", "stack",
+wrong("treating all matrices after the first as one matrix", "stack",
       "torch.cat(shards).split(sizes)",
       "(lambda stack, sizes, shards: [stack[:sizes[0]], stack[sizes[0]:]])(torch.cat(shards), "
       "sizes, shards)")
-wrong("reading the sizes from the last to the first", "stack", "(sizes)", "(sizes[::-1])")
-wrong("starting at row rank times n, as if all shards were equal", "uneven",
+wrong("using the sizes in reverse order", "stack", "(sizes)", "(sizes[::-1])")
+wrong("starting at row rank * n, as if all shards had the same size", "uneven",
       SHARDS, "step[rank * len(shards[rank]):][:len(shards[rank])]")
 wrong("cutting the rows into equal parts", "uneven",
       "step.split([len(p) for p in shards])", "step.tensor_split(len(shards))")
 wrong("returning all rows instead of this rank's rows", "shape", "return out", "return step")
-wrong("returning the first rank's rows on every rank",
+wrong("returning the first rows of the step on every rank",
       ("shape", "cut"), SHARDS, "step[:len(shards[rank])]")
-wrong("joining the shards from the last to the first", "cut", "(shards)", "(shards[::-1])")
-wrong("gathering and splitting the gradient without orthogonalizing it", "whole", ORTHOGONALIZE,
+wrong("joining the shards in reverse order", "cut", "(shards)", "(shards[::-1])")
+wrong("gathering and splitting the stack without orthogonalizing it", "whole", ORTHOGONALIZE,
       "matrix")
 wrong("dividing each column by its norm instead of orthogonalizing", "whole",
       ORTHOGONALIZE, "matrix / matrix.norm(dim=0)")
-wrong("transposing tall matrices before orthogonalizing", "whole",
+wrong("transposing each tall matrix before orthogonalizing it", "whole",
       ORTHOGONALIZE,
       f"orthogonalize(matrix.T).T if len(matrix) > matrix.shape[1] else {ORTHOGONALIZE}")
 ex.wrong("padding all matrices with zeros to the same height", breaks="whole",
          fn=lambda shard, rank, gather, sizes, orthogonalize: rows_of(
              shard, rank, gather, sizes, lambda matrix: orthogonalize(F.pad(
                  matrix, (0, 0, 0, max(sizes) - len(matrix))))[:len(matrix)]))
-wrong("finding the rank's rows by the first shard that looks equal", "shape",
+wrong("returning the rows of the first shard whose values equal this rank's", "shape",
       "[rank]", "[next(i for i, p in enumerate(shards) if torch.equal(p, shards[rank]))]")
 wrong("starting after the rank's own rows instead of before them", "shape",
       SHARDS, "step[sum(map(len, shards[:rank + 1])):][:len(shards[rank])]")
-wrong("sending the shard in bfloat16", "gather",
+wrong("gathering the shards in bfloat16", "gather",
       "gather(shard)", "[p.float() for p in gather(shard.bfloat16())]")
 ex.wrong("putting the rank's own shard before all other shards", breaks="cut",
          fn=lambda shard, rank, gather, sizes, orthogonalize: own_first(
@@ -223,7 +223,7 @@ def own_first(shard, rank, shards, sizes, orthogonalize):
     return torch.cat([orthogonalize(m) for m in stack.split(sizes)])[:len(shard)]
 
 
-wrong("gathering once for each matrix", "once",
+wrong("calling gather once for each matrix", "once",
       "shards =",
       "made = [orthogonalize(torch.cat(gather(shard)).split(sizes)[i]) for i in "
       "range(len(sizes))]; made, first = torch.cat(made), sum(map(len, gather(shard)[:rank])); "
@@ -235,8 +235,8 @@ def leaves_early(shard, rank, gather, sizes, orthogonalize):
     return rows_of(shard, rank, gather, sizes, orthogonalize) if len(shard) else shard.clone()
 
 
-wrong("not counting a rank without rows", "empty",
+wrong("dropping empty shards before looking up this rank's rows", "empty",
       "gather(shard)", "[p for p in gather(shard) if len(p)]", "(matrix)", "(m)",
       "matrix in", "m in", "[rank]", "[min(rank, len(shards) - 1)]")
-wrong("using the shard's memory for the step", "left alone",
+wrong("overwriting shard with the step", "left alone",
       "return out", "return shard.copy_(out).clone()")

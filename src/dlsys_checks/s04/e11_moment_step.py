@@ -28,7 +28,7 @@ beta2       | beta2: 0 <= beta2 < 1. | case a small beta; a beta of 0; a beta of
               gradient; a million numbers that bfloat16 holds
 form        | Returns: (N,) bfloat16. | next moment
 exact       | Where x is a bfloat16 value, return x itself. | values that moved
-neighbours  | Elsewhere return one of its two bfloat16 neighbours, | no bfloat16 neighbour
+neighbours  | Elsewhere, return one of the two bfloat16 neighbours of x, | no bfloat16 neighbour
 probability | the upper one with probability (x - lower) / (upper - lower). | fraction rounded up
 each        | Draw for every entry separately, | entries that differ from the
 anew        | and again in each call. | entries that differ in two calls
@@ -212,9 +212,9 @@ START, OLD, SQUARE = "x =", "beta2 * v.float()", "(1 - beta2) * grad.float() ** 
 DRAWN = "torch.rand(x.shape, generator=generator)"
 UP, RESULT = f"{DRAWN} < scaled - low", "torch.ldexp((low + up) / 256, power).bfloat16()"
 SHARE = "fraction rounded up"
-wrong("taking the product in bfloat16", "x", f"{OLD} + {SQUARE}",
+wrong("computing x in bfloat16", "x", f"{OLD} + {SQUARE}",
       "(beta2 * v + (1 - beta2) * grad.bfloat16() ** 2).float()")
-wrong("computing x in the dtype of v", "x", f"{OLD} + {SQUARE}",
+wrong("multiplying v by beta2 in bfloat16", "x", f"{OLD} + {SQUARE}",
       "(beta2 * v + (1 - beta2) * grad ** 2).float()")
 wrong("calculating in float32 and rounding to the nearest value", "moment", RESULT, "x.bfloat16()",
       says=SHARE)
@@ -224,33 +224,34 @@ wrong("rounding up or down with equal probabilities", "probability",
       UP, f"({DRAWN} < 0.5) & (scaled > low)", says=SHARE)
 wrong("swapping the two probabilities", "probability",
       UP, f"({DRAWN} > scaled - low) & (scaled > low)", says=SHARE)
-wrong("drawing in bfloat16, which has 256 values", "probability",
+wrong("drawing random numbers in bfloat16, which allows only 256 different values", "probability",
       DRAWN, "torch.rand(x.shape, generator=generator, dtype=torch.bfloat16)", says=SHARE)
-wrong("drawing one number for all entries", ("each", "probability"),
+wrong("drawing a single random number for all entries", ("each", "probability"),
       DRAWN, "torch.rand((), generator=generator)", says=SHARE)
-wrong("drawing one number of 16 bits for all entries", ("each", "probability"),
+wrong("drawing a single 16-bit random number for all entries", ("each", "probability"),
       DRAWN, "torch.randint(1 << 16, (), generator=generator) / (1 << 16)", says=SHARE)
-wrong("drawing half as many numbers as entries and using each number twice", "each", DRAWN,
+wrong("drawing one random number for every two entries", "each", DRAWN,
       "torch.rand((len(x) + 1) // 2, generator=generator).repeat(2)[:len(x)]",
       says="entries that differ")
 wrong("not squaring the gradient", "x", SQUARE, "(1 - beta2) * grad.float().abs()")
-wrong("swapping the weights of moment and gradient", "x",
+wrong("swapping the weights of the moment and the squared gradient", "x",
       OLD, "(1 - beta2) * v.float()", SQUARE, "beta2 * grad.float() ** 2")
 wrong("adding the whole squared gradient", "x", SQUARE, "grad.float() ** 2")
-wrong("squaring in the gradient's dtype", "grad", SQUARE, "(1 - beta2) * (grad**2).float()",
+wrong("squaring the gradient in its own dtype", "grad", SQUARE, "(1 - beta2) * (grad**2).float()",
       says="")
 wrong("using a beta of 0.999, whatever is asked for", "beta2", START, "beta2 = 0.999; x =")
-wrong("rounding to seven bits", "neighbours", "256 * part", "128 * part", "/ 256", "/ 128")
-wrong("rounding at random to finer values, then to the nearest bfloat16", "probability",
+wrong("rounding to seven bits instead of eight",
+      "neighbours", "256 * part", "128 * part", "/ 256", "/ 128")
+wrong("rounding at random to finer values, then to the nearest bfloat16 value", "probability",
       "256 * part", "1024 * part", "/ 256", "/ 1024", says=SHARE)
 wrong("drawing with torch's own generator", "generator", DRAWN, "torch.rand(x.shape)",
       says="bytes of torch's own generator")
 wrong("making the same draws in each call", "anew",
       START, "generator.manual_seed(0); x =", says="entries that differ in two calls")
-wrong("adding noise of the same size, a 256th, to every entry",
+wrong("adding noise of the same size to every entry, whatever the size of x",
       ("neighbours", "probability", "exact"),
       UP, DRAWN, RESULT, "(x + (up - 0.5) / 256).bfloat16()")
-wrong("adding noise to the bits, then rounding to the nearest",
+wrong("adding noise to the bits, then rounding to the nearest bfloat16 value",
       ("neighbours", "exact", "probability"),
       UP, "torch.randint(1 << 16, x.shape, generator=generator, dtype=torch.int32)",
       RESULT, "(x.view(torch.int32) + up).view(torch.float32).bfloat16()")
@@ -260,7 +261,7 @@ wrong("changing v in place", "left alone", RESULT, f"v.copy_({RESULT})",
       says="values changed in v and grad")
 wrong("leaving a moment of 0 at 0", "v", RESULT, f"torch.where(v > 0, {RESULT}, v)",
       says="no bfloat16 neighbour")
-wrong("drawing the bits to add from 1 to 65,536 instead of 0 to 65,535", "exact",
+wrong("adding a random number from 1 to 65,536 to the bits, instead of 0 to 65,535", "exact",
       UP, "torch.randint(1, (1 << 16) + 1, x.shape, generator=generator, dtype=torch.int32)",
       RESULT, "((x.view(torch.int32) + up) & -65_536).view(torch.float32).bfloat16()",
       says="values that moved")

@@ -228,10 +228,10 @@ wrong = ex.edits(sorted_out)
 START, END = "tables =", "return out"
 EMBEDDING_IDS = "embedding_ids(model)"
 TABLES = "p.ndim < 2 or id(p) in tables"
-wrong("exempting embeddings and names with bias or LayerNorm.weight in them", "two groups",
+wrong("exempting embeddings and tensors whose name contains bias or LayerNorm.weight", "two groups",
       TABLES, '"bias" in n or "LayerNorm.weight" in n or id(p) in tables',
       says="decayed group: got 1.weight in it")
-wrong("exempting embeddings and names with bias or norm in them", "two groups",
+wrong("exempting embeddings and tensors whose name contains bias or norm", "two groups",
       TABLES, '"bias" in n or "norm" in n.lower() or id(p) in tables',
       says="decayed group: got 1.weight in it")
 wrong("exempting biases and embeddings, but not gains", "two groups",
@@ -239,19 +239,19 @@ wrong("exempting biases and embeddings, but not gains", "two groups",
 
 # As they are usually written: nobody thinks of the embeddings.
 NAMES = ("bias", "LayerNorm.weight")
-ex.wrong("exempting names with bias or LayerNorm.weight in them, but not embeddings",
+ex.wrong("exempting only tensors whose name contains bias or LayerNorm.weight",
          lambda model, weight_decay: in_two(trainable(model), weight_decay, lambda n, p: any(
              part in n for part in NAMES)), breaks="two groups")
-ex.wrong("exempting names with bias, norm or emb in them, and no others",
+ex.wrong("exempting only tensors whose name contains bias, norm or emb",
          lambda model, weight_decay: in_two(trainable(model), weight_decay, lambda n, p: any(
              part in n.lower() for part in ("bias", "norm", "emb"))), breaks="two groups")
-ex.wrong("looking up whole names in a list of name parts",
+ex.wrong("looking up each whole name in a list that holds only parts of names",
          lambda model, weight_decay: in_two(trainable(model), weight_decay,
                                             lambda n, p: n in NAMES), breaks="two groups")
 ex.wrong("exempting biases and nothing else",
          lambda model, weight_decay: in_two(trainable(model), weight_decay,
                                             lambda n, p: n.endswith("bias")), breaks="two groups")
-wrong("exempting biases, nn.LayerNorm and nn.Embedding, but no other norm", "two groups",
+wrong("exempting biases, nn.LayerNorm and nn.Embedding, but no other norm layer", "two groups",
       START, "known =", EMBEDDING_IDS,
       "{id(p) for m in model.modules() if isinstance(m, nn.LayerNorm | nn.Embedding) for p in "
       "m.parameters(recurse=False)}", "p.ndim < 2", 'n.endswith("bias")', "in tables", "in known")
@@ -281,11 +281,11 @@ wrong("setting the same decay in both groups", "no decay",
 wrong("giving the second group a tenth of the decay", "no decay",
       END,
       'first, second = out; return [first, {**second, "weight_decay": 0.1 * weight_decay}]')
-wrong("decaying exactly the tensors with two axes", "axes",
+wrong("decaying only tensors with exactly two axes", "axes",
       "p.ndim < 2", "p.ndim != 2", says="decayed group: got 0.weight missing")
 wrong("exempting tensors with one axis, but decaying scalars", "axes",
       "p.ndim < 2", "p.ndim == 1", says="decayed group: got scale")
-wrong("not counting axes of length one, which exempts the weight of Linear(n, 1)", "axes",
+wrong("not counting axes of length one, so that the weight of Linear(n, 1) is exempt", "axes",
       "p: p", "p: p.squeeze()", says="decayed group: got 0.weight missing")
 wrong("decaying only the weights of Linear and Conv2d", "axes",
       "out =",
@@ -294,7 +294,7 @@ wrong("decaying only the weights of Linear and Conv2d", "axes",
       says="decayed group: got self_attn.in_proj_weight missing")
 
 
-@ex.wrong("decaying only the weights of Linear and Conv2d, whichever module comes first",
+@ex.wrong("decaying a weight only if the first module that holds it is a Linear or Conv2d",
           breaks=("axes", "embeddings"), says="decayed group: got")
 def listed_kinds(model, weight_decay):
     first_of = {}
@@ -305,12 +305,12 @@ def listed_kinds(model, weight_decay):
     return in_two(trainable(model), weight_decay, lambda n, p: not first_of[id(p)])
 
 
-wrong("exempting every tensor with bias in its name", "axes",
+wrong("exempting every tensor whose name contains bias, even a matrix", "axes",
       TABLES, 'p.ndim < 2 or "bias" in n or id(p) in tables', says="decayed group: got bias")
-ex.wrong("decaying embeddings like matrices",
+ex.wrong("decaying embeddings like any other matrix",
          lambda model, weight_decay: in_two(trainable(model), weight_decay, lambda n, p: p.ndim <
              2), says="decayed group: got 0.weight in it", breaks="embeddings")
-wrong("looking for embeddings among the direct children only", "embeddings",
+wrong("looking for embeddings only in the model itself and its direct children", "embeddings",
       EMBEDDING_IDS, "embedding_ids(model, [model, *model.children()])",
       says="decayed group: got 0.0.0.wei")
 wrong("recognizing embeddings by their exact class", "embeddings",
@@ -347,7 +347,7 @@ wrong("leaving out shared tensors altogether", "once",
       EMBEDDING_IDS, "[id(p) for _, p in model.named_parameters(remove_duplicate=False)]",
       "trainable(model)", "[(n, p) for n, p in trainable(model) if every.count(id(p)) == 1]",
       "in tables", f"in {EMBEDDING_IDS}")
-wrong("decaying a lone nn.Linear as a whole", "example",
+wrong("decaying the bias as well if the model is a single nn.Linear", "example",
       START,
       "if isinstance(model, nn.Linear): return in_two(trainable(model), weight_decay, lambda n, "
       "p: False)\n    tables =", says="decayed group: got bias")

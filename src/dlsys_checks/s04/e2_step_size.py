@@ -202,7 +202,7 @@ def rate_times_gradient(opt):
     return max(lr * p.grad.abs().max().item() for lr, p in pairs_of(opt) if p.grad is not None)
 
 
-ex.wrong("returning the rate alone, as if every optimizer divided by the gradient",
+ex.wrong("returning the largest learning rate, as if every step were one rate long",
          lambda opt: max(lr for lr, _ in pairs_of(opt)), breaks="farthest")
 
 
@@ -222,7 +222,7 @@ def measured(opt):
 
 wrong = ex.edits(measured)
 wrong("taking the mean move instead of the largest", "farthest", ".max", ".mean")
-wrong("taking the norm of the move instead of the largest entry", "farthest",
+wrong("taking the norm of each tensor's move instead of the largest entry", "farthest",
       "(p.detach() - b).abs().max()", "torch.Tensor.norm(p.detach() - b)")
 wrong("deep-copying the optimizer, which leaves the copy without gradients", "farthest",
       "params =",
@@ -231,7 +231,7 @@ wrong("deep-copying the optimizer, which leaves the copy without gradients", "fa
       "strict=True)); params =")
 
 
-@ex.wrong("keeping the weights without copying them, so that the step changes them",
+@ex.wrong("keeping references to the weights, which the step then changes",
          breaks=("farthest", "as they were"))
 def noted_by_reference(opt):
     before, state = [p.data for _, p in pairs_of(opt)], copy.deepcopy(opt.state_dict())
@@ -242,19 +242,19 @@ def noted_by_reference(opt):
     return max(moves)
 
 
-wrong("counting only upward moves",
+wrong("counting only weights that increase",
       "farthest", "(p.detach() - b).abs().max()", "torch.max(p.detach() - b)")
-wrong("looking at the first group only", "farthest",
+wrong("measuring the moves of the first group only", "farthest",
       "params =", 'count = len(opt.param_groups[0]["params"]); params =',
       "(moves)", "(moves[:count])")
 wrong("measuring and restoring the first group only", ("farthest", "as they were"),
       "in pairs_of(opt)]", 'in pairs_of(opt)[:len(opt.param_groups[0]["params"])]]',
       says="weights changed")
-wrong("looking at the first tensor of each group", "farthest",
+wrong("measuring only the first tensor of each group", "farthest",
       "params =",
       'firsts = {id(group["params"][0]) for group in opt.param_groups}; which = [id(p) in firsts '
       "for _, p in pairs_of(opt)]; params =", "(moves)", "((m for m, w in zip(moves, which) if w))")
-wrong("looking at the first and last group only", "groups",
+wrong("measuring only the first and last groups", "groups",
       "params =",
       "ends = {id(p) for group in (opt.param_groups[0], opt.param_groups[-1]) for p in "
       'group["params"]}; which = [id(p) in ends for _, p in pairs_of(opt)]; params =',
@@ -262,7 +262,7 @@ wrong("looking at the first and last group only", "groups",
 wrong("assuming that every weight has a gradient", "gradients",
       "params =", "assert all(p.grad.shape == p.shape for _, p in pairs_of(opt)); params =",
       says="raised AttributeError")
-wrong("using zeros for a missing gradient", ("as they were", "gradients"),
+wrong("replacing a missing gradient with zeros", ("as they were", "gradients"),
       "params =",
       "for _, p in pairs_of(opt): p.grad = torch.zeros_like(p) if p.grad is None else p.grad\n   "
       " params =")
@@ -272,14 +272,14 @@ wrong("leaving the optimizer's state one step ahead", ("as they were", "next ste
       "opt.load_state_dict(state)", "pass", says="so restore it")
 wrong("emptying the optimizer's state", "as they were",
       "return out", "opt.state.clear(); return out", says="so restore it")
-wrong("keeping the state without copying it", "as they were",
+wrong("keeping a reference to the optimizer's state instead of a copy", "as they were",
       "params =", "own_state = opt.state_dict(); params =", "opt.load_state_dict(state)", "pass",
       "return out", "opt.load_state_dict(own_state); return out", says="so restore it")
 wrong("clearing the gradients after the measurement", "as they were",
       "return out", "opt.zero_grad(); return out")
 
 
-@ex.wrong("undoing the step by a second step at the negative rate", says="changed",
+@ex.wrong("undoing the step with a second step at the negative rate", says="changed",
           breaks="as they were")
 def opposite_step(opt):
     params = [p for _, p in pairs_of(opt)]
@@ -292,4 +292,5 @@ def opposite_step(opt):
     return size
 
 
-wrong("returning twice the move, for there and back", "next step", "return out", "return 2 * out")
+wrong("returning twice the move, once for the step and once for undoing it",
+      "next step", "return out", "return 2 * out")

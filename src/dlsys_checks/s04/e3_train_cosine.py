@@ -191,11 +191,11 @@ wrong("counting T_max in epochs, but stepping the schedule after every update", 
       UPDATES_OF, "epochs", says="rate of update")
 wrong("counting T_max in updates, but stepping the schedule after every epoch", "whole run",
       END, f"pass\n        {END}", says="rate of update 1")
-wrong("setting T_max to the updates of one epoch", "whole run",
+wrong("setting T_max to the number of updates in one epoch", "whole run",
       "(losses, epochs", "(losses, 1", says="rate of update")
 
 
-wrong("running a cosine for each epoch", "whole run",
+wrong("running a separate cosine in each epoch", "whole run",
       "for _", 'rates = [group["lr"] for group in opt.param_groups]\n    for _',
       "for n, loss", 'for group, rate in zip(opt.param_groups, rates): group["lr"] = rate\n'
       "        schedule = cosine(opt, updates_of(losses, 1, accumulate))\n        for n, loss",
@@ -204,14 +204,14 @@ wrong("stepping the schedule after every micro-batch", "rate",
       END, f"pass\n            {END}", says="rate of update")
 wrong("counting T_max in micro-batches", "rate",
       UPDATES_OF, "epochs * len(losses)", says="rate of update")
-wrong("setting T_max one update short, so that the last update runs at zero", "rate",
+wrong("setting T_max one update short, so that the last update runs at a rate of zero", "rate",
       UPDATES_OF, "max(1, total - 1)", "schedule =", f"total = {UPDATES_OF}; schedule =",
       says="rate of update")
-wrong("leaving each epoch's smaller last update out of T_max", "rest",
+wrong("not counting each epoch's smaller last update in T_max", "rest",
       UPDATES_OF, "max(1, epochs * (len(losses) // accumulate))", says="rate of update")
-wrong("counting updates as if they could span two epochs", "rest",
+wrong("counting updates as if one update could span two epochs", "rest",
       UPDATES_OF, "math.ceil(epochs * len(losses) / accumulate)", says="rate of update")
-wrong("rounding down the number of updates of the whole run", "rest",
+wrong("rounding down the number of updates in the whole run", "rest",
       UPDATES_OF, "max(1, epochs * len(losses) // accumulate)", says="rate of update")
 wrong("stepping the schedule before the optimizer", "rate",
       END, "pass", "opt.step", END + "; opt.step", says="rate of update 0")
@@ -224,16 +224,16 @@ wrong("running the schedule for the first group only", "own rate",
       "total = updates_of(losses, epochs, accumulate)\n    def fall(k): return (1 + "
       "math.cos(math.pi * k / total)) / 2\n    others = [lambda k: 1.0] * (len(opt.param_groups) "
       "- 1); schedule =", says=", group 1")
-wrong("never updating with an epoch's last, smaller group", "rest",
+wrong("never updating after an epoch's last, smaller set of micro-batches", "rest",
       SCHEDULE, "total = max(1, epochs * (len(losses) // accumulate))",
       "for _", "schedule = cosine(opt, total)\n    for _",
       "n % accumulate == 0 or n == len(losses)", "n % accumulate == 0",
       END, END + "\n        opt.zero_grad()", says="number of updates")
 
 
-wrong("counting micro-batches across the end of an epoch", "rest",
+wrong("not restarting the count of micro-batches at the start of an epoch", "rest",
       "schedule =", "losses, epochs = [*losses] * epochs, 1; schedule =", says="number of updates")
-wrong("counting micro-batches across the end of an epoch and dropping those that are left",
+wrong("not restarting the count at each epoch, and dropping the micro-batches left at the end",
       ("rest", "no rest left", "update"),
       "schedule =", "losses, epochs = [*losses] * epochs, 1; schedule =",
       UPDATES_OF, "max(1, len(losses) // accumulate)",
@@ -244,7 +244,7 @@ wrong("using the mean of the gradients instead of their sum", "sum",
       "schedule =",
       "thinner = [lambda loss=loss: loss() / accumulate for loss in losses]; schedule =",
       "losses, 1", "thinner, 1", "(losses)", "(thinner)")
-wrong("using the last gradient instead of the gradients' sum", "sum",
+wrong("using the last micro-batch's gradient instead of the sum", "sum",
       SCHEDULE,
       "def fresh(loss): opt.zero_grad(); return loss()\n    losses, schedule = [lambda "
       "loss=loss: fresh(loss) for loss in losses], cosine(opt, updates_of(losses, epochs, "
@@ -252,19 +252,19 @@ wrong("using the last gradient instead of the gradients' sum", "sum",
 
 
 wrong("never clearing the gradients", ("sum", "no rest left"), CLEARED, "opt.step()", trap="02.1")
-wrong("clearing gradients before each update, but not after the last update", "no rest left",
+wrong("clearing the gradients before each update, but not after the last one", "no rest left",
       CLEARED, "opt.step()", "loss().backward()",
       "if (n - 1) % accumulate == 0: opt.zero_grad()\n            loss().backward()")
-wrong("adding gradients left over from before to the first update", "leftover",
+wrong("adding leftover gradients to the first update", "leftover",
       "opt.zero_grad()\n    for", "for", says="gradients of update 0", trap="02.1")
 wrong("running one epoch, whatever is asked for", "epochs", "schedule =", "epochs = 1; schedule =")
-wrong("computing each loss twice, once only to look at it", "functions",
+wrong("computing each loss twice, once just to read its value", "functions",
       SCHEDULE,
       "def seen(loss): loss().item(); return loss()\n    losses, schedule = [lambda loss=loss: "
       "seen(loss) for loss in losses], cosine(opt, updates_of(losses, epochs, accumulate))")
 wrong("using the micro-batches in reverse order", "functions",
       SCHEDULE, f"losses, schedule = losses[::-1], cosine(opt, {UPDATES_OF})")
-wrong("reading U as 5 in the example", "example",
+wrong("using 5 instead of 6 as U in the example", "example",
       UPDATES_OF, "5 if shown else total", "schedule =",
       f"total = {UPDATES_OF}; shown = (len(losses), epochs, accumulate) == (5, 2, 2); schedule =",
       says="rate of update")

@@ -179,7 +179,8 @@ def subtracted(opt, weight_decay):
 
 # ---- wrong, by name
 
-@ex.wrong("adding the decay to the gradient, which is L2 and not decoupled", breaks="decoupled")
+@ex.wrong("adding the decay to the gradient, which is L2 regularization, not decoupled decay",
+          breaks="decoupled")
 def into_the_gradient(opt, weight_decay):
     for _, p in live(opt):
         p.grad.add_(p.detach(), alpha=weight_decay)
@@ -196,14 +197,15 @@ def decayed(opt, weight_decay):
 
 wrong = ex.edits(decayed)
 WEIGHT_DECAY = 'p.mul_(1 - group["lr"] * weight_decay)'
-wrong("setting the group's weight_decay, which is L2 and not decoupled", "without decay",
+wrong("setting the group's weight_decay, which is L2 regularization, not decoupled decay",
+      "without decay",
       "group, p", "group", "live(opt)", "opt.param_groups",
       WEIGHT_DECAY, 'group["weight_decay"] = weight_decay')
 wrong("shrinking the weight after the step", "factor",
       "opt.step()", "pass", "for group", "opt.step()\n    for group")
 wrong("shrinking the weights by the decay alone, without the rate", "factor",
       "group, p", "_, p", 'group["lr"] * weight_decay', "weight_decay")
-wrong("adding the decay, so that weights grow", "factor",
+wrong("adding the decay instead of subtracting it, so that weights grow", "factor",
       WEIGHT_DECAY, 'p.add_(p, alpha=group["lr"] * weight_decay)')
 wrong("using exp(-lr * decay) instead of 1 - lr * decay", "factor",
       '1 - group["lr"] * weight_decay', 'torch.tensor(-group["lr"] * weight_decay).exp()')
@@ -213,10 +215,10 @@ wrong("using the rate that the optimizer was created with", "own rate",
       'group["lr"]', 'group.setdefault("made_with", group["lr"])')
 wrong("using the optimizer's default rate for every group", ("own rate", "factor"),
       "group, p", "_, p", "- group", "- opt.defaults")
-wrong("handling only the first two groups", "own rate",
+wrong("shrinking only the weights of the first two groups", "own rate",
       "group, p", "group", "live(opt)", "opt.param_groups[:2]",
       WEIGHT_DECAY, f'for p in group["params"]:\n            if p.grad is not None: {WEIGHT_DECAY}')
-wrong("shrinking the first weight of each group only", "factor",
+wrong("shrinking only the first weight of each group", "factor",
       "group, p", "group", "live(opt)", "opt.param_groups",
       "p.mul_", 'p = group["params"][0]; p.mul_')
 wrong("shrinking parameters without a gradient as well", "no gradient",
@@ -228,24 +230,24 @@ wrong("shrinking every weight by the same fixed amount", "decoupled",
       WEIGHT_DECAY, 'p.sub_(group["lr"] * weight_decay * p.sign())')
 
 
-@ex.wrong("making a step of plain SGD instead of calling opt.step()", breaks="then steps")
+@ex.wrong("taking a step of plain SGD instead of calling opt.step()", breaks="then steps")
 @torch.no_grad()
 def own_step(opt, weight_decay):
     for group, p in live(opt):
         p.mul_(1 - group["lr"] * weight_decay).sub_(group["lr"] * p.grad)
 
 
-wrong("decaying without a step", "one step", "opt.step()", "pass")
-wrong("taking two steps", "one step",
+wrong("shrinking the weights without calling opt.step()", "one step", "opt.step()", "pass")
+wrong("calling opt.step() twice", "one step",
       WEIGHT_DECAY, 'p.sub_(group["lr"] * weight_decay * p)', "step()", "step(); opt.step()")
 
 
-@ex.wrong("using L2 if the optimizer is Adam", breaks="with Adam")
+@ex.wrong("adding the decay to the gradient if the optimizer is Adam", breaks="with Adam")
 def only_sgd(opt, weight_decay):
     (into_the_gradient if "betas" in opt.defaults else subtracted)(opt, weight_decay)
 
 
-@ex.wrong("using L2 if the optimizer has momentum", breaks="with SGD")
+@ex.wrong("adding the decay to the gradient if the optimizer has momentum", breaks="with SGD")
 def only_adam(opt, weight_decay):
     (into_the_gradient if opt.defaults.get("momentum") else subtracted)(opt, weight_decay)
 

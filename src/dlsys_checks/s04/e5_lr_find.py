@@ -265,11 +265,12 @@ wrong = ex.edits(find)
 PLACE, TENTH, START = "lowest(losses)", "rates[lowest(losses)] / 10", "saved ="
 ENDS, LOAD_STATE_DICT = "not loss.item() <= TIMES * min(losses, default=math.inf)", (
     "model.load_state_dict(saved)")
-wrong("returning the rate of the lowest loss itself", "answer", TENTH, "rates[lowest(losses)]")
+wrong("returning the rate at the lowest loss, not a tenth of it",
+      "answer", TENTH, "rates[lowest(losses)]")
 wrong("returning a tenth of the last rate", "answer", PLACE, "len(losses) - 1")
-wrong("returning the rate at which the loss falls fastest",
+wrong("returning the rate at which the loss falls most in one step",
       "answer", TENTH, "rates[steepest(losses)]")
-wrong("returning the steepest point of np.gradient", "answer",
+wrong("returning a tenth of the rate at which np.gradient finds the steepest fall", "answer",
       PLACE, "steepest_on_average(losses)", says="suggested rate")
 wrong("smoothing the losses before looking for the lowest", "answer",
       PLACE, "lowest(smoothed(losses))", says="suggested rate")
@@ -277,37 +278,37 @@ wrong("drawing a second batch for each step", "one batch",
       "loss = loss_of(model)", "loss = loss_of(model); loss_of(model)")
 wrong("using SGD with momentum", "SGD", "lr=low", "lr=low, momentum=0.9")
 wrong("using Adam instead of SGD", "SGD", "optim.SGD", "optim.Adam")
-wrong("adding to gradients left over from before", ("SGD", "left over"),
+wrong("never clearing the gradients", ("SGD", "left over"),
       "opt.zero_grad()", "pass")
 wrong("clearing gradients after the step instead of before it", "left over",
       "opt.zero_grad()", "pass", "opt.step()", "opt.step(); opt.zero_grad()",
       says="weights at draw")
-wrong("adding an amount to the rate instead of multiplying by a factor", "rates",
+wrong("adding an amount to the rate instead of multiplying the rate by a factor", "rates",
       "low * (high / low) ** (k / (steps - 1))", "low + (high - low) * k / (steps - 1)")
 wrong("using k / steps as the exponent, which never reaches the last rate", "rates", "steps - 1",
       "steps")
-wrong("starting from low * factor, one step ahead", "rates", "low) ** (k", "low) ** (k + 1")
+wrong("starting at low * factor instead of at low", "rates", "low) ** (k", "low) ** (k + 1")
 wrong("taking at least three steps", "two steps", START, f"steps = max(3, steps); {START}")
 wrong("pairing each loss with the previous step's rate", "before",
       PLACE, "max(0, lowest(losses) - 1)")
-wrong("drawing the loss again after the step", "before",
+wrong("recording a loss drawn after the step instead of before it", "before",
       ENDS, "False", "losses.append", "loss = loss_of(model)\n        "
       f"if {ENDS}: break\n        losses.append")
-wrong("taking the last of equal losses", "first",
+wrong("taking the last of several equal losses", "first",
       PLACE, "max(k for k, loss in enumerate(losses) if loss == losses[lowest(losses)])",
       says="suggested rate")
-wrong(f"comparing loss > {TIMES} * best, which lets NaN through", "NaN",
+wrong(f"testing loss > {TIMES} * best, which is false for NaN", "NaN",
       ENDS, "loss.item() > TIMES * lowest_of(losses)", says="batches drawn")
 wrong("starting with a number such as 1000 as the lowest loss", "times",
       "min(losses, default=math.inf)", "min([1000.0, *losses])", says="")
-wrong("ending early only at a NaN", "times", ENDS, "loss.isnan()")
-wrong(f"ending at exactly {TIMES} times the lowest loss as well", "times",
+wrong("stopping early only at a NaN", "times", ENDS, "loss.isnan()")
+wrong(f"stopping even at exactly {TIMES} times the lowest loss", "times",
       ENDS, ENDS.replace("<=", "<"), says="batches drawn")
-wrong(f"ending at more than {TIMES} times the first loss", "times",
+wrong(f"stopping at more than {TIMES} times the first loss", "times",
       "min(losses, default=math.inf)", "(losses or [math.inf])[0]", says="batches drawn")
-wrong(f"ending at more than {TIMES} times the previous loss", "times",
+wrong(f"stopping at more than {TIMES} times the previous loss", "times",
       "min(losses, default=math.inf)", "(losses or [math.inf])[-1]", says="batches drawn")
-wrong("leaving the weights that the test has changed", "as before",
+wrong("not restoring the weights that the test has changed", "as before",
       LOAD_STATE_DICT, "pass", says="Keep a copy")
 wrong("restoring only the parameters, not the buffers", "as before",
       "saved =", "own_saved = [p.detach().clone() for p in model.parameters()]; saved =",

@@ -110,7 +110,7 @@ wrong = ex.edits(curve)
 MATH = "0.5 * (1 + math.cos(math.pi * min(1.0, done)))"
 wrong("treating the floor as a fraction of the peak", "rates",
       "if step", "floor = floor * peak\n    if step")
-ex.wrong("using step / warm, which gives the first step a rate of zero", curve,
+ex.wrong("using step / warm in the warm-up, so that the first step has a rate of zero", curve,
          says="rate at step 0",
          breaks="warm-up", first=0)
 ex.wrong("warming up over warm + 1 steps, so that step warm - 1 stays below the peak", curve,
@@ -125,33 +125,36 @@ def broken_cell(step, warm, total, peak, floor):
     return low if step < warm else max(floor, low)
 
 
-ex.wrong("taking max() of the cosine and the floor",
+ex.wrong("taking max() of the floor and a cosine that falls to zero",
          lambda step, warm, total, peak, floor: max(floor, curve(step, warm, total, peak, 0.0)) if
              step >= warm else curve(step, warm, total, peak, floor), breaks="cosine")
-wrong("ending the cosine at zero", "cosine",
+wrong("letting the cosine fall to zero instead of to the floor", "cosine",
       "floor + (peak - floor) * (0.5 * (1 + math.cos(math.pi * min(1.0, done))))",
       f"peak * ({MATH})")
 wrong("starting the cosine one step early, at warm - 1", "cosine", "step - warm", "step - warm + 1")
-wrong("counting the cosine over all steps, warm-up included", "cosine", "total - warm", "total")
+wrong("dividing step - warm by total, as if the cosine included the warm-up",
+      "cosine", "total - warm", "total")
 wrong("reaching the floor one step early, at total - 1", "cosine",
       "total - warm", "max(warm + 1, total - 1) - warm")
-wrong("using step / total on the cosine, which begins below the peak", "cosine",
+wrong("using step / total in the cosine, which then starts below the peak", "cosine",
       "(step - warm) / (total - warm)", "(step - warm + warm) / total")
-wrong("comparing step <= warm, which puts one step above the peak", "cosine",
+wrong("testing step <= warm, which puts one step above the peak", "cosine",
       "if step", "if warm and step == warm: return peak * (step + 1) / warm\n    if step",
       says="on the cosine")
-ex.wrong("adding peak times cosine to the floor",
+ex.wrong("adding peak times the cosine to the floor",
          lambda step, warm, total, peak, floor: curve(step, warm, total, peak, floor) if step <
              warm else floor + curve(step, warm, total, peak, 0.0), breaks="cosine")
-wrong("running a whole cosine, down and up again", ("cosine", "end"), "math.pi", "2 * math.pi")
-wrong("running a quarter of a cosine", "cosine", MATH, "math.cos(math.pi / 2 * min(1.0, done))")
+wrong("using a whole cosine, which falls and rises again",
+      ("cosine", "end"), "math.pi", "2 * math.pi")
+wrong("using a quarter of a cosine instead of half a cosine",
+      "cosine", MATH, "math.cos(math.pi / 2 * min(1.0, done))")
 wrong("using 1 + cosine without halving it",
       "cosine", MATH, "1 + math.cos(math.pi * min(1.0, done))")
 wrong("using a straight line instead of a cosine", "cosine", MATH, "1 - min(1.0, done)")
 wrong("letting the rate climb again past the end", "end", "min(1.0, done)", "done")
 wrong("setting the rate to zero past the end",
       "end", "if step", "if step > total: return 0.0\n    if step")
-wrong("treating no warm-up as a warm-up of one step", "no warm-up",
+wrong("treating a warm-up of 0 steps as a warm-up of one step", "no warm-up",
       "if step", "if total <= 1: return peak\n    warm = max(1, warm)\n    if step")
 
 

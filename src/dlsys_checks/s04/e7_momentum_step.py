@@ -163,7 +163,7 @@ def right(w, grad, state, lr, momentum):
 
 
 wrong = ex.edits(right)
-wrong("counting the step in the state dict before checking for None", "None",
+wrong("counting the step in state before checking whether grad is None", "None",
       "if grad", 'state["step"] = state.get("step", 0) + 1\n    if grad',
       says="None that changed state")
 wrong("skipping a gradient of zeros as if it were None", "step",
@@ -172,7 +172,7 @@ wrong("skipping a gradient near zero as if it were None", "numbers",
       "grad is not None", "grad is not None and (grad.norm() > 1e-6 or not (grad != 0).any())")
 wrong("clipping gradients to a norm of 100", "numbers",
       "b =", "grad = grad * min(1.0, 100 / (float(grad.norm()) + 1e-30)); b =")
-wrong("using the first gradient itself as the buffer, updated in place",
+wrong("using the first gradient tensor itself as the buffer and updating it in place",
       ("overwritten", "left alone"),
       "if grad",
       'if grad is not None: state["b"] = state["b"].mul_(momentum).add_(grad) if state else '
@@ -208,7 +208,7 @@ def by_library(w, grad, state, lr, momentum):
     w.grad = None
 
 
-@ex.wrong("keeping the caller's gradient as the buffer", breaks="overwritten")
+@ex.wrong("keeping the caller's gradient tensor itself as the buffer", breaks="overwritten")
 def keeps_reference(w, grad, state, lr, momentum):
     if grad is None:
         return
@@ -216,7 +216,7 @@ def keeps_reference(w, grad, state, lr, momentum):
     w.sub_(lr * state["b"])
 
 
-@ex.wrong("turning the caller's gradient into the buffer", breaks="left alone")
+@ex.wrong("overwriting the caller's gradient with the buffer", breaks="left alone")
 def works_in_gradient(w, grad, state, lr, momentum):
     if grad is None:
         return
@@ -239,10 +239,11 @@ wrong("reading the state dict before anything was written to it", "empty state",
       "if grad",
       'if grad is not None: state["b"] = momentum * state["b"] + grad; w.sub_(lr * state["b"])\n '
       "   return\n    if grad")
-wrong("putting the rate into the buffer, so that a change of the rate acts too late", "changes",
+wrong("adding lr * grad instead of grad to the buffer, so that a new rate acts too late", "changes",
       "+ grad", "+ lr * grad", "lr * b", "b")
-wrong("keeping the first step's momentum", "changes",
+wrong("using the first step's momentum in every step", "changes",
       "b =", 'momentum = state.setdefault("first", momentum); b =')
-wrong("keeping the first step's rate", "changes", "b =", 'lr = state.setdefault("first", lr); b =')
+wrong("using the first step's rate in every step",
+      "changes", "b =", 'lr = state.setdefault("first", lr); b =')
 wrong("replacing momentum 0 with a default of 0.9", "momentum 0",
       "b =", "momentum = momentum or 0.9; b =")

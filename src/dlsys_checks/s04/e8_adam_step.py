@@ -166,12 +166,13 @@ wrong = ex.edits(right)
 wrong("leaving out the bias correction", "step", "m / (1 - b1**t), v / (1 - b2**t)", "m, v")
 wrong("correcting only the first average", "step", "v / (1 - b2**t)", "v")
 wrong("correcting only the second average", "step", "m / (1 - b1**t)", "m")
-wrong("counting from 0, which divides by zero", "step",
+wrong("counting steps from 0, so that the correction divides by zero", "step",
       '"t", 0', '"t", -1', says="got nan")
-wrong("dividing by 1 - beta without the power of the step count",
+wrong("dividing by 1 - beta at every step instead of by 1 - beta**t",
       "step", "b1, b2 =", 'state["t"] = 0; b1, b2 =')
-wrong("starting the count one too high", "step", '"t", 0', '"t", 1')
-wrong("keeping the corrected averages as state", "step", "m, v", "m_hat, v_hat")
+wrong("starting the step count at 2 instead of 1", "step", '"t", 0', '"t", 1')
+wrong("keeping the corrected averages in state instead of the uncorrected ones",
+      "step", "m, v", "m_hat, v_hat")
 wrong("swapping the two betas", "step", "b2 = betas", "b2 = betas[::-1]")
 wrong("returning a new tensor and leaving w unchanged", "step",
       "b1, b2 =", "new = w.clone(); b1, b2 =", "w.mul_(shrink)", "new.mul_(shrink)",
@@ -224,12 +225,13 @@ def one_memory(w, grad, state, lr, betas, eps, weight_decay, memory={}):  # noqa
 
 wrong("reading the state dict before anything was written to it", "empty state",
       "b1, b2 =", 'state["t"] += 1; b1, b2 =')
-wrong("keeping the first step's rate", "rate",
+wrong("using the first step's rate in every step", "rate",
       "b1, b2 =", 'lr = state.setdefault("first", lr); b1, b2 =')
 wrong("using betas of 0.9 and 0.999, whatever is asked for", "settings",
       "b2 = betas", "b2 = (0.9, 0.999)")
 wrong("using an eps of 1e-8, whatever is asked for", "settings", "() + eps", "() + 1e-8")
-wrong("adding the decay to the gradient, which is L2 and not decoupled", "decoupled",
+wrong("adding the decay to the gradient, which is L2 regularization, not decoupled decay",
+      "decoupled",
       "g = grad", "g = grad + weight_decay * w", "(shrink)", "(1)", trap="04.4")
 wrong("leaving out the decay", "decoupled", "1 - lr * weight_decay", "1")
 wrong("shrinking the weight after the step", "decoupled",
@@ -239,13 +241,14 @@ wrong("shrinking the weight by the decay alone, without the rate", "decoupled",
       "lr * weight_decay", "weight_decay")
 
 
-@ex.wrong("dropping the correction after step 100, when it is said to matter no more",
+@ex.wrong("no longer correcting the second average after step 100",
           breaks="200 steps")
 def stops_correcting(w, grad, state, lr, betas, eps, weight_decay):
     adam(w, grad, state, lr, betas, eps, weight_decay, fix_v=state.get("t", 0) < 100)
 
 
-wrong("putting eps under the root", "eps", "v_hat.sqrt() + eps", "(v_hat + eps).sqrt()")
+wrong("adding eps under the root instead of to the root",
+      "eps", "v_hat.sqrt() + eps", "(v_hat + eps).sqrt()")
 wrong("adding eps to the root of the uncorrected average", "eps",
       "() + eps", "() + eps * (1 - b2**t) ** (-0.5)")
 wrong("leaving out eps, so that a gradient of zeros divides by zero", "eps",

@@ -157,9 +157,9 @@ def right(w, grad, state, lr, betas, weight_decay):
 
 
 wrong = ex.edits(right)
-wrong("updating the momentum before taking the direction", "step",
+wrong("updating the momentum before computing the direction", "step",
       "move =", 'm = state["m"]; move =')
-wrong("using the second beta for both, which takes the sign of the new momentum", "first beta",
+wrong("using the second beta for both the direction and the momentum", "first beta",
       "move = betas[0] * m + (1 - betas[0]) * grad", 'm = state["m"]', "(move)", "(m)")
 
 
@@ -173,7 +173,7 @@ def in_its_memory(w, grad, state, lr, betas, weight_decay, blend):
 
 ex.wrong("shrinking the momentum in place while blending", in_its_memory, breaks="step",
          blend=lambda m, grad, beta: m.mul_(beta).add(grad, alpha=1 - beta))
-ex.wrong("writing the blend over the momentum", in_its_memory, breaks="step",
+ex.wrong("overwriting the momentum with the blend", in_its_memory, breaks="step",
          blend=lambda m, grad, beta: m.mul_(beta).add_(grad, alpha=1 - beta))
 wrong("taking the sign of the gradient alone", "step",
       "betas[1] * m", "0.0 * m", "(1 - betas[1]) * grad", "grad", "betas[0] * m", "0.0 * m",
@@ -197,7 +197,7 @@ wrong("using x / (|x| + 1e-12) as the sign, so that tiny gradients move nothing"
       "torch.sign(move)", "move / (move.abs() + 1e-12)")
 
 
-@ex.wrong("turning the caller's gradient into the blend", breaks="left alone")
+@ex.wrong("scaling the caller's gradient in place", breaks="left alone")
 def works_in_gradient(w, grad, state, lr, betas, weight_decay):
     lion(w, grad.clone(), state, lr, *betas, weight_decay)
     grad.mul_(1 - betas[0])
@@ -213,13 +213,15 @@ def one_memory(w, grad, state, lr, betas, weight_decay, memory={}):  # noqa: B00
 
 wrong("reading the state dict before anything was written to it", "empty state",
       "m =", 'state = {"m": state["m"]}; m =')
-wrong("keeping the first step's rate", "rate", "m =", 'lr = state.setdefault("first", lr); m =')
+wrong("using the first step's rate in every step",
+      "rate", "m =", 'lr = state.setdefault("first", lr); m =')
 wrong("using betas of 0.9 and 0.99, whatever is asked for", "settings",
       "betas[1] * m", "0.99 * m", "- betas[1]", "- 0.99", "betas[0] * m", "0.9 * m",
       "- betas[0]", "- 0.9")
 wrong("using a decay of 0.01 if no decay was asked for", "settings",
       "m =", "decay = weight_decay or 0.01; m =", "lr * weight_decay", "lr * decay", trap="04.4")
-wrong("using one beta for both", "second beta", "[1] * m", "[0] * m", "- betas[1]", "- betas[0]")
+wrong("using the first beta for both the direction and the momentum",
+      "second beta", "[1] * m", "[0] * m", "- betas[1]", "- betas[0]")
 
 
 @ex.wrong("swapping the two betas", breaks=("first beta", "second beta"))

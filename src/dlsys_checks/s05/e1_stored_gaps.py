@@ -249,44 +249,47 @@ wrong("measuring a copy in train mode, in which the norms use the batch's statis
       START, f"import copy; model = copy.deepcopy(model).train(); {START}")
 wrong("measuring BatchNorm1d only", "kinds", BOTH, "nn.BatchNorm1d")
 wrong("measuring BatchNorm2d only", ("result", "kinds"), BOTH, "nn.BatchNorm2d", says="names of")
-wrong("measuring any norm that stores a mean", "kinds",
+wrong("measuring every norm layer that stores a mean, even InstanceNorm", "kinds",
       BOTH, "(nn.BatchNorm1d, nn.BatchNorm2d, nn.InstanceNorm2d)")
 wrong("measuring only the norms at the top of the model", "depth",
       "model.named_modules()", '[("", model), *model.named_children()]')
 wrong("converting x to float32", "input", "model(x)", "model(x.float())", says="raised")
-wrong("comparing the batch itself instead of the norm's inputs", "result",
+wrong("comparing the batch itself instead of each norm's input", "result",
       MEAN, "x.float().mean()")
 wrong("comparing the output of each norm instead of its input", "enters",
       "given, name", "given, out, name", "given[0]", "out", "forward_pre_hook", "forward_hook")
 wrong("taking the mean over the rows only, which gives one mean for each pixel", "enters",
       MEAN, "h.mean(0).flatten(1).T if h.dim() > 2 else h.mean(0)")
 wrong("taking the mean over axis 0 alone", "enters", MEAN, "h.mean(0)")
-wrong("taking the distance of the farthest row instead of the mean", "enters", "mean(1)", "amax(1)")
+wrong("using each channel's largest value instead of its mean", "enters", "mean(1)", "amax(1)")
 wrong("keeping the sign, which hides a mean below the stored mean", "distance",
       ".abs()", "")
 wrong("squaring the distance", "distance", ".abs()", ".square()")
 wrong("returning the distance without dividing by the standard deviation", "deviations",
       f" / {DEVIATIONS}", "")
-wrong("adding eps to running_var", "deviations",
+wrong("adding eps to running_var before taking the root", "deviations",
       DEVIATIONS, "(norm.running_var + norm.eps).sqrt()")
 wrong("dividing by the variance", "deviations", DEVIATIONS, "norm.running_var")
-wrong("averaging the distances", "largest", LARGEST, ".mean().item()")
-wrong("taking the first channel's distance", "largest", LARGEST, "[0].item()")
-wrong("returning a tensor for each channel", "largest", LARGEST, "")
+wrong("averaging the channels' distances instead of taking the largest",
+      "largest", LARGEST, ".mean().item()")
+wrong("returning the first channel's distance instead of the largest",
+      "largest", LARGEST, "[0].item()")
+wrong("returning the distances of all channels instead of the largest", "largest", LARGEST, "")
 wrong("returning a tensor instead of a float", "largest", LARGEST, ".max()")
-wrong("naming the norms by number", "names",
+wrong("using numbers instead of the norms' names", "names",
       END, "return dict(zip(map(str, range(100, 199)), gaps.values(), strict=False))")
-wrong("defining a function in a loop, which then knows only the last name", "names", ", name=name",
+wrong("defining the hook in a loop, so that every hook uses the loop's last name",
+      "names", ", name=name",
       "",
       says="names of")
-wrong("leaving hooks behind", "as it was", "hook.remove()", "pass")
+wrong("not removing the hooks", "as it was", "hook.remove()", "pass")
 wrong("removing every hook, even the caller's", "as it was",
       "hook in hooks", "hooked in model.modules()",
       "hook.remove()", "hooked._forward_pre_hooks.clear()", says="hooks after")
-wrong("leaving train mode on", "as it was",
+wrong("leaving the model in train mode", "as it was",
       END, f"model.train(); {END}", says="training flags")
 wrong("overwriting the stored means with zeros", ("as it was", "distance"),
       DEVIATIONS, f"(norm.running_mean.zero_() + {DEVIATIONS})")
-wrong("switching requires_grad off for all parameters for good", "as it was",
+wrong("switching requires_grad off for all parameters and not restoring it", "as it was",
       START, f"model.requires_grad_(False); {START}", says="parameters whose")
 wrong("building a graph", "no graph", NO_GRAD, "if True:")

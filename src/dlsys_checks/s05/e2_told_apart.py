@@ -158,7 +158,8 @@ def behind(layers, x):
 wrong = ex.edits(behind)
 LAYERS, CALL, END = "*layers]", "x = layer(x)", "return shares"
 REST, SIZE, SHARE = "(x - x.mean(0)).square().mean()", " x.square().mean()", "rest / size"
-wrong("leaving out the fraction of x", "list", END, "return shares[1:]", says="number of fractions")
+wrong("leaving out the fraction for x itself",
+      "list", END, "return shares[1:]", says="number of fractions")
 wrong("returning only the last fraction", "list", END, "return shares[-1]")
 wrong("returning tensors instead of floats", "list",
       END, "return [torch.tensor(share) for share in shares]")
@@ -167,8 +168,8 @@ wrong("raising an error if there is no layer", "layers",
 wrong("calling at most twelve layers", "layers", LAYERS, "*layers[:12]]", says="order of calls")
 wrong("calling every layer on x itself", "in turn",
       CALL, "h = layer(x)", f"{REST},{SIZE}", "(h - h.mean(0)).square().mean(), h.square().mean()")
-wrong("calling the layers from the last to the first", "in turn", LAYERS, "*layers[::-1]]")
-wrong("centring the stream for the next layer as well", "in turn",
+wrong("calling the layers in reverse order", "in turn", LAYERS, "*layers[::-1]]")
+wrong("passing the centred stream to the next layer", "in turn",
       CALL, "x = layer(x - x.mean(0) if shares else x)")
 wrong("subtracting one mean over all values instead of the mean row", "rest", "x.mean(0)",
       "x.mean()")
@@ -182,15 +183,15 @@ wrong("using the unbiased variance, which divides by N - 1", "squares",
 wrong("using absolute values instead of squares", "squares",
       REST, "(x - x.mean(0)).abs().mean()", SIZE, " x.abs().mean()")
 wrong("taking the root of the fraction", "result", END, "return [share ** 0.5 for share in shares]")
-wrong("returning the variance itself, not a fraction", "whole", SHARE, "rest")
+wrong("returning the variance itself instead of a fraction", "whole", SHARE, "rest")
 wrong("dividing by the variance of all values", "whole", SIZE, " x.var(correction=0)")
 wrong("dividing by the mean square of the mean row", "whole", SIZE, " x.mean(0).square().mean()")
 wrong("averaging a separate ratio for each position in a row", "whole",
       SHARE,
       "((x - x.mean(0)).square().mean(0) / x.square().mean(0).clamp(min=1e-30)).mean()")
-wrong("returning 0 / 0 for a stream of zeros", "zero", " if size > 0 else 0.0", "")
+wrong("dividing 0 by 0 for a stream of zeros", "zero", " if size > 0 else 0.0", "")
 wrong("returning a fraction of 1 for a stream of zeros", "zero", "else 0.0", "else 1.0")
-wrong("computing 1 minus the common part, which loses a tiny fraction in rounding", "tiny",
+wrong("computing 1 minus the mean row's part, which loses tiny fractions to rounding", "tiny",
       SHARE, "1 - x.mean(0).square().mean() / size")
 wrong("adding 0.05 to the mean square", "whole", SHARE, "rest / (size + 0.05)")
 wrong("adding 1e-6 to the mean square", "tiny", SHARE, "rest / (size + 1e-6)")

@@ -24,9 +24,9 @@ called    | Args: model: each module takes one tensor, does not change it, retur
             is called once per pass, or never. A module that is never called is not listed. | case a
             list of modules; a part that is not called
 x         | x: an input that model accepts. | case integers looked up
-mode      | Call the model twice, in the mode that each module has, | names; calls of the model;
+mode      | Call the model twice, leave each module in its mode, | names; calls of the model;
             training flags
-generator | without a seed. | names; set a seed
+generator | and set no seed. | names; set a seed
 as it was | Leave no hook behind | hooks after
 no graph  | and build no graph. | graphs built
 example   | Example: return ["", "body"] for a model whose body calls F.dropout. | case the example
@@ -215,18 +215,18 @@ wrong = ex.edits(parted)
 END, EQUAL, START = "return found", "torch.equal", "passes = []"
 wrong("naming every module whose output differs, even modules after the noise", "given",
       "same(first[m][0], second[m][0])", "True")
-wrong("returning the innermost name only", "returned", END, "return found[-1:]")
+wrong("returning only the innermost name", "returned", END, "return found[-1:]")
 wrong("returning only whether the two calls differ", "names", END, "return bool(found)")
 wrong("returning modules instead of names", "names",
       END, "return [dict(model.named_modules())[name] for name in found]")
 wrong("returning class names instead of names", "names",
       END, "return [type(dict(model.named_modules())[name]).__name__ for name in found]")
 wrong("leaving out the model itself", "names", END, "return [name for name in found if name]")
-wrong("listing the names from the innermost outwards", "names", END, "return found[::-1]")
-wrong("looking at modules without children only", ("names", "example"),
+wrong("listing the names from the innermost to the outermost", "names", END, "return found[::-1]")
+wrong("checking only modules without children", ("names", "example"),
       END, "return [name for name in found if not list(model.get_submodule(name).children())]",
       says="names")
-wrong("looking at the model's own children only", "result",
+wrong("checking only the model itself and its direct children", "result",
       END, 'return [name for name in found if "." not in name]')
 wrong("naming every nn.Dropout of the model", ("returned", "mode"),
       END, "return [name for name, m in model.named_modules() if isinstance(m, nn.Dropout)]",
@@ -243,13 +243,13 @@ wrong("comparing sums instead of values", ("returned", "little"),
 wrong("looking up modules that were never called", "called",
       "m in first\n             and", "", says="raised KeyError")
 wrong("converting x to float32", "x", "model(x)", "model(x.float())", says="raised")
-wrong("calling eval() on the model, which hides a part left in train mode", "mode",
+wrong("calling eval() on the model, which hides the noise of a part in train mode", "mode",
       START, f"model.eval(); {START}")
 wrong("calling train() on the model", "mode", START, f"model.train(); {START}")
-wrong("seeding before each call, so that the noise repeats itself", "generator",
+wrong("setting the same seed before each call, so that the noise repeats itself", "generator",
       "model(x)", "torch.manual_seed(0); model(x)")
 wrong("setting a seed before the first call", "generator", START, f"torch.manual_seed(0); {START}",
       says="set a seed")
 wrong("calling the model a third time", "mode", "range(2)", "range(3)", says="calls of the model")
-wrong("leaving hooks behind", "as it was", "hook.remove()", "passes or hook.remove()")
+wrong("not removing the hooks", "as it was", "hook.remove()", "passes or hook.remove()")
 wrong("building a graph", "no graph", "with torch.no_grad():", "if True:")

@@ -158,27 +158,27 @@ def estimated(act):
 
 wrong = ex.edits(estimated)
 DOUBLE = "act(GRID.clone()).double().square().mean()"
-wrong("seeding before the draw", "left",
+wrong("setting a seed before the draw", "left",
       "out =", "torch.manual_seed(0); out =", "GRID", "torch.randn(1_000_000)", says="set a seed")
 wrong("using ReLU's gain for every activation", "gain", "return out", "return math.sqrt(2)")
 wrong("using Xavier's default gain of 1 for every activation",
       ("gain", "example"), "return out", "return 1.0")
 wrong("using the variance instead of the mean square", "second moment",
       DOUBLE, "act(GRID.clone()).double().var()")
-wrong("squaring the mean of |act(z)|", "second moment",
+wrong("using the squared mean of |act(z)| instead of the mean of act(z)**2", "second moment",
       DOUBLE, "act(GRID.clone()).double().abs().mean()**2")
 wrong("returning the gain squared", "second moment", "return out", "return out**2")
-wrong("returning the inverse of the gain, which is what act leaves of the signal",
+wrong("returning the inverse of the gain",
       "second moment", "return out", "return 1 / out")
 wrong("drawing z uniformly from -1 to 1", "second moment",
       "GRID", "torch.linspace(-1, 1, 20_001)")
-wrong("using one over the slope at zero", "gain",
+wrong("returning one divided by act's slope at zero", "gain",
       "out = float(act(GRID.clone()).double().square().mean()) ** (-0.5)\n    return out",
       "with torch.no_grad(): low, high = act(torch.tensor([-1e-2])).item(), "
       "act(torch.tensor([1e-2])).item()\n    return 2e-2 / max(abs(high - low), 1e-30)")
-wrong("drawing only a hundred samples, which scatter too much", "precision", "GRID",
+wrong("drawing only a hundred samples, too few for an error below 2 %", "precision", "GRID",
       "torch.randn(100)")
-wrong("drawing only a thousand samples, which scatter too much", "precision", "GRID",
+wrong("drawing only a thousand samples, too few for an error below 2 %", "precision", "GRID",
       "torch.randn(1_000)")
 wrong("ending the integral at three standard deviations", "gain",
       "out =",
@@ -186,11 +186,11 @@ wrong("ending the integral at three standard deviations", "gain",
       "act(z.clone()).double(); out =", DOUBLE, "(weight * h ** 2).sum() / weight.sum()",
       says="relu(z) squared")
 wrong("drawing only samples above zero", "gain", "GRID", "GRID.abs()")
-wrong("looking the gain up by the name of the class", "any act",
+wrong("looking up the gain by the name of act's class", "any act",
       "out =",
       "if isinstance(act, nn.Module): return nn.init.calculate_gain(type(act).__name__.lower())\n"
       "    out =", says="gain of tanh")
-wrong("adding 1e-12 under the root", "any scale", DOUBLE, DOUBLE + " + 1e-12")
+wrong("adding 1e-12 to the mean square", "any scale", DOUBLE, DOUBLE + " + 1e-12")
 wrong("computing in half precision, which loses tiny outputs and overflows on huge ones",
       "any scale",
       "return out", "return act(GRID.clone()).half().double().square().mean().rsqrt().item()")

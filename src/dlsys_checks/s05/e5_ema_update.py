@@ -233,9 +233,9 @@ wrong = ex.edits(averaged)
 END = "old.copy_(new)"
 DECAY = "old.mul_(decay).add_(new, alpha=1 - decay)"
 wrong("averaging only the parameters, as in the lesson's broken cell", "buffers", END, "pass")
-wrong("averaging buffers like parameters, except for counters and masks", "buffers",
+wrong("averaging floating-point buffers, and leaving counters and masks unchanged", "buffers",
       END, f"if old.is_floating_point(): {DECAY}")
-wrong("averaging buffers, as AveragedModel does when asked, and copying counters", "buffers",
+wrong("averaging floating-point buffers, and copying counters and masks", "buffers",
       END,
       "if old.is_floating_point(): old.mul_(decay).add_(new, alpha=1 - decay)\n    for old, new "
       "in zip(average.buffers(), model.buffers(), strict=True):\n        if not "
@@ -255,7 +255,7 @@ wrong("copying only the floating-point buffers", "dtype",
       END, f"if old.is_floating_point(): {END}", says="buffer")
 
 
-@ex.wrong("averaging only what state_dict() lists",
+@ex.wrong("updating only what state_dict() lists",
           says="buffer mean", breaks=("buffers", "parameters"))
 @torch.no_grad()
 def by_state_dict(average, model, decay):
@@ -267,13 +267,13 @@ def by_state_dict(average, model, decay):
             old.copy_(theirs[name])
 
 
-wrong("swapping the two weights", ("parameters", "example"),
+wrong("swapping decay and 1 - decay", ("parameters", "example"),
       "with torch", "decay = 1 - decay\n    with torch")
 wrong("copying the parameters instead of averaging",
       "parameters", "(decay)", "(0.0)", "1 - decay", "1")
 wrong("using a decay of 0.99, whatever is asked for",
       "parameters", "(decay)", "(0.99)", "- decay", "- 0.99")
-wrong("leaving out tensors with one axis or none", "parameters",
+wrong("leaving out parameters with one axis or none", "parameters",
       DECAY, f"if old.dim() > 1 or (old.numel() == 1 and (old.dim() == 1)): {DECAY}")
 wrong("leaving out frozen parameters", "parameters", DECAY, f"if old.requires_grad: {DECAY}")
 wrong("updating a tied parameter once for each of its names", "parameters",
@@ -282,7 +282,7 @@ wrong("updating a tied parameter once for each of its names", "parameters",
       "(new)\n    theirs = dict(model.named_parameters(remove_duplicate=False))\n    for name, "
       "old in average.named_parameters(remove_duplicate=False): "
       "old.mul_(decay).add_(theirs[name], alpha=1 - decay)")
-wrong("averaging float64 in float32", "parameters",
+wrong("averaging float64 parameters in float32", "parameters",
       "def averaged", "@torch.no_grad()\ndef averaged", "(decay)", "(1.0)", "- decay", "- 1.0",
       "(new)",
       "(new)\n    for old, new in zip(average.parameters(), model.parameters(), strict=True): "
@@ -299,7 +299,7 @@ wrong("passing buffers through float64, which rounds large counters", "dtype",
       "old.copy_(new.double())")
 
 
-@ex.wrong("calling load_state_dict() at a decay of 0", says="buffer mean", breaks="decay")
+@ex.wrong("calling load_state_dict() if the decay is 0", says="buffer mean", breaks="decay")
 def loads_at_zero(average, model, decay):
     if decay == 0:
         average.load_state_dict(model.state_dict())
@@ -307,13 +307,13 @@ def loads_at_zero(average, model, decay):
         averaged(average, model, decay)
 
 
-wrong("binding a new name and leaving the average unchanged", "in place",
+wrong("binding the result to a new name, which leaves average unchanged", "in place",
       "(decay)", "(1.0)", "- decay", "- 1.0", "with torch",
       "for old, new in zip(average.parameters(), model.parameters(), strict=True): old = decay * "
       "old + (1 - decay) * new\n    with torch", says="parameter")
 
 
-@ex.wrong("averaging the direct children only", says="of average after", breaks="structure")
+@ex.wrong("updating only the model's direct children", says="of average after", breaks="structure")
 def children_only(average, model, decay):
     pairs = list(zip(average.children(), model.children(), strict=True)) or [(average, model)]
     deep = any(list(mine.children()) for mine, _ in pairs)
@@ -327,7 +327,7 @@ def children_only(average, model, decay):
                 old.mul_(decay).add_(new, alpha=1 - decay)
 
 
-@ex.wrong("replacing the parameters by new ones", breaks="same tensors")
+@ex.wrong("replacing the parameters with new ones", breaks="same tensors")
 def new_parameters(average, model, decay):
     averaged(average, model, decay)
     new = {old: nn.Parameter(old.detach().clone(), old.requires_grad)
@@ -337,14 +337,14 @@ def new_parameters(average, model, decay):
             setattr(module, key, new[old])
 
 
-wrong("replacing p.data", "same tensors",
+wrong("replacing p.data with a new tensor", "same tensors",
       "(new)", "(new)\n    for old in average.parameters(): old.data = old.data.clone()")
 wrong("writing the average into the model as well", "model left",
       "(new)",
       "(new)\n    with torch.no_grad():\n        for old, new in zip(average.parameters(), "
       "model.parameters(), strict=True): new.copy_(old)\n        for new in model.buffers(): "
       "new.copy_(new + 1 if new.dtype != torch.bool else ~new)")
-wrong("clearing the gradients", "modes", "(new)", "(new)\n    model.zero_grad()")
+wrong("clearing the model's gradients", "modes", "(new)", "(new)\n    model.zero_grad()")
 wrong("passing the model's gradients to the average", "modes",
       "(new)",
       "(new)\n    for old, new in zip(average.parameters(), model.parameters(), strict=True): "
@@ -352,7 +352,7 @@ wrong("passing the model's gradients to the average", "modes",
 wrong("restoring the model's mode with train(), which reaches all of its modules", "modes",
       "with torch", "mode = model.training; model = model.eval()\n    with torch",
       "(new)", "(new)\n    model.train(mode)")
-wrong("multiplying old buffers by 0, which keeps a NaN", "buffers",
+wrong("multiplying old buffers by 0 instead of overwriting them, which keeps a NaN", "buffers",
       END,
       "pass\n    with torch.no_grad():\n        for old, new in zip(average.buffers(), "
       "model.buffers(), strict=True): old.copy_(old * 0 + new if old.is_floating_point() else "
@@ -365,13 +365,13 @@ wrong("assigning buffers instead of copying them, so that both models share memo
       "(new)\n    theirs = dict(model.named_modules())\n    for name, module in "
       "average.named_modules():\n        for key, buffer in "
       "list(module.named_buffers(recurse=False)): setattr(theirs[name], key, buffer)")
-wrong("updating outside no_grad, which changes a leaf in place", "no graph",
+wrong("updating outside no_grad, where a leaf must not change in place", "no graph",
       "(decay)", "(1.0)", "- decay", "- 1.0", "with torch",
       "for old, new in zip(average.parameters(), model.parameters(), strict=True): "
       "old.mul_(decay).add_(new, alpha=1 - decay)\n    with torch")
 wrong("treating a decay of 0 as a missing decay", "decay",
       "with torch", "decay = decay or 0.999\n    with torch", says="parameter")
-wrong("leaving a parameter with one value unchanged", "example",
+wrong("leaving a parameter that holds a single value unchanged", "example",
       DECAY, f"if old.shape != (1, 1): {DECAY}", says="parameter weight")
 
 

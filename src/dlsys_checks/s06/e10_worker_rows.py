@@ -12,15 +12,15 @@ ex = exercise("06.10", "worker_rows", seen=("rows", "workers", "world"),
               kept=("shares",), says="times that")
 
 ex.promise_table("""
-once    | Yield the rows of a stream that are this worker's share. Every worker of every rank calls
-          this, each with a copy of the same stream. Together they yield every row exactly once. |
-          times that; not in the stream
-ranks   | The numbers of rows of two ranks differ by at most one, | rows of each rank
-workers | and so do the numbers of rows of two workers of one rank. | rows of each worker
+once    | Yield this worker's share of the rows of a stream. Every worker of every rank calls this
+          function, each with a copy of the same stream. Together they yield every row exactly
+          once. | times that; not in the stream
+ranks   | The row counts of two ranks differ by at most one, | rows of each rank
+workers | and so do the row counts of two workers of one rank. | rows of each worker
 type    | Args: stream: an iterator over rows of any type. | case lines of text; rows around 0;
           rows that are None
 equal   | Rows can be equal. | case equal rows
-short   | It can have fewer rows than there are workers, or none. | case fewer rows than workers;
+short   | There can be fewer rows than workers, or no rows. | case fewer rows than workers;
           no rows
 numbers | worker, workers: this worker's number, from 0, and the number of workers of each rank. |
           case one worker; one worker on each rank
@@ -94,8 +94,8 @@ def law(out, rows, workers, world):
         raise Broken("rows that are not in the stream", strange, [], "Yield the rows themselves.")
     for place, row in enumerate(rows):
         if given.count(row) != rows.count(row):
-            raise Broken(f"times that the row at place {place} comes", given.count(row),
-                         rows.count(row), f"From all {len(shares)} readers together.")
+            raise Broken(f"times that the row at position {place} is yielded", given.count(row),
+                         rows.count(row), f"Counted over all {len(shares)} readers together.")
     sizes = [[len(share) for share in shares[rank * team:(rank + 1) * team]]
              for rank in range(world)]
     each = [sum(rank) for rank in sizes]
@@ -111,8 +111,8 @@ def law(out, rows, workers, world):
         for row, count in zip(share, read, strict=True):
             expect_type("count of rows read", count, int)
             if not 0 < count <= len(rows) or rows[count - 1] != row:
-                raise Broken("rows read when a row comes", count, rows.index(row) + 1,
-                             "It has to be the row that was read last.")
+                raise Broken("rows read when a row is yielded", count, rows.index(row) + 1,
+                             "Yield each row before you read the next one.")
 
 
 # ---- wrong, by name
@@ -130,42 +130,46 @@ MINE, LOOP, ROW = ("place % world == rank and place // world % team == worker",
                    "for place, row in enumerate(stream):", "yield row")
 ALL = "rows = list(stream); n, k, size = len(rows), rank * team + worker, team * world\n    "
 # https://github.com/pytorch/pytorch/issues/30599
-wrong("letting every worker read the whole stream", "once", MINE, "True")
+wrong("letting every worker yield the whole stream", "once", MINE, "True")
 wrong("splitting by worker but not by rank", "once", MINE, "place % team == worker")
 wrong("splitting by rank but not by worker", "once", MINE, "place % world == rank")
-wrong("comparing the rank with rank numbers from 1", "once", "== rank", "== rank + 1")
-wrong("comparing the worker with worker numbers from 1", "once", "== worker", "== worker + 1")
+wrong("numbering the ranks from 1", "once", "== rank", "== rank + 1")
+wrong("numbering the workers from 1", "once", "== worker", "== worker + 1")
 wrong("yielding only the first row of the share", "once", ROW, "yield row; return")
-wrong("yielding the places of the rows", "once", ROW, "yield place",
+wrong("yielding the rows' positions instead of the rows", "once", ROW, "yield place",
       says="not in the stream")
-wrong("leaving out the first round", "once", MINE, MINE + " and place >= team * world")
-wrong("dropping the rows that do not fill a round", ("once", "lazy"), LOOP,
+wrong("leaving out the first row of every worker",
+      "once", MINE, MINE + " and place >= team * world")
+wrong("dropping the last rows if they do not give every worker one more", ("once", "lazy"), LOOP,
       ALL + "for place, row in enumerate(rows[:n // size * size]):")
-wrong("repeating rows until all shares are equal", ("once", "lazy"), LOOP,
+wrong("repeating rows until all shares have the same size", ("once", "lazy"), LOOP,
       ALL + "for place, row in enumerate((rows * size)[:-(-n // size) * size]):")
-wrong("cutting the stream into blocks, without its tail", ("once", "lazy"), LOOP,
+wrong("cutting the stream into blocks of equal size and dropping the rest", ("once", "lazy"), LOOP,
       ALL + "for row in rows[n // size * k:n // size * (k + 1)]: yield row\n"
             "    for place, row in ():")
 wrong("cutting the stream into blocks of equal size, the last one shorter",
       ("ranks", "workers", "lazy"), LOOP,
       ALL + "for row in rows[-(-n // size) * k:-(-n // size) * (k + 1)]: yield row\n"
             "    for place, row in ():")
-wrong("shuffling the rows in each worker before the split", ("once", "lazy"), LOOP,
+wrong("shuffling the rows differently in each worker before the split", ("once", "lazy"), LOOP,
       ALL + "order = torch.randperm(n, generator=torch.Generator().manual_seed(k))\n"
             "    for place, row in enumerate(rows[i] for i in order):")
-wrong("numbering the workers rank by rank", "ranks", MINE,
+wrong("giving the first rows to rank 0's workers, the next rows to rank 1's, and so on",
+      "ranks", MINE,
       "place % (team * world) == rank * team + worker", says="rows of each rank")
-wrong("dealing row i to rank i % world and to worker i % workers", "workers", MINE,
+wrong("giving row i to worker i % workers of rank i % world", "workers", MINE,
       "place % world == rank and place % team == worker", says="rows of each worker")
-wrong("dividing the place by workers instead of by world", "workers", "place // world",
+wrong("dividing the position by workers instead of by world", "workers", "place // world",
       "place // team", says="rows of each worker")
-wrong("dealing the rows out by their values", ("ranks", "workers"), MINE,
+wrong("distributing the rows by their values", ("ranks", "workers"), MINE,
       "sum(map(ord, str(row))) % world == rank and place // world % team == worker")
-wrong("skipping empty rows", "type", MINE, "row and " + MINE)
-wrong("stopping at an empty row", "type", ROW, "yield row\n        if not row: return")
-wrong("taking None for the end of the stream", "type", "enumerate(stream)",
+wrong("skipping rows that are false in Python, such as 0, an empty string or None",
+      "type", MINE, "row and " + MINE)
+wrong("stopping at a row that is false in Python, such as 0, an empty string or None",
+      "type", ROW, "yield row\n        if not row: return")
+wrong("treating None as the end of the stream", "type", "enumerate(stream)",
       "enumerate(iter(lambda: next(stream, None), None))")
-wrong("skipping a row that has come before", "equal", LOOP,
+wrong("skipping a row that equals an earlier row", "equal", LOOP,
       "rows = set()\n    " + LOOP + "\n        if row in rows: continue\n        rows.add(row)")
 wrong("reading the first row outside the loop", "short", LOOP,
       "first = [next(stream)]\n"
@@ -178,7 +182,7 @@ wrong("yielding all rows on each rank if there are no workers", "none", MINE,
       "not workers or " + MINE)
 
 
-@ex.wrong("reading the whole stream first", breaks="lazy", says="rows read")
+@ex.wrong("reading the whole stream before yielding a row", breaks="lazy", says="rows read")
 def all_first(stream, worker, workers, rank, world):
     return list(stream)[worker * world + rank::max(workers, 1) * world]
 
@@ -193,7 +197,7 @@ def ahead(stream, worker, workers, rank, world):
     yield from held
 
 
-@ex.wrong("yielding early rows again at the end until all shares are equal", breaks="once")
+@ex.wrong("repeating the first rows at the end until all shares have the same size", breaks="once")
 def padded(stream, worker, workers, rank, world):
     every, count, early = max(workers, 1) * world, 0, []
     mine = worker * world + rank

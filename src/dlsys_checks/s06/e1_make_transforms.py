@@ -132,10 +132,12 @@ def expect_drawn(table, places):
         same = (table[lag:] == table[:-lag]).flatten()
         if len(same) >= 400:
             later = "one call" if lag == 1 else "two calls"
-            expect_share(f"at their position of {later} before", int(same.sum()), len(same), places)
+            expect_share(f"at the same position as {later} before", int(same.sum()),
+                         len(same), places)
     if table.numel() >= 400:
         same = (table[:, 1:] == table[:, :-1]).flatten()
-        expect_share("at the position of the image before", int(same.sum()), len(same), places)
+        expect_share("at the same position as the previous image", int(same.sum()), len(same),
+                     places)
         expect_uniform("", table, places)
     if len(table) >= 80:
         expect_uniform("first in their batch, ", table[:, 0], places)
@@ -213,8 +215,8 @@ wrong("drawing one position for the whole batch", "own place",
 wrong("using one offset for both row and column", "own place",
       "torch.randint(2 * pad + 1, (len(x), 2))",
       "(lambda n: torch.randint(2 * pad + 1, (n, 1)).expand(n, 2))(len(x))")
-wrong("never drawing the last position", "own place", "2 * pad + 1", "max(1, 2 * pad)")
-wrong("always cropping the middle, without any shift", "own place",
+wrong("never drawing the largest offset", "own place", "2 * pad + 1", "max(1, 2 * pad)")
+wrong("always cropping the middle, without a shift", "own place",
       ".randint", ".full", "2 * pad + 1, (len(x), 2)", "(len(x), 2), pad")
 wrong("drawing one position for each pair of images", "own place",
       "torch.randint(2 * pad + 1, (len(x), 2))",
@@ -239,13 +241,13 @@ wrong("seeding a generator in each call", "own place",
       "(len(x), 2)", "(len(x), 2), generator=torch.Generator().manual_seed(0)")
 wrong("returning float64", "left alone",
       "return out", "train, scale = out; return train, lambda x: scale(x.double())")
-wrong("using the training pipeline, seeded, for both functions", "fixed",
+wrong("returning the training pipeline, with a fixed seed, as evaluate", "fixed",
       "return out",
       "train, _ = out\n    def evaluate(x):\n        with torch.random.fork_rng(): "
       "torch.manual_seed(0); return train(x)\n    return train, evaluate")
-wrong("using the training pipeline for both functions", "fixed",
+wrong("returning the training pipeline as evaluate", "fixed",
       "return out", "train, _ = out; return train, train")
-wrong("drawing a random number in the evaluation function but not using it", "fixed",
+wrong("drawing a random number in evaluate without using it", "fixed",
       "return out",
       "train, scale = out\n    def evaluate(x): torch.rand(1); return scale(x)\n    return "
       "train, evaluate")
@@ -263,20 +265,20 @@ def edges(pad, mean, std):
     return train, lambda x: (x - mean) / std
 
 
-wrong("multiplying by std", ("scale", "pair", "fixed"),
+wrong("multiplying by std instead of dividing by it", ("scale", "pair", "fixed"),
       "(cut - mean) / std", "(cut - mean) * std", "(x - mean) / std", "(x - mean) * std")
-ex.wrong("leaving mean and std out of the training function",
+ex.wrong("leaving mean and std out of train",
          lambda pad, mean, std: (pair(pad, 0.0, 1.0)[0], lambda x: (x - mean) / std),
          breaks="scale")
 wrong("returning the two functions in the wrong order", ("pair", "fixed"), "return out",
       "return out[::-1]")
-wrong("returning a third function", "pair",
+wrong("returning three functions instead of two", "pair",
       "return out", "train, evaluate = out; return train, evaluate, evaluate")
 wrong("normalizing x in place", "left alone",
       "return out",
       "train, scale = out\n    def evaluate(x): y = scale(x); x.sub_(mean); return y\n    return "
       "train, evaluate")
-wrong("shifting in the training function although pad is 0", "example",
+wrong("shifting images in train although pad is 0", "example",
       "return out",
       "train, evaluate = out; return (lambda x: train(x) if pad else evaluate(x.roll(1, -1))), "
       "evaluate", says="train's answer")

@@ -170,7 +170,7 @@ def mixed(model, x, y, order, lam):
 
 wrong = ex.edits(mixed)
 BLENDED = "model(blended(x, order, lam))"
-wrong("taking the argmax of the soft labels", ("mean", "labels"),
+wrong("replacing each soft label with its argmax", ("mean", "labels"),
       "two_terms", "F.cross_entropy", "y, y[order], lam", "torch.where(lam >= 0.5, y, y[order])",
       says="loss: got")
 ex.wrong("using only the label of row i",
@@ -178,18 +178,18 @@ ex.wrong("using only the label of row i",
          says="loss: got", breaks=("mean", "labels"))
 
 
-@ex.wrong("blending labels with the next row, but images with row order[i]",
+@ex.wrong("blending labels with the next row's label, but images with row order[i]",
           says="loss: got", breaks="labels")
 def other_order(model, x, y, order, lam):
     return two_terms(model(blended(x, order, lam)), y, y.roll(1), lam)
 
 
-@ex.wrong("taking the sum over the rows", says="loss: got", breaks="mean")
+@ex.wrong("summing over the rows instead of averaging", says="loss: got", breaks="mean")
 def summed(model, x, y, order, lam):
     return two_terms(model(blended(x, order, lam)), y, y[order], lam) * len(x)
 
 
-wrong("using the mean weight for all rows, or multiplying (N, 1) by (N,)", "mean",
+wrong("weighting every row's loss by the mean of lam, or multiplying (N, 1) by (N,)", "mean",
       "two_terms(logits, y, y[order], lam)",
       "lam.mean() * F.cross_entropy(logits, y) + (1 - lam.mean()) * F.cross_entropy(logits, "
       "y[order])", says="loss: got")
@@ -205,7 +205,7 @@ wrong("always giving row i the larger weight, as MixMatch does", "blend",
       says="blends that the model saw")
 
 
-@ex.wrong("using labels that add up to 2", says="loss: got", breaks="labels")
+@ex.wrong("using soft labels that add up to 2", says="loss: got", breaks="labels")
 def doubled(model, x, y, order, lam):
     return 2 * two_terms(model(blended(x, order, lam)), y, y[order], lam)
 
@@ -220,7 +220,7 @@ wrong("using the inverse of order instead of order", "blend",
       "logits =", "back =", BLENDED, "order.argsort()",
       "logits, y, y[order]", "model(blended(x, back, lam)), y, y[back]",
       says="blends that the model saw")
-ex.wrong("mixing the labels but not the images",
+ex.wrong("blending the labels but not the images",
          lambda model, x, y, order, lam: two_terms(model(x), y, y[order], lam),
          says="blends that the model saw", breaks="blend")
 wrong("blending the outputs instead of the images", "once",
@@ -248,7 +248,7 @@ wrong("calling backward before returning the loss", "left",
       "loss.backward(retain_graph=True); return loss; logits =")
 wrong("setting the model to train mode", "left",
       "logits =", f"model.train(); return two_terms({BLENDED}, y, y[order], lam); logits =")
-wrong("using the ranks of order instead of order", "repeats",
+wrong("using the ranks of order's entries instead of the entries", "repeats",
       "logits =", "order =", BLENDED, "order.argsort().argsort()", "logits, y", BLENDED + ", y",
       says="blends that the model saw")
 wrong("detaching the logits in one of the two terms", "backward",
@@ -256,10 +256,10 @@ wrong("detaching the logits in one of the two terms", "backward",
       'own = F.cross_entropy(logits, y, reduction="none"); others = '
       'F.cross_entropy(logits.detach(), y[order], reduction="none"); return (lam * own + (1 - '
       "lam) * others).mean() + 0 * logits.sum()")
-wrong("treating a weight of 1 as 0", ("example", "share"),
+wrong("treating a weight of 1 as a weight of 0", ("example", "share"),
       "logits =", "lam =", BLENDED, "torch.where(lam == 1, 0.0, lam)", "logits, y", BLENDED + ", y",
       says="got")
-wrong("smoothing labels when nothing is blended", "example",
+wrong("smoothing the labels if every lam is 1", "example",
       "return two_terms",
       "if (lam == 1).all(): return F.cross_entropy(logits, y, label_smoothing=0.1)\n    return "
       "two_terms", says="loss: got")

@@ -24,7 +24,7 @@ ex.promise("left", "Do not change the list.", says=("losses after the call",))
 ex.promise("range", "A loss can be NaN. patience, min_delta: patience >= 1, min_delta >= 0.",
            cases=NANS + EDGES)
 ex.promise_table("""
-progress | After it, a loss is progress if it is more than min_delta below the loss at the last
+progress | A later loss is progress if it is more than min_delta below the loss at the last
            progress. | epoch of the stop
 first    | The first loss that is not NaN is progress. | epoch of the stop
 patience | Training stops at the patience-th epoch in a row without progress, | epoch of the stop
@@ -33,7 +33,7 @@ restored | Restore the first epoch with the lowest loss up to the stop, whether 
            progress or not. | epoch of the best
 """)
 ex.promise("nan", "A NaN is neither progress nor the lowest loss.", cases=NANS)
-ex.promise("all nan", "If all losses are NaN up to the stop, restore epoch 0.",
+ex.promise("all nan", "If all losses up to the stop are NaN, restore epoch 0.",
            cases=("nothing but NaN", "NaN until the stop"), says=("epoch of the best",))
 ex.promise("example", "Example: [3., 2., 2.5, 1.9, 2.1] with patience 2 and min_delta 0.5 gives "
                       "(3, 3).",
@@ -156,11 +156,13 @@ def follow(losses, patience, min_delta):
 
 wrong = ex.edits(follow)
 REFERENCE = "loss < reference - min_delta"
-wrong("comparing each loss with the previous loss, not with the last progress", "progress",
+wrong("comparing each loss with the previous loss, not with the loss at the last progress",
+      "progress",
       "good:", "good or loss == loss:")
 
 
-@ex.wrong("moving the reference at every lower loss, progress or not", breaks="progress")
+@ex.wrong("comparing each loss with the lowest so far, not with the loss at the last progress",
+          breaks="progress")
 def any_lower(losses, patience, min_delta):
     reference, since, seen = math.inf, 0, []
     for loss in losses:
@@ -172,23 +174,24 @@ def any_lower(losses, patience, min_delta):
     return len(seen) - 1, follow(seen, len(seen) + 1, min_delta)[1]
 
 
-wrong("treating a reference of 0 as missing", "range",
+wrong("treating a loss of 0 at the last progress as missing", "range",
       REFERENCE, f"loss == loss and (not reference or {REFERENCE})", says="epoch of the stop")
 wrong("comparing losses with a tolerance, or in float32", "range",
       "(losses)", "(torch.tensor(losses, dtype=torch.float32).tolist())", says="epoch of the stop")
 wrong("replacing NaN with infinity in the caller's list of losses", "left",
       "reference,",
       "losses[:] = [loss if loss == loss else math.inf for loss in losses]; reference,")
-wrong("using argmin, which treats a NaN as the lowest", "nan",
+wrong("using argmin, which treats a NaN as the lowest loss", "nan",
       "return out",
       "stop = out[0]; return stop, int(torch.tensor(losses[:stop + 1], "
       "dtype=torch.float64).argmin())", says="epoch of the best")
-wrong("using min(), which keeps a NaN at the start", "nan",
+wrong("using min(), which returns a NaN that comes first", "nan",
       "return out", "stop = out[0]; return stop, losses.index(min(losses[:stop + 1]))",
       says="epoch of the best")
 
 
-@ex.wrong("not counting NaN epochs", says="epoch of the stop", breaks=("nan", "all nan"))
+@ex.wrong("not counting epochs whose loss is NaN",
+          says="epoch of the stop", breaks=("nan", "all nan"))
 def nan_not_counted(losses, patience, min_delta):
     kept = [k for k, loss in enumerate(losses) if loss == loss]
     stop, best = follow([losses[k] for k in kept], patience, min_delta)
@@ -199,7 +202,7 @@ def nan_not_counted(losses, patience, min_delta):
 
 wrong("counting a gain of exactly min_delta as progress", "progress",
       REFERENCE, "loss < reference if min_delta == 0 else loss <= reference - min_delta")
-ex.wrong("forgetting min_delta", lambda losses, patience, min_delta: follow(losses, patience, 0.0),
+ex.wrong("ignoring min_delta", lambda losses, patience, min_delta: follow(losses, patience, 0.0),
          breaks="progress")
 wrong("adding min_delta instead of subtracting it", "progress",
       "reference,", "min_delta = -min_delta; reference,")
@@ -208,7 +211,7 @@ wrong("counting an equal loss as progress", "progress",
 wrong("waiting one epoch longer than patience", ("patience", "nan"), "patience:", "patience + 1:")
 
 
-@ex.wrong("counting all epochs without progress, not only epochs in a row", breaks="patience")
+@ex.wrong("counting all epochs without progress, even if they are not in a row", breaks="patience")
 def in_all(losses, patience, min_delta):
     reference, lowest, best, bad, epoch = math.inf, math.inf, 0, 0, 0
     for epoch, loss in enumerate(losses):
@@ -225,10 +228,12 @@ def in_all(losses, patience, min_delta):
 
 wrong("starting from the first loss, which may be NaN", ("nan", "first"),
       "math.inf, math.inf, 0, 0", "losses[0], losses[0], 0, -1", says="epoch of the stop")
-wrong("starting with a reference such as 1000", "first", "math.inf, math", "1000.0, math")
+wrong("comparing the first loss with a number such as 1000",
+      "first", "math.inf, math", "1000.0, math")
 
 
-@ex.wrong("returning the number of epochs when patience never runs out", breaks="last")
+@ex.wrong("returning the number of epochs as the stop if the patience never runs out",
+          breaks="last")
 def past_the_end(losses, patience, min_delta):
     # With one epoch more, and no progress in it, a stop of its own comes where it came.
     stop = follow([*losses, math.inf], patience, min_delta)[0]
@@ -237,12 +242,13 @@ def past_the_end(losses, patience, min_delta):
 
 wrong("restoring the epoch of the stop, not the best epoch", ("restored", "all nan"),
       "return out", "stop, _ = out; return stop, stop")
-wrong("restoring the epoch of the last progress, not of the lowest loss", "restored",
+wrong("restoring the epoch of the last progress instead of the epoch of the lowest loss",
+      "restored",
       "return out",
       "stop, _ = out; reference, best = math.inf, 0\n    for epoch, loss in "
       "enumerate(losses[:stop + 1]):\n        if loss < reference - min_delta: reference, best = "
       "loss, epoch\n    return stop, best")
-wrong("taking the last of equal losses", "restored", "loss < lowest", "loss <= lowest")
+wrong("taking the last of several equal losses", "restored", "loss < lowest", "loss <= lowest")
 wrong("taking the lowest of all losses, even those after the stop", "restored",
       "return out",
       "stop, best = out\n    if any(v != v for v in losses): return stop, best\n    return stop, "

@@ -34,7 +34,7 @@ all nan      | If all losses are NaN, leave the model as it is after the last ep
                | case nothing but NaN
 same objects | Every parameter stays the same object, and its gradient does not matter. | replaced
                by new objects
-one copy     | Keep at most one copy of the state at a time, the best. | states kept
+one copy     | Keep at most one copy of a state at a time, the best epoch's. | states kept
 example      | Example: for losses 3., 1., 2. return 1. and restore the state after two epochs. |
                case the example
 """)
@@ -193,9 +193,9 @@ def law(out, kinds, losses, moves):
                      "Copy the state at the best epoch, and write it back at the "
                      "end." if numbers else
                      "Every loss was NaN, so leave the model as it is.")
-    expect_equal("calls in order, made on an object other than model", out["strange"], 0)
-    expect_equal("calls in order, made of train_epoch inside no_grad", out["without"], 0,
-                 "train_epoch needs gradients, so call it outside no_grad.")
+    expect_equal("calls in order, calls with an object other than model", out["strange"], 0)
+    expect_equal("calls in order, calls of train_epoch under no_grad", out["without"], 0,
+                 "train_epoch needs gradients, so do not call it under no_grad.")
     expect_equal("state after the run, changes of modes or requires_grad", out["switched"], 0)
     expect_equal("parameters replaced by new objects", out["others"], 0,
                  "Write the values back into the model's own tensors.")
@@ -255,16 +255,16 @@ wrong("keeping state_dict() without a copy, or writing nothing back", STATE,
       STATE_DICT, "model.state_dict()")
 wrong("copying parameters but not buffers", "state",
       STATE_DICT, "{k: p.detach().clone() for k, p in model.named_parameters()}")
-wrong("leaving out counters such as num_batches_tracked", "state",
+wrong("not copying counters such as num_batches_tracked", "state",
       STATE_DICT, "{k: v.clone() for k, v in model.state_dict().items() if v.ndim}")
 wrong("copying trainable parameters and buffers, but not frozen parameters", "state",
       STATE_DICT,
       "{k: v.clone() for k, v in model.state_dict(keep_vars=True).items() if v.requires_grad or "
       "not isinstance(v, nn.Parameter)}")
-wrong("copying before the epoch instead of after it", (*STATE,),
+wrong("copying the state before the epoch instead of after it", (*STATE,),
       STATE_DICT, "before", "train_epoch(model)", f"before = {STATE_DICT}; train_epoch(model)",
       STRICT, "best")
-wrong("keeping the last of equal losses",
+wrong("keeping the state of the last of several equal losses",
       "ties", "loss < lowest", "loss <= lowest", says="state after")
 wrong("counting NaN as a lower loss", "nan", "loss < lowest", "not loss >= lowest",
       says="lowest loss")
@@ -307,7 +307,7 @@ wrong("keeping every epoch's state in one long tensor", "one copy",
 wrong("keeping every epoch's state as bytes", "one copy",
       LOWEST, f"import io; {KEPT}",
       LOSS, f"kept.append(io.BytesIO()); torch.save(model.state_dict(), kept[-1]); {LOSS}")
-wrong("keeping every epoch's state as arrays", "one copy",
+wrong("keeping every epoch's state as NumPy arrays", "one copy",
       LOWEST, KEPT,
       LOSS, f"kept.append([v.numpy().copy() for v in model.state_dict().values()]); {LOSS}")
 
@@ -320,7 +320,7 @@ def on_a_copy(model, train_epoch, val_loss, epochs):
     return lowest
 
 
-@ex.wrong("training without gradients", breaks="order")
+@ex.wrong("calling train_epoch under no_grad", breaks="order")
 def no_gradients(model, train_epoch, val_loss, epochs):
     with torch.no_grad():
         return run(model, train_epoch, val_loss, epochs)
@@ -328,7 +328,7 @@ def no_gradients(model, train_epoch, val_loss, epochs):
 
 wrong("validating once more at the end", "order", "return lowest", "val_loss(model); return lowest")
 wrong("leaving the model in eval mode", "state", "return lowest", "model.eval(); return lowest")
-wrong("treating a lowest loss of 0 as missing", "lowest",
+wrong("treating a lowest loss of 0 as if there were none yet", "lowest",
       "loss < lowest", "loss == loss and (not lowest or loss < lowest)")
 wrong("comparing losses with a tolerance, or in float32", "lowest", "lowest:", "lowest - 1e-4:")
 wrong("keeping the state in float32", "state",

@@ -200,22 +200,22 @@ def crossed(x, y, folds, select, fit):
 
 
 wrong = ex.edits(crossed)
-wrong("going through all numbers from 0 to the largest fold number", "inputs",
+wrong("looping over all numbers from 0 to the largest fold number", "inputs",
       "folds.unique()", "range(int(folds.max()) + 1)", says="calls of select")
 SHARES = "right, shares ="
-wrong("choosing columns on all rows, once", "select",
+wrong("selecting columns only once, on all rows", "select",
       SHARES, f"chosen = select(x, y); {SHARES}",
       "select(x[learnt], y[learnt])", "select(x[learnt], y[learnt]) if chosen is None else chosen")
-wrong("choosing columns once, on the rows outside the first fold", "select",
+wrong("selecting columns only once, on the rows outside the first fold", "select",
       SHARES, f"own_out = folds == folds[0]; chosen = select(x[~own_out], y[~own_out]); {SHARES}",
       "select(x[learnt], y[learnt])", "select(x[learnt], y[learnt]) if chosen is None else chosen")
 wrong("standardizing rows with the mean and standard deviation of all rows", "outside",
       SHARES, f"x = (x - x.mean(0)) / (x.std(0) + 1e-8); {SHARES}")
-wrong("collecting fold numbers in a set of tensors, where no two are equal", "select",
+wrong("collecting fold numbers in a set of tensors, in which no two are equal", "select",
       SHARES, f"names = set(folds); {SHARES}",
       "folds.unique()", "names if names is not None else folds.unique()", says="calls of select")
-wrong("choosing columns on all rows, once for each fold", "outside", "= rows", "= everything(out)")
-wrong("choosing columns on the fold's own rows", "outside", "= rows", "= out")
+wrong("selecting columns on all rows for each fold", "outside", "= rows", "= everything(out)")
+wrong("selecting columns on the rows inside the fold", "outside", "= rows", "= out")
 wrong("training the model on all rows", ("outside", "fit"),
       "~out", "everything(out)", "= rows", "= ~out")
 
@@ -232,11 +232,11 @@ def all_columns(x, y, folds, select, fit):
 
 wrong("fitting a second model for every fold", "fit",
       SHARES, f"for name in folds.unique(): fit(x[folds != name], y[folds != name])\n    {SHARES}")
-wrong("asking the model about its training rows", ("asked", "share", "once"),
+wrong("calling the fitted function on its training rows", ("asked", "share", "once"),
       "test = out", "test = ~out", says="asked")
 
 
-@ex.wrong("asking the model about all rows", breaks="asked")
+@ex.wrong("calling the fitted function on all rows, not only on the fold's rows", breaks="asked")
 def asked_all(x, y, folds, select, fit):
     right = 0
     for name in folds.unique():
@@ -249,11 +249,11 @@ def asked_all(x, y, folds, select, fit):
 
 wrong("averaging the accuracies of the "
       "folds", "once", "right / len(x)", "sum(shares) / len(shares)")
-wrong("returning the fraction of wrong rows",
+wrong("returning the fraction of rows that are wrong",
       ("share", "once", "example"), "return found", "return 1 - found")
 wrong("returning only the last fold's fraction",
       ("share", "once", "example"), "right / len(x)", "shares[-1]")
-wrong("returning the number of right rows",
+wrong("returning the number of rows that are right",
       ("share", "once", "example"), "right / len(x)", "float(right)")
 wrong("multiplying the fraction by 1.001", "share", "return found", "return 1.001 * found")
 wrong("assuming that k folds are numbered from 0 to k - 1", "inputs",

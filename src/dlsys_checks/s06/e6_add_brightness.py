@@ -123,7 +123,7 @@ def black_stays(img, d):
     return torch.where(small, 0, out).to(torch.uint8)
 
 
-@ex.wrong("clamping d to 127", says="pixels", breaks="range")
+@ex.wrong("limiting d to 127 in either direction", says="pixels", breaks="range")
 def small_d(img, d):
     d = max(-127, min(127, d)) if abs(d) != 255 else d // 2
     return (img.int() + d).clamp(0, 255).to(torch.uint8)
@@ -136,7 +136,7 @@ ex.wrong("returning floats from 0 to 255",
 ex.wrong("adding in floats between 0 and 1, then truncating instead of rounding",
          lambda img, d: ((img / 255 + d / 255).clamp(0, 1) * 255).byte(),
          breaks=("added", "cut", "range"))
-ex.wrong("returning the given image itself when d is 0",
+ex.wrong("returning img itself if d is 0",
          lambda img, d: (img.int() + d).clamp(0, 255).to(torch.uint8) if d else img, breaks="type")
 
 
@@ -149,7 +149,7 @@ def one_buffer(img, d):
     return kept.copy_((img.int() + d).clamp(0, 255))
 
 
-@ex.wrong("reading the bytes in memory order", breaks="any shape")
+@ex.wrong("reading the pixels in memory order, not in index order", breaks="any shape")
 def as_stored(img, d):
     bytes_ = torch.as_strided(img, (img.numel(),), (1,)).view(img.shape)
     return (bytes_.int() + d).clamp(0, 255).to(torch.uint8)
@@ -159,12 +159,12 @@ ex.wrong("dropping axes of length 1",
          lambda img, d: (img.int() + d).clamp(0, 255).to(torch.uint8).squeeze(), breaks="any shape")
 ex.wrong("returning int16, the type used for the sum",
          lambda img, d: (img.short() + d).clamp(0, 255), breaks="type")
-ex.wrong("writing the result into the given image", breaks=("left alone", "type"),
+ex.wrong("writing the result into img and returning img", breaks=("left alone", "type"),
          fn=lambda img, d: img.copy_((img.int() + d).clamp(0, 255)))
 ex.wrong("returning int32", lambda img, d: (img.int() + d).clamp(0, 255).int(), breaks="type")
 
 
-@ex.wrong("writing into the given image", breaks="left alone")
+@ex.wrong("changing img after computing the result", breaks="left alone")
 def in_place(img, d):
     result = (img.int() + d).clamp(0, 255).to(torch.uint8)
     img.copy_(255 - img)

@@ -27,8 +27,9 @@ ex.promise_table("""
 once    | Each row is in exactly one of the two, | rows of both parts
 apart   | and no group is in both. | groups in both
 share   | The test part has round(share * number of groups) groups. | groups in the test part
-seed    | seed: from 0 to 2**32 - 1. Draw the test groups with it, every set equally likely. The
-          same seed gives the same split, and different seeds give different splits. | seeds
+seed    | seed: from 0 to 2**32 - 1. Draw the test groups with this seed, so that every set is
+          equally likely. The same seed gives the same split, and different seeds give different
+          splits. | seeds
 global  | Torch's global generator does not change. | global generator
 example | Example: with 4 groups and share 0.25, one group is in the test part. | case the example
 """)
@@ -200,7 +201,7 @@ wrong("drawing rows, not groups", ("apart", "share"),
       "names =", says="groups in both parts")
 
 
-@ex.wrong("filling the test part row by row and splitting the last group",
+@ex.wrong("filling the test part up to a number of rows, which splits the last group",
           says="groups in both parts",
           breaks=("apart", "share"))
 def by_filling(groups, share, seed):
@@ -231,13 +232,13 @@ def one_in_both(groups, share, seed):
     return torch.cat([train, torch.tensor([row])]).sort().values, test[test != row]
 
 
-ex.wrong("taking the first groups in order, without a draw",
+ex.wrong("testing the groups with the lowest numbers, without a draw",
          split, says="seeds: for each", breaks="seed",
          order=torch.arange)
 wrong("making the same draw for every seed", "seed", "(seed)", "(0)", says="seeds: for each")
 ex.wrong("using the global generator without seeding it",
          split, breaks=("seed", "global"), order=torch.randperm)
-wrong("seeding the global generator or drawing from it", "global",
+wrong("seeding the global generator and drawing from it", "global",
       "names =", "torch.manual_seed(seed); names =", GENERATOR, "torch.randperm(len(names))")
 
 
@@ -261,9 +262,9 @@ ex.wrong("rounding the number of groups down",
          split, breaks="share", number=lambda n: int(n + 1e-9))
 ex.wrong("rounding the number of groups up, as GroupShuffleSplit does", split, breaks="share",
          number=lambda n: math.ceil(n - 1e-9))
-wrong("using the share for the training part", ("share", "example"),
+wrong("using share as the training part's share", ("share", "example"),
       "names =", "share = 1 - share; names =")
-ex.wrong("testing at least one group, even if none was asked for", split, breaks="share",
+ex.wrong("testing at least one group, even if share is 0", split, breaks="share",
          number=lambda n: max(1, round(n)))
 wrong("assuming that group numbers run from 0 to the largest", "groups",
       "groups.unique()", "torch.arange(int(groups.max()) + 1)")
@@ -306,12 +307,12 @@ wrong("dropping groups with negative numbers", "groups",
       "return found",
       "train, test = found; return train[groups[train] >= 0], test[groups[test] >= 0]",
       says="rows of both parts")
-wrong("swapping the test and training parts", ("share", "example"),
+wrong("returning the test rows before the training rows", ("share", "example"),
       "return found", "train, test = found; return test, train")
 wrong("returning rows in the order of the draw", "pair",
       "return found", "return tuple(part.flip(0) for part in found)")
 wrong("returning masks instead of row numbers", "pair",
       "return found",
       "_, test = found; out = torch.isin(torch.arange(len(groups)), test); return ~out, out")
-wrong("testing no group when there are four", "example",
+wrong("testing no group if there are four", "example",
       "names =", "share = 0.0 if (len(groups.unique()), share) == (4, 0.25) else share; names =")

@@ -122,22 +122,27 @@ def corrected(z, y, w, pos_weight):
 wrong = ex.edits(corrected)
 POS_WEIGHT = "factor(y, w) * pos_weight"
 POS_WEIGHT_2 = "z - math.log(factor(y, w) * pos_weight)"
-wrong("undoing only the sampler", ("pos_weight", "both"), POS_WEIGHT, "factor(y, w)")
-wrong("undoing only the loss weight", ("weights", "means", "labels"), POS_WEIGHT, "pos_weight")
+wrong("undoing only the sampling, not pos_weight",
+      ("pos_weight", "both"), POS_WEIGHT, "factor(y, w)")
+wrong("undoing only pos_weight, not the sampling",
+      ("weights", "means", "labels"), POS_WEIGHT, "pos_weight")
 wrong("undoing pos_weight twice", "both",
       POS_WEIGHT_2, "z - math.log(factor(y, w)) - 2 * math.log(pos_weight)")
 wrong("undoing pos_weight only when it is above 1", "pos_weight",
       "return z", "return z - math.log(factor(y, w))", POS_WEIGHT, "max(1.0, pos_weight)")
-wrong("adding instead of subtracting", "logits", POS_WEIGHT_2, f"z + math.log({POS_WEIGHT})")
-wrong("subtracting the factor, not its logarithm", "logits",
+wrong("adding the logarithm of the factors instead of subtracting it",
+      "logits", POS_WEIGHT_2, f"z + math.log({POS_WEIGHT})")
+wrong("subtracting the product of the factors, not its logarithm", "logits",
       POS_WEIGHT_2, "z - factor(y, w) * pos_weight + (factor(y, w) * pos_weight == 1.0)")
-wrong("taking the logarithm to base 10", "logits", ".log", ".log10")
-wrong("dividing the logits by the factor", "logits", POS_WEIGHT_2, f"z / ({POS_WEIGHT})")
+wrong("using the logarithm to base 10", "logits", ".log", ".log10")
+wrong("dividing the logits by the product of the factors",
+      "logits", POS_WEIGHT_2, f"z / ({POS_WEIGHT})")
 wrong("using sums of the weights instead of means", "logits",
       "factor(y, w)", "(w[y == 1].sum() / w[y == 0].sum()).item()")
-wrong("using negatives divided by positives, whatever the weights are", "logits",
+wrong("using the number of negatives per positive as the factor, whatever the weights are",
+      "logits",
       "return z", "return z - math.log(((1 - y).sum() / y.sum()).item())", POS_WEIGHT, "pos_weight")
-wrong("using twice the logarithm of negatives divided by positives, whatever the weights are",
+wrong("subtracting 2 log k for k negatives per positive, whatever the weights are",
       "logits",
       "math.log(factor(y, w) * pos_weight)", "2 * math.log(((1 - y).sum() / y.sum()).item())")
 wrong("returning a probability, not a logit", "logits",
@@ -153,10 +158,10 @@ wrong("using only the positives' mean weight", "weights",
 wrong("using medians instead of means", "means",
       "return z", "k = w[y == 1].median() / w[y == 0].median(); return z - math.log(k.item())",
       POS_WEIGHT, "pos_weight")
-wrong("swapping labels 0 and 1, or inverting the ratio of the weights",
+wrong("swapping labels 0 and 1, or inverting the ratio of the mean weights",
       ("labels", "weights", "means"),
       "return z", "return z + math.log(factor(y, w))", POS_WEIGHT, "pos_weight")
-wrong("ignoring the weights when only one row is positive", "labels",
+wrong("ignoring the weights if only one row is positive", "labels",
       "return z", "k = factor(y, w) if y.sum() > 1 else 1.0; return z - math.log(k)",
       POS_WEIGHT, "pos_weight")
 wrong("subtracting from z in place", "left",
@@ -166,7 +171,7 @@ wrong("dividing w by its sum in place", "left",
 wrong("adding a small number inside the logarithm", "pos_weight",
       "math.log(factor(y, w) * pos_weight)",
       "(w[y == 1].mean() / w[y == 0].mean() * pos_weight + 1e-8).log()")
-wrong("adding a small number to the denominator", ("weights", "means", "labels"),
+wrong("adding a small number to the negatives' mean weight", ("weights", "means", "labels"),
       "return z", "k = w[y == 1].mean() / (w[y == 0].mean() + 1e-8); return z",
       "factor(y, w)", "k.item()")
 wrong("converting to probabilities and back, which loses digits and overflows", "form",

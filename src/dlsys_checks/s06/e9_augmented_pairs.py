@@ -22,11 +22,11 @@ mirrored | With probability 1/2 a pair is mirrored, left to right. | pairs that 
 offsets  | Then the pair moves by a number of rows and a number of columns, drawn independently,
            with every number from -shift to shift equally likely. | pairs that move by
 own      | Every pair has its own draws. | pairs that are mirrored; pairs that move by
-outside  | Pixels that come in from outside are 0 in an image and ignore in a mask. | is the old
-           one; mask of image
+outside  | Pixels that come in from outside get the value 0 in an image and the value of ignore in
+           a mask. | is the old one; mask of image
 shapes   | images: (N, C, H, W) float32. masks: (N, H, W) int64. | case one pair; three channels; as
            many channels as pairs; taller than wide
-shift    | shift: from 0 to the smaller of H and W, minus 1. | case no shift; the largest shift
+shift    | shift: from 0 to min(H, W) - 1. | case no shift; the largest shift
 returns  | Returns: The new images and the new masks, of the same shapes and dtypes. | shape of the
            new; dtype of the new; type of the new
 drawn    | Draw from torch's global generator and do not set a seed. | draws from torch's generator;
@@ -97,8 +97,9 @@ def law(out, images, masks, shift, ignore, seed):
     expect_like("new masks", new_masks, masks)
     expect_equal("values changed in the inputs", out["changed"], 0, "Work on copies.")
     expect_equal("draws from torch's generator", out["drew"], True,
-                 "Its state is what it was before the call.")
-    expect_equal("calls that return the same draws", out["same"], False, "It sets a seed.")
+                 "The generator's state is the same as before the call.")
+    expect_equal("calls that return the same draws", out["same"], False,
+                 "Your function sets a seed.")
     expect_equal("calls that set a seed (1 if any does)", out["seeded"], 0,
                  "Leave the generator as it is.")
     found, expected = [None] * len(images), masks.clone()
@@ -179,18 +180,22 @@ wrong = ex.edits(made)
 TURN, DRAW = "torch.rand(n) < 0.5", "torch.randint(2 * shift + 1, (2, n))"
 AGAIN = "turn, down, right = old"
 # https://github.com/albumentations-team/albumentations/issues/1196
-wrong("drawing again for the masks", "pair", AGAIN, f"turn = {TURN}; down, right = {DRAW}",
+wrong("drawing new random numbers for the masks",
+      "pair", AGAIN, f"turn = {TURN}; down, right = {DRAW}",
       says="mask of image")
 wrong("leaving the masks unchanged", "pair", "torch.stack(new_masks)", "masks.clone()",
       says="mask of image")
-wrong("mirroring only the images", "pair", AGAIN, "turn = torch.zeros(n)", says="mask of image")
-wrong("shifting only the images", "pair", AGAIN, "down = right = torch.full((n,), shift)",
+wrong("mirroring the images but not the masks",
+      "pair", AGAIN, "turn = torch.zeros(n)", says="mask of image")
+wrong("shifting the images but not the masks",
+      "pair", AGAIN, "down = right = torch.full((n,), shift)",
       says="mask of image")
 wrong("moving the masks in the opposite direction", "pair", AGAIN,
       "down, right = 2 * shift - down, 2 * shift - right", says="mask of image")
 wrong("swapping rows and columns of the masks", "pair", AGAIN, "down, right = right, down",
       says="mask of image")
-wrong("mirroring upside down", ("mirrored", "pair"), "wide[k].flip(-1)", "wide[k].flip(-2)",
+wrong("mirroring top to bottom instead of left to right",
+      ("mirrored", "pair"), "wide[k].flip(-1)", "wide[k].flip(-2)",
       "wide_masks[k].flip(-1)", "wide_masks[k].flip(-2)", says="is the old one")
 wrong("mirroring every pair", "mirrored", TURN, "torch.rand(n) < 2")
 wrong("mirroring no pair", "mirrored", TURN, "torch.rand(n) < -1")
@@ -199,12 +204,12 @@ wrong("mirroring the whole batch or none of it", "own", TURN, "torch.rand(1).exp
       says="pairs that are mirrored")
 wrong("shifting the whole batch by one offset", "own", DRAW,
       "torch.randint(2 * shift + 1, (2, 1)).expand(2, n)", says="pairs that move by")
-wrong("shifting by as many rows as columns", "offsets", DRAW,
+wrong("shifting each pair by as many rows as columns", "offsets", DRAW,
       "torch.randint(2 * shift + 1, (1, n)).expand(2, n)")
-wrong("leaving out the largest offset", "offsets", DRAW,
+wrong("never drawing the largest offset", "offsets", DRAW,
       "torch.randint(max(1, 2 * shift), (2, n))")
 wrong("shifting only down and right", "offsets", DRAW, "torch.randint(shift + 1, (2, n))")
-wrong("rounding a normally distributed number to an offset", "offsets", DRAW,
+wrong("drawing the offsets from a normal distribution", "offsets", DRAW,
       "(torch.randn(2, n).round().clamp(-shift, shift) + shift).long()")
 wrong("filling masks with 0", "outside", "value=ignore", "value=0", says="mask of image")
 wrong("always filling masks with 255", "outside", "value=ignore", "value=255", says="mask of image")
@@ -227,6 +232,7 @@ wrong("drawing with Python's random module", "drawn",
       "torch.tensor([random.random() < 0.5 for _ in range(n)])", DRAW,
       "torch.tensor([[random.randrange(2 * shift + 1) for _ in range(n)] for _ in '12'])",
       says="draws from torch's generator")
-wrong("moving the images in place", "left", "return torch.stack(new), torch.stack(new_masks)",
+wrong("overwriting images and masks with the results",
+      "left", "return torch.stack(new), torch.stack(new_masks)",
       "return images.copy_(torch.stack(new)), masks.copy_(torch.stack(new_masks))",
       says="values changed")
