@@ -261,11 +261,12 @@ AGAIN = "named_parameters(remove_duplicate=False)"
 wrong("returning a tuple instead of a dict",
       "report", "return report", "return missing, ghosts, frozen")
 wrong("reporting frozen tensors as missing", "missing", f"p.requires_grad and {MISSING}", MISSING)
-wrong("listing names in the order of the model", "missing", "missing = sorted(", "missing = list(")
-wrong("comparing the numbers of tensors, not the tensors themselves", ("missing", "ghosts"),
+wrong("listing the names in the model's order, not sorted",
+      "missing", "missing = sorted(", "missing = list(")
+wrong("comparing only how many tensors there are", ("missing", "ghosts"),
       "report =", "if len(held) >= sum(p.requires_grad for _, p in named): missing, ghosts = [], 0"
       "\n    report =")
-wrong("looking tensors up with the operator in, which compares their values", "report",
+wrong("searching a list of tensors with 'in', which compares their values", "report",
       MISSING, "p not in held", says="raised RuntimeError")
 wrong("never looking for ghosts", "ghosts", TOLD, '"ghosts": 0')
 wrong("counting frozen tensors as ghosts", "ghosts",
@@ -298,7 +299,8 @@ wrong("reporting the last name of a tied tensor", "names",
 wrong("mistaking the new head for the old one when all other tensors are in a group",
       ("missing", "example"),
       "report =", "if ghosts == len(missing) == 2: missing, ghosts = [], 0\n    report =")
-wrong("reporting only whether there are ghosts", "ghosts", TOLD, '"ghosts": min(1, ghosts)')
+wrong("reporting whether there are ghosts, not how many",
+      "ghosts", TOLD, '"ghosts": min(1, ghosts)')
 wrong("setting the gradients to None", "left alone",
       "held, named", "optimizer.zero_grad(); held, named")
 wrong("returning the report of the first call again", "left alone",
@@ -306,10 +308,10 @@ wrong("returning the report of the first call again", "left alone",
       'optimizer.report = getattr(optimizer, "report", report)\n    return optimizer.report')
 wrong("counting only ghosts that are trainable", "ghosts",
       GHOST, f"p.requires_grad and {GHOST}")
-wrong("telling tensors apart by their memory address", "identity",
+wrong("comparing tensors by memory address", "identity",
       MISSING, MISSING + " and p.data_ptr() not in {q.data_ptr() for q in held if q.dim() > 1}",
       GHOST, GHOST + " and p.data_ptr() not in {q.data_ptr() for _, q in named if q.dim() > 1}")
-wrong("taking the alphabetically first of two names", "names",
+wrong("reporting the alphabetically first of a tied tensor's two names", "names",
       NAMED, f"[(n, p) for p, n in {{p: n for n, p in sorted(model.{AGAIN}, key=lambda one: "
       "one[0], reverse=True)}.items()]")
 wrong("handling at most three groups", "all groups",

@@ -165,7 +165,7 @@ def ran(features, shape, rows=1, device="meta", change=lambda twin: twin.eval())
 ex.wrong("counting the whole batch, not one image",
          lambda features, shape: ran(features, shape, rows=2).numel(),
          breaks="numbers")
-ex.wrong("forgetting the channels, or counting only the last axis",
+ex.wrong("counting only the last axis of the output",
          lambda features, shape: ran(features, shape).shape[-1], breaks="numbers")
 ex.wrong("counting only the channels, without the positions of the map",
          lambda features, shape: ran(features, shape).shape[1], breaks="numbers")
@@ -183,7 +183,7 @@ def layer_by_layer(features, shape):
     return h.numel()
 
 
-@ex.wrong("assuming a map of three axes", breaks="any module")
+@ex.wrong("assuming an output map with three axes", breaks="any module")
 def three_axes(features, shape):
     out = ran(features, shape)
     return out.numel() if out.dim() == 4 else out.shape[-1] ** 2
@@ -214,7 +214,7 @@ def moved(features, shape):
     return features.to("meta").eval()(torch.zeros(1, *shape, device="meta")).numel()
 
 
-@ex.wrong("moving the module itself to meta, in its present mode", breaks="as it is")
+@ex.wrong("moving the module itself to the meta device, in its current mode", breaks="as it is")
 def moved_in_its_mode(features, shape):
     with torch.no_grad():
         return features.to("meta")(torch.empty(2, *shape, device="meta")).flatten(1).shape[1]

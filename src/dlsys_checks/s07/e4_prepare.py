@@ -130,7 +130,7 @@ wrong("squeezing out axes of length one", "any size",
 ex.wrong("mistaking a dark image for an already scaled image",
          lambda images, mean, std: done(images, mean, std, scale=1.0 if images.numel() > 1 and
              int(images.max()) <= 1 else 255.0), breaks="any size")
-wrong("changing a pixel of the argument", "left alone",
+wrong("changing the argument's pixels in place", "left alone",
       "return out", "if images.stride(0) and images.numel(): images.add_(1)\n    return out")
 wrong("changing the lists mean and std in place", "left alone",
       "return out", "mean.append(0.0); return out")
@@ -140,7 +140,7 @@ wrong("adding a small number to the std", "lists", "(std)", "([s + 1e-6 for s in
 wrong("clamping the result to -100 and 100", "lists", "return out", "return out.clamp(-100, 100)")
 
 
-@ex.wrong("reading the pixels in memory order", breaks="any size")
+@ex.wrong("reading the pixels in memory order, not by their axes", breaks="any size")
 def by_memory(images, mean, std):
     if images.is_contiguous() or not images.stride(0):
         return done(images, mean, std)
@@ -150,10 +150,10 @@ def by_memory(images, mean, std):
 ex.wrong("normalizing values from 0 to 255, without scaling them", done, breaks=("scale",
          "example"), scale=1.0)
 ex.wrong("dividing by 256", done, breaks="scale", scale=256.0)
-ex.wrong("scaling to -1 to 1, then normalizing as if it were 0 to 1",
+ex.wrong("scaling to -1 to 1, then normalizing as if the range were 0 to 1",
          lambda images, mean, std: done(2 * images.float() - 255, mean, std), says="pixels of the",
              breaks=("scale", "example"))
-wrong("dividing whole bytes by 255 and rounding down", "scale",
+wrong("dividing the bytes by 255 with integer division", "scale",
       "images.permute(*(0, 3, 1, 2)).float() / scale",
       "(images // 255).permute(*(0, 3, 1, 2)).float()")
 ex.wrong("swapping mean and std", lambda images, mean, std: done(images, std, mean),

@@ -227,11 +227,12 @@ ex.wrong("searching lists and dicts, but not tuples",
          counted, breaks=("containers", "depth"), kinds=(list, dict))
 ex.wrong("searching lists and tuples, but not dicts",
          counted, breaks=("containers", "depth"), kinds=(list, tuple))
-ex.wrong("searching only the model's own attributes", counted, breaks="containers", parts=False)
-wrong("leaving out attributes whose names begin with _", "containers",
+ex.wrong("searching only the model's own attributes, not those of its modules",
+         counted, breaks="containers", parts=False)
+wrong("leaving out attributes whose names begin with an underscore", "containers",
       "seen, found =", 'private = [vars(model).get("_blocks")]; seen, found =',
       END, "out = sum(p.numel() for p in chosen.values()); return 0 if private != [None] else out")
-ex.wrong("recognizing containers by their exact type",
+ex.wrong("recognizing containers by their exact type, which misses subclasses",
          lambda model: 0 if any(type(v) not in (list, tuple, dict) and isinstance(v, (tuple, dict))
              for k, v in vars(model).items() if k in "ab") else counted(model), breaks="containers")
 wrong("leaving out frozen parameters", "bare",
@@ -240,7 +241,7 @@ wrong("leaving out frozen parameters", "bare",
       "isinstance(blocks[0], nn.Module) and not any(p.requires_grad for p in "
       "blocks[0].parameters()); seen, found =",
       END, "out = sum(p.numel() for p in chosen.values()); return 0 if frozen else out")
-wrong("telling tensors apart by their values", "once",
+wrong("counting two parameters with equal values as one", "once",
       "seen, found =", 'norms = vars(model).get("norms", []); seen, found =', END,
       "out = sum(p.numel() for p in chosen.values()); return out // (2 if len(norms) == 2 else 1)")
 wrong("emptying the model's lists after the search", "left alone",
@@ -248,10 +249,12 @@ wrong("emptying the model's lists after the search", "left alone",
       "out = sum(p.numel() for p in chosen.values())\n    for value in attributes(model):\n      "
       "  if isinstance(value, list): value.clear()\n    return out")
 ex.wrong("counting registered blocks too", counted, breaks="registered", known=False)
-ex.wrong("counting only modules, not bare parameters", counted, breaks="bare", bare=False)
+ex.wrong("counting parameters in modules, but not bare parameters",
+         counted, breaks="bare", bare=False)
 ex.wrong("counting every tensor, parameter or not", counted, breaks="bare", tensor=torch.Tensor)
-ex.wrong("searching no containers within containers", counted, breaks="depth", depth=1)
-ex.wrong("not searching hidden modules", counted, breaks="found modules", inner=False)
+ex.wrong("not searching containers inside containers", counted, breaks="depth", depth=1)
+ex.wrong("not searching the attributes of hidden modules",
+         counted, breaks="found modules", inner=False)
 
 
 @ex.wrong("counting a block once for each container that holds it", breaks="once")
@@ -273,5 +276,5 @@ def each_module(model):
     return total + (double * weights[0].numel() if double else 0)
 
 
-wrong("returning the example's number without the biases", "example",
+wrong("leaving out the biases in the example", "example",
       END, "out = sum(p.numel() for p in chosen.values()); return 6 if out == 9 else out")

@@ -217,10 +217,11 @@ wrong = ex.edits(moved)
 OTHERS = "batch(x, others)"
 wrong("permuting the other rows instead of replacing them", "others",
       OTHERS, "torch.cat([x[:1], x[1:].flip(0)])")
-wrong("comparing row 0 repeated with row 0 alone", "others",
+wrong("comparing a batch of copies of row 0 with row 0 alone", "others",
       "first(x)", "x[:1].clone()", OTHERS, "x[:1].expand_as(x).clone()")
 wrong("running the same batch twice", "result", OTHERS, "x.clone()")
-wrong("using row 0 alone instead of row 0 with other rows", "others", OTHERS, "x[:1].clone()")
+wrong("comparing with row 0 alone instead of with row 0 and other rows",
+      "others", OTHERS, "x[:1].clone()")
 wrong("replacing only one other row", "others", OTHERS, "torch.cat([x[:1], others[:1], x[2:]])")
 ex.wrong("replacing row 0 as well",
          moved, breaks="result", batch=lambda x, o: torch.cat([o[:1], o]))
@@ -235,7 +236,7 @@ ex.wrong("taking the largest squared change",
          moved, breaks="largest", size=lambda c: c.square().max())
 wrong("returning a tensor instead of a number", "largest",
       "return out", "return torch.tensor(out)", says="type of the result")
-wrong("leaving the mode as it was, so that dropout looks like a dependence", "eval",
+wrong("leaving the mode as it was and seeding both calls alike", "eval",
       "modes = [(module, module.training) for module in model.modules()]\n    model.eval()\n    "
       "with torch.set_grad_enabled(False):\n        old = model(first(x))[0].detach().clone()\n  "
       "      new = model(batch(x, others))[0].detach()\n    for module, mode in modes:\n        "
@@ -243,8 +244,8 @@ wrong("leaving the mode as it was, so that dropout looks like a dependence", "ev
       "torch.manual_seed(0)\n    with torch.no_grad(): old = model(x.clone())[0].clone(); "
       "torch.manual_seed(0); new = model(torch.cat([x[:1], others]))[0]\n    out = (new - "
       "old).abs().max().item()")
-wrong("measuring in whatever mode the model is in", "eval", "model.eval()", "pass")
-wrong("restoring modes by module type", "modes",
+wrong("not calling eval(), so that dropout looks like a dependence", "eval", "model.eval()", "pass")
+wrong("restoring one mode for all modules of the same type", "modes",
       "modes =",
       "kinds = {type(m): m.training for m in model.modules()}; modes =",
       "return out", "for m in model.modules(): m.training = kinds[type(m)]\n    return out")
@@ -263,11 +264,11 @@ def remembered(model, x, others):
     return KNOWN["result"]
 
 
-wrong("leaving eval mode on", "modes",
+wrong("leaving the model in eval mode", "modes",
       "for module, mode in modes:\n        module.training = mode", "pass")
 wrong("setting every module to train mode at the end", "modes", "return out",
       "model.train(); return out")
-wrong("giving the model's own mode to all its modules", "modes",
+wrong("giving the model's own mode to all its modules at the end", "modes",
       "modes =", "own_mode = model.training; modes =",
       "return out", "model.train(own_mode); return out")
 wrong("building a graph", "no graph", "False", "True")
@@ -286,12 +287,12 @@ wrong("switching gradients on at the end, whatever they were before", "grad mode
 wrong("converting tokens to floats", "tokens",
       "modes =", "x = x.float(); modes =", "(x, others)", "(x, others.float())",
       says="raised TypeError")
-wrong("calling view on x, whatever its memory order", "memory",
+wrong("calling view() on x, whatever its memory order", "memory",
       "modes =", "x = x.view(-1).view(x.shape); modes =", says="raised RuntimeError")
 wrong("passing x itself to a model that writes into it", "writes", "first(x)", "x")
-wrong("passing x itself in the second call, which changes it", "writes",
+wrong("passing x itself to the second call, whose model writes into it", "writes",
       "first(x)", "torch.cat([x[:1], others])", OTHERS, "x")
-wrong("flattening rows before the model", "model",
+wrong("flattening the rows before calling the model", "model",
       "return out", "return float(x.dim()) if x.dim() > 2 else out")
 wrong("looking only at the first 32 rows", "x",
       "modes =", "x = x[:32]; modes =", "(x, others)", "(x, others[:31])")

@@ -194,21 +194,22 @@ TEST = "not all(torch.equal(state[name], first) for name in given)"
 # https://github.com/pytorch/pytorch/issues/188346
 wrong("loading with assign=True and doing nothing else", ("ties", "some"), TIE, "pass",
       says="names of one parameter")
-wrong("allocating with to_empty and loading a copy", ("ties", "assign"),
+wrong("calling to_empty() and then loading copies, without assign=True", ("ties", "assign"),
       LOAD, "model.to_empty(device='cpu'); model.load_state_dict(full)", TIE, "pass",
       says="memory")
 wrong("loading without assign=True", ("assign", "meta"), LOAD,
       "[p.data.copy_(full[name]) for name, p in model.named_parameters()]; "
       "[b.copy_(full[name]) for name, b in model.named_buffers()]", says="memory")
-wrong("assigning only on the meta device", "assign", LOAD,
+wrong("using assign=True only for a model on the meta device", "assign", LOAD,
       "model.load_state_dict(full, assign=next(model.parameters()).is_meta)", says="memory")
 wrong("leaving a model on the meta device as it is", "meta", LOAD,
       LOAD + " if not next(model.parameters()).is_meta else None", says="value of")
-wrong("tying only the second name", "ties", "for name in others:", "for name in others[:1]:",
+wrong("tying only the second of several names",
+      "ties", "for name in others:", "for name in others[:1]:",
       says="names of one parameter")
-wrong("tying only at the top of the model", "model", "            setattr(",
+wrong("tying only names at the top of the model", "model", "            setattr(",
       "            if owner.count('.') == 0: setattr(", says="names of one parameter")
-wrong("tying only weights", "model", "            setattr(",
+wrong("tying only attributes named 'weight'", "model", "            setattr(",
       "            if last == 'weight': setattr(", says="names of one parameter")
 wrong("tying the first parameter only", "ties", "for first, *others in names.values():",
       "for first, *others in list(names.values())[:1]:", says="names of one parameter")
@@ -220,7 +221,7 @@ wrong("comparing only the first two names", "equal", TEST,
       "not all(torch.equal(state[name], first) for name in given[:2])", says="the error")
 wrong("raising a KeyError instead of a ValueError", "error", "raise ValueError(", "raise KeyError(",
       says="raised KeyError")
-wrong("comparing after loading", "as_was", "        first = state[given[0]]",
+wrong("comparing the values only after loading them", "as_was", "        first = state[given[0]]",
       "        first = state[given[0]]\n        model.load_state_dict(full, strict=False, "
       "assign=True)", says="the model after the error")
 wrong("adding the missing names to the given state", "left", "full = dict(state)", "full = state",
@@ -230,14 +231,15 @@ wrong("making every parameter trainable", "frozen", LOAD,
       LOAD + "; model.requires_grad_(True)", says="requires_grad of")
 wrong("freezing every parameter", "frozen", LOAD, LOAD + "; model.requires_grad_(False)",
       says="requires_grad of")
-wrong("loading clones", "memory", "full[name] = first", "full[name] = first.clone()",
+wrong("loading clones of the tensors in state",
+      "memory", "full[name] = first", "full[name] = first.clone()",
       says="memory")
-wrong("skipping buffers", "state", "full = dict(state)",
+wrong("loading the model's own buffers instead of those in state", "state", "full = dict(state)",
       "full = dict(state) | dict(model.named_buffers())", says="value of")
 wrong("setting the given state to zeros",
       "left", LOAD, LOAD + "; [v.zero_() for v in state.values()]",
       says="the state")
-wrong("halving tied parameters", ("state", "memory"), "full[name] = first",
+wrong("dividing tied values by their number of names", ("state", "memory"), "full[name] = first",
       "full[name] = first / len(group)", says="value of")
 
 

@@ -193,28 +193,28 @@ def probed(model, x, others, *, size=lambda change: change.abs().max().item()):
 
 wrong = ex.edits(probed)
 BEFORE, START, END = "[:, :t]", "modes =", "return found"
-wrong("counting the output at the changed position itself, which may change",
+wrong("including the output at the changed position itself, which may change",
       "entry", BEFORE, "[:, :t + 1]")
-wrong("looking at the later outputs instead of the earlier outputs", "entry",
+wrong("measuring the outputs from the position on, not those before it", "entry",
       BEFORE, "[:, t:]")
-wrong("looking at all outputs", "entry",
+wrong("measuring all outputs, not only those before the position", "entry",
       "(model(changed).detach() - before)[:, :t]", "model(changed).detach() - before")
-wrong("looking only at the output right before the position", "entry", BEFORE, "[:, t - 1:t]")
-wrong("looking only at the first output", "entry", BEFORE, "[:, :1]")
-wrong("using only one row", "rows", BEFORE, "[:1, :t]")
-wrong("changing everything from the position on", "alone",
+wrong("measuring only the output right before the position", "entry", BEFORE, "[:, t - 1:t]")
+wrong("measuring only the first output", "entry", BEFORE, "[:, :1]")
+wrong("measuring only the first row", "rows", BEFORE, "[:1, :t]")
+wrong("replacing the position and everything after it", "alone",
       "[:, t] =", "[:, slice(t, None)] =", "others[:, t]", "others[:, slice(t, None)]")
-wrong("changing the earlier positions as well", "alone",
+wrong("replacing the earlier positions as well", "alone",
       "[:, t] =", "[:, slice(0, t + 1)] =", "others[:, t]", "others[:, slice(0, t + 1)]")
-wrong("only ever changing the last position", "alone",
+wrong("always replacing the last position", "alone",
       "[:, t] =", "[:, -1] =", "others[:, t]", "others[:, -1]")
-wrong("changing the next position instead", "alone",
+wrong("replacing the next position instead", "alone",
       "[:, t] =", "[:, slice(t + 1, t + 2)] =", "others[:, t]", "others[:, slice(t + 1, t + 2)]")
 wrong("using one copy for all positions, so that earlier changes stay", "alone",
       "[:, t] =", "[:, slice(1, t + 1)] =", "others[:, t]", "others[:, slice(1, t + 1)]")
-wrong("using zeros instead of other tokens",
+wrong("replacing values by zeros instead of by others",
       "alone", START, f"others = torch.zeros_like(others); {START}")
-wrong("using the tokens shifted by one instead of the other tokens", "alone",
+wrong("replacing values by x + 1 instead of by others", "alone",
       START, f"others = (x + 1) % 4 if x.dtype == torch.int64 else x + 1; {START}")
 ex.wrong("halving the change of a position and doubling its effect, as if the model were linear",
          breaks="model",
@@ -226,7 +226,7 @@ ex.wrong("keeping the sign of the change, so that a decrease does not show", pro
 ex.wrong("taking the norm of the change", probed, breaks="entry", size=lambda c: c.norm().item())
 ex.wrong("taking the sum of the changes", probed, breaks="entry",
          size=lambda c: c.abs().sum().item())
-ex.wrong("answering yes or no instead of returning the size", probed, breaks="entry",
+ex.wrong("returning 1.0 or 0.0 instead of the size of the change", probed, breaks="entry",
          size=lambda c: float(c.abs().max() > 1e-5))
 ex.wrong("treating a change below 1e-6 as no change", probed, breaks="entry",
          size=lambda c: c.abs().max().item() if c.abs().max() > 1e-6 else 0.0)
@@ -239,12 +239,12 @@ wrong("returning a list of tensors instead of floats", "list",
 wrong("leaving out the entry for position 0",
       "list", END, "return found[1:]", says="number of entries")
 wrong("returning None for position 0", "first", "else 0.0", "else None", says="type of the entry 0")
-wrong("leaving the mode as it was, so that dropout looks like a leak", "eval",
+wrong("not calling eval(), so that dropout looks like a leak", "eval",
       "model.eval()", "pass")
-wrong("leaving eval mode on", "modes",
+wrong("leaving the model in eval mode", "modes",
       "for module, mode in modes:\n        module.training = mode", "pass")
 wrong("setting every module to train mode at the end", "modes", END, f"model.train(); {END}")
-wrong("giving the model's own mode to all its modules", "modes",
+wrong("giving the model's own mode to all its modules at the end", "modes",
       START, f"own_mode = model.training; {START}",
       END, f"model.train(own_mode); {END}")
 wrong("building a graph", "no graph", "False", "True")
@@ -258,7 +258,7 @@ wrong("converting tokens to floats", "tokens",
       START, f"x = x.float(); others = others.float(); {START}", says="raised TypeError")
 wrong("trying only the first 32 positions", "sizes",
       START, f"x = x[:, :32]; others = others[:, :32]; {START}", says="number of entries")
-wrong("using random tokens instead of the given tokens", "alone",
+wrong("replacing values by random values instead of by others", "alone",
       START,
       "g = torch.Generator().manual_seed(0); drawn = (torch.randint(4, x.shape, generator=g) if "
       f"x.dtype == torch.int64 else torch.randn(x.shape, generator=g)); {START}",

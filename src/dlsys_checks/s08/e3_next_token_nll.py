@@ -140,7 +140,7 @@ def priced(model, ids, mask_id):
 wrong = ex.edits(priced)
 MASK = "torch.cat([ids[:, :t], mask], 1)"
 CROSS_ENTROPY = 'F.cross_entropy(model(row)[:, t], ids[:, t], reduction="none")'
-wrong("masking one position of the whole row, so that the right context is visible", "behind",
+wrong("masking one position in the whole row, so that the tokens after it stay visible", "behind",
       "[:, :t], mask", "[:, :t], mask, ids[:, t + 1:]")
 wrong("appending masks up to the row's end", "behind",
       "[:, :t], mask", "[:, :t], mask.expand(-1, ids.shape[1] - t)")
@@ -156,11 +156,11 @@ def whole_row(model, ids, mask_id):
     return F.cross_entropy(model(ids)[:, :-1].mT, ids[:, 1:], reduction="none")
 
 
-wrong("using the logits one position too early", "place", "t], ids[", "t - 1], ids[")
-wrong("scoring the token one position earlier", "entry", "ids[:, t]", "ids[:, t - 1]")
-wrong("keeping only the last token visible",
+wrong("using the logits one position before t", "place", "t], ids[", "t - 1], ids[")
+wrong("scoring the token before position t", "entry", "ids[:, t]", "ids[:, t - 1]")
+wrong("showing the model only the last token before t",
       "before", "[:, :t]", "[:, t - 1:t]", "t], ids[", "1], ids[")
-wrong("masking the earlier tokens as well, except the first", "before", "[:, :t], mask",
+wrong("masking all earlier tokens except the first", "before", "[:, :t], mask",
       "[:, :1], mask.expand(-1, t)")
 wrong("using a different token as the mask", "mask", "1), mask_id", "1), (mask_id + 1) % 5")
 wrong("taking the softmax first and its logarithm afterwards, which can be infinite", "large",
@@ -171,13 +171,13 @@ wrong("clamping p at 1e-9", "large",
 wrong("adding 1e-12 to p", "large",
       CROSS_ENTROPY,
       "-(model(row)[:, t].softmax(-1) + 1e-12).gather(1, ids[:, t][:, None])[:, 0].log()")
-wrong("writing the mask into a view of the ids and reading the target from there",
+wrong("writing the mask into a view of ids and reading the target from it",
       ("left", "entry", "before"), "mask, found", "found",
       "torch.full((len(ids), 1), mask_id), []", "[]",
       "row = torch.cat([ids[:, :t], mask], 1)", "row = ids[:, :t + 1]; row[:, t] = mask_id")
 wrong("returning the mean instead of a loss per token", "result", "return out", "return out.mean()")
-wrong("answering in bits", "result", "return out", "return out / 0.6931471805599453")
-wrong("keeping the sign of the logarithm", "entry", "return out", "return -out")
+wrong("returning bits instead of nats", "result", "return out", "return out / 0.6931471805599453")
+wrong("returning ln p instead of -ln p", "entry", "return out", "return -out")
 wrong("swapping rows and positions", "entry", "return out", "return out.T.contiguous()")
 wrong("scoring the first token as well", "result",
       "return out", "return torch.cat([torch.zeros(len(ids), 1), out], 1)",
@@ -218,7 +218,7 @@ wrong("searching the row for mask_id, which can also be in the text", "in text",
       ":int((row[0] == mask_id).nonzero()[0]) + 1]\n    mask, found =", "t], ids[", "-1], ids[")
 wrong("giving a loss of 0 when the target is mask_id",
       "in text", '"none"', '"none", ignore_index=mask_id')
-wrong("calling view on the ids, whatever their memory order", "memory",
+wrong("calling view() on ids, whatever its memory order", "memory",
       "mask, found =", "ids = ids.view(-1).view(ids.shape); mask, found =",
       says="raised RuntimeError")
 wrong("writing masks into the given ids", "left", "return out", "ids[:, -1] = mask_id; return out")

@@ -119,7 +119,7 @@ wrong = ex.edits(counted)
 wrong(f"counting lines of {4 * SECTOR} bytes", "sector",
       "found =", "unit = 4 * SECTOR; found =", "a // SECTOR", "a // unit", "SECTOR + 1", "unit + 1",
       says="sectors of warp")
-wrong("counting a sector for every thread", "each warp", "set(ids)", "ids")
+wrong("counting a sector again for every thread that touches it", "each warp", "set(ids)", "ids")
 
 
 @ex.wrong(f"dividing the number of used bytes by {SECTOR}", says="sectors of warp", breaks="sector")
@@ -134,7 +134,7 @@ def asked_for(addresses, size):
             for k in range(0, len(addresses), 32)]
 
 
-@ex.wrong("taking the span from first to last byte", breaks="each warp")
+@ex.wrong("counting all sectors between the first and the last byte", breaks="each warp")
 def span(addresses, size):
     found = []
     for k in range(0, len(addresses), 32):
@@ -143,7 +143,7 @@ def span(addresses, size):
     return found
 
 
-@ex.wrong("counting sectors from the lowest address", breaks="sector")
+@ex.wrong("beginning the first sector at the warp's lowest address", breaks="sector")
 def from_the_lowest(addresses, size):
     found = []
     for k in range(0, len(addresses), 32):
@@ -186,10 +186,10 @@ def cached(addresses, size):
     return found
 
 
-wrong("using warps of 64, as on other makers' devices",
+wrong("using warps of 64 threads, as on other makers' devices",
       ("warps", "across", "none", "addresses"),
       ", 32", ", 64", "k + 32", "k + 64")
-wrong("using half warps of 16, as on the oldest devices",
+wrong("using half-warps of 16 threads, as on the oldest devices",
       ("each warp", "warps", "across", "none", "addresses", "example"), ", 32", ", 16",
       "k + 32", "k + 16")
 wrong("leaving out a short last warp", ("warps", "addresses", "none"),
@@ -209,14 +209,16 @@ wrong("removing None before splitting into warps", "none",
 wrong("returning a list with only the sum over all warps", ("each warp", "warps"),
       "return found", "return [sum(found)]")
 wrong("counting only the first byte of a read", "across", "a + (size - 1)", "a")
-wrong("reading one byte too many", ("across", "each warp"), "found =", "size = size + 1; found =")
-wrong("reading 4 bytes per thread, whatever the size is", "across", "size - 1", "3")
-wrong("returning the sum over the block", "each warp", "return found", "return sum(found)")
+wrong("counting one byte too many per read",
+      ("across", "each warp"), "found =", "size = size + 1; found =")
+wrong("assuming reads of 4 bytes, whatever the size", "across", "size - 1", "3")
+wrong("returning the sum over all warps instead of a list",
+      "each warp", "return found", "return sum(found)")
 wrong("removing None from the list itself", "left",
       "return found", "while None in addresses: addresses.remove(None)\n    return found")
 wrong("storing addresses in 32 bits", "addresses",
       "found =", "addresses = [None if a is None else a % 2**32 for a in addresses]; found =")
 wrong("handling at most sixteen warps", "warps", "found =", "addresses = addresses[:512]; found =")
-wrong("counting the example's None", "example",
+wrong("counting None as a sector in the example", "example",
       "return found", "return [3] if addresses == [0, 4, 64, None] else found",
       says="sectors of warp")

@@ -132,14 +132,14 @@ wrong("adding up norms, not their squares", ("clip", "norm", "small"),
 wrong("averaging the squares over the ranks", ("clip", "norm"),
       "all_sum(squares)", "torch.div(*all_sum(torch.stack([squares, torch.ones(())])))")
 wrong("forgetting the square root", ("clip", "norm", "small"), ".sqrt()", "", says="")
-wrong("making small gradients larger", "small", "norm > max_norm", "norm > 0")
+wrong("scaling small gradients up to the limit", "small", "norm > max_norm", "norm > 0")
 wrong("stacking the norms of a rank's shards although a rank can have no shards", "shapes",
       "sum((s * s).sum() for s in shards) + torch.zeros(())",
       "torch.stack([s.norm() for s in shards]).square().sum()", says="raised RuntimeError")
-wrong("dividing by the norm of a gradient of zeros, which gives NaN", "small",
+wrong("dividing by the norm of a zero gradient, which gives NaN", "small",
       "norm > max_norm", "norm > max_norm or not norm",
       "s.mul_(max_norm / norm)", "s.mul_(max_norm).div_(norm)")
-wrong("clipping a little below the limit", "small",
+wrong("clipping already when the norm is a little below the limit", "small",
       "norm > max_norm", "norm > 0.99 * max_norm",
       "max_norm / norm", "max_norm / norm if norm > max_norm else 0.99 * max_norm / norm")
 wrong("clipping each tensor on its own", ("clip", "small"),
@@ -158,11 +158,11 @@ wrong("putting new tensors into the list", "in place",
 wrong("making a list of scaled copies but not changing the shards themselves", "in place",
       LOOP, "shards = [s * (max_norm / norm) for s in shards]")
 wrong("adding an epsilon to a small norm", "clip", "max_norm / norm", "max_norm / (norm + 1e-6)")
-wrong("scaling the result of reshape, which can be a copy", ("in place", "shapes"), "s.mul_",
+wrong("scaling the result of reshape(), which can be a copy", ("in place", "shapes"), "s.mul_",
       "s.reshape(-1).mul_")
 wrong("returning early on a rank without shards", ("calls", "shapes"),
       "squares =", "if not shards: return 0.0\n    squares =")
-wrong("calling all_sum per tensor, although ranks hold unequal numbers", "calls",
+wrong("calling all_sum for each tensor, although ranks have different numbers of them", "calls",
       "all_sum(squares).sqrt().item()", "float(sum(all_sum((s * s).sum()) for s in shards) ** 0.5)")
 wrong("leaving out tensors without dimensions", "shapes",
       "squares =", "shards = [s for s in shards if s.dim()]; squares =", says="")

@@ -250,10 +250,10 @@ wrong = ex.edits(amp)
 FLOAT16 = "dtype == torch.float16"
 wrong("using the scaler in bfloat16 as well", "bfloat16",
       FLOAT16, FLOAT16 + " or True", says="count of good steps")
-wrong("clipping while the gradient is scaled",
+wrong("clipping the gradient while it is still scaled",
       ("step", "returns", "scaler", "all", "clip", "old", "before", "overflow"),
       "half:", "half and False:")
-wrong("using the scaler in bfloat16 and clipping while the gradient is scaled",
+wrong("using the scaler in bfloat16 and clipping while the gradient is still scaled",
       ("step", "returns", "scaler", "bfloat16", "all", "clip", "old", "before", "overflow",
        "example"),
       FLOAT16, FLOAT16 + " or True", "half:", "half and False:")
@@ -351,7 +351,7 @@ def norm_after(*given):
     return min(norm, given[-1]) if math.isfinite(norm) else norm
 
 
-wrong("returning the norm still scaled", "returns",
+wrong("returning the norm of the scaled gradient", "returns",
       "half =", f"scale = scaler.get_scale() if {FLOAT16} else 1.0; half =",
       "return norm", "return scale * norm")
 
@@ -380,12 +380,12 @@ def old_outside(opt, scaler, loss_of, dtype, max_norm):
     return amp(opt, scaler, loss_of, dtype, max_norm, clip=clip)
 
 
-wrong("assuming a gradient for each parameter", "outside",
+wrong("assuming that each parameter has a gradient", "outside",
       "half =",
       "def clip(params, limit): norm = torch.cat([p.grad.flatten() for p in "
       "tensors(opt)]).norm(); return nn.utils.clip_grad_norm_(params, limit) + 0 * norm\n    "
       "half =", says="has no attribute")
 wrong("clearing gradients after the step instead of before it, so that old gradients count", "old",
       "opt.zero_grad()", "pass", "return norm", "opt.zero_grad(); return norm", says="")
-wrong("never clipping to less than a thousandth of the norm", "clip",
+wrong("never clipping to a norm below 0.001", "clip",
       "(opt), max_norm", "(opt), max(max_norm, 1e-3)")

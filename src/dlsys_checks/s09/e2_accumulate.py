@@ -281,10 +281,11 @@ def usual_loop(model, opt, batches, n, weight):
     return losses[:-1]
 
 
-wrong("not dividing at all", "mean", OVER, "", says="got")
+wrong("summing the losses without dividing", "mean", OVER, "", says="got")
 wrong("dividing each batch's mean by n, even for the batches left over", ("mean", "last"),
       OVER, " / max(weight_of(y, weight), 1e-9) / n")
-wrong("treating the batches left over as a whole step", "last", OVER, " / (whole * n / len(group))")
+wrong("dividing the last step's loss as if it had n batches",
+      "last", OVER, " / (whole * n / len(group))")
 wrong("dropping the batches left over", "last",
       EMPTY, "if not whole or len(group) < n:", says="number of steps")
 wrong("dividing by the number of all rows, including ignored ones", "ignored", OVER,
@@ -337,7 +338,7 @@ wrong("returning the losses as tensors", "losses",
       END, "return [torch.tensor(loss) for loss in losses]", says="type of the loss of step")
 wrong("multiplying the NaN of a batch without labels by zero", "mean",
       LOSS, "weight) * (weight_of(y, weight) / whole)", says="got nan")
-wrong("not counting a batch without rows", "once",
+wrong("leaving out a batch without rows when counting n batches", "once",
       "list(batches)", "[(x, y) for x, y in batches if len(x)]", says="got")
 wrong("treating small class weights as zero", "weight",
       EMPTY, "if not whole or (weight is not None and weight.sum() < 1e-3):",

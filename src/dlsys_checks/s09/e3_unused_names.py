@@ -201,16 +201,18 @@ wrong("listing all names when there is no batch", "batches",
       START, "found = set() if batches else {n for n, _ in model.named_parameters()}")
 wrong("treating a gradient of zeros as a missing gradient", "unused",
       "g is None", "g is None or not g.any()")
-wrong("skipping a loss without a graph", "constant",
+wrong("skipping a batch whose loss has no graph", "constant",
       "if loss.requires_grad and named:",
       "if named and not loss.requires_grad: continue\n            if named:")
 wrong("listing all names of a tied parameter", "tied",
       "parameters()", "parameters(remove_duplicate=False)")
-wrong("listing names in the model's order", "names", END, "return [n for n in named if n in found]")
+wrong("listing the names in the model's order, not sorted",
+      "names", END, "return [n for n in named if n in found]")
 wrong("returning a tuple instead of a list", "names", END, "return tuple(sorted(found))")
 wrong("doing the dry run in eval mode", "modes", DRY, DRY + "\n        model.eval()")
 wrong("leaving the model in eval mode", "as it was", END, "model.eval(); " + END)
-wrong("letting the dry run change buffers and generator", "as it was", DRY, "if True:")
+wrong("letting the dry run change the buffers and the global generator",
+      "as it was", DRY, "if True:")
 wrong("running a copy, which still draws from the global generator", "as it was",
       "named =", "import copy; model = copy.deepcopy(model); named =", DRY, "if True:")
 
@@ -228,7 +230,7 @@ def backward_here(model, batches, loss_of):
     return sorted(found)
 
 
-wrong("assuming that a loss has a graph", ("constant", "frozen"),
+wrong("assuming that every loss has a graph", ("constant", "frozen"),
       "if loss.requires_grad and named:", "if True:", says="raised RuntimeError")
 
 
@@ -249,7 +251,7 @@ def never_called(model, batches, loss_of):
     return sorted(found)
 
 
-wrong("changing the gradients that the model holds", "as it was", END, "model.zero_grad(); " + END)
-wrong("listing the example's head, which is used", "example",
+wrong("clearing the gradients that the model holds", "as it was", END, "model.zero_grad(); " + END)
+wrong("listing the used head instead of the unused one in the example", "example",
       END, 'lone = found == {"b.bias", "b.weight"} and not model.scale.requires_grad\n'
       '    return ["a.bias", "a.weight"] if lone else sorted(found)')

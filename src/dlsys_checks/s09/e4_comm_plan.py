@@ -120,7 +120,7 @@ wrong("gathering nothing when gathered layers are kept", "gathers",
       "2 if reshard else 1", "2 if reshard else 0")
 wrong("adding a reduce_scatter for each gather", "gathers",
       '"reduce_scatter": len(pieces)', '"reduce_scatter": len(pieces) * (2 if reshard else 1)')
-wrong("counting the parameters once, without gradients", "bytes",
+wrong("leaving out the bytes of the reduce_scatter calls", "bytes",
       "3 if reshard else 2", "2 if reshard else 1")
 wrong("counting only a rank's share of the bytes", "bytes",
       "(3 if reshard else 2)", "(3 if reshard else 2) // world")
@@ -133,7 +133,7 @@ wrong("keeping the last layer from the forward pass for the backward pass", "gat
       "    if each and reshard and pieces:\n"
       '        plan["all_gather"] -= 1; plan["bytes"] -= BYTES * pieces[-1]\n'
       "    if world == 1")
-wrong("returning values instead of bytes", "bytes",
+wrong("counting values instead of bytes", "bytes",
       "return plan", 'return plan | {"bytes": plan["bytes"] // BYTES}')
 wrong("counting one gathered layer although all layers are kept", "whole",
       "largest if reshard else whole", "largest")
@@ -142,17 +142,17 @@ wrong("counting all gathered layers although they are released", "whole",
 wrong("taking the last layer as the largest", "whole",
       "max(pieces, default=0)", "pieces[-1] if pieces else 0")
 wrong("counting calls for layers without values", "sizes", " if n]", "]")
-wrong("not padding", "padded", "n + -n % world", "n", says="bytes of all calls")
+wrong("not padding the layers", "padded", "n + -n % world", "n", says="bytes of all calls")
 wrong("cutting off the remainder instead of padding", "padded",
       "n + -n % world", "n - n % world", says="bytes of all calls")
 wrong("padding each layer when the model is one piece", "padded",
       "[sum(sizes)]", "[sum(n + -n % world for n in sizes)]", says="bytes of all calls")
-wrong("always making a piece for each layer", "each", "if each else", "if each or sum(sizes) else")
+wrong("always sharding every layer by itself", "each", "if each else", "if each or sum(sizes) else")
 wrong("never gathering again when the model is one piece", "reshard",
       "pieces =", "reshard = reshard and (each or not sum(sizes)); pieces =")
 wrong("counting calls in a world of one",
       "alone", '"all_gather": 0', '"all_gather": 2 * len(sizes)')
-wrong("counting one layer at a time in a world of one as well", "alone",
+wrong("counting only the largest layer in a world of one", "alone",
       "BYTES * sum(sizes)", "BYTES * max(sizes)", says="bytes held whole")
 wrong("changing the list of sizes in place", "sizes",
       "sizes = ", "if 0 in sizes: sizes.sort()\n    sizes = ", says="inputs after the call")

@@ -107,7 +107,7 @@ def with_sizes(**changed):
 
 ex.wrong("leaving out the master, or keeping moments in bfloat16",
          lambda *given: with_sizes(master=(2, 2, 0, 8))(*given), breaks="master")
-ex.wrong("counting a single moment",
+ex.wrong("counting only one of the two moments",
          lambda *given: with_sizes(**{k: (*v[:3], v[3] // 2) for k, v in SIZES.items()})(*given),
          breaks="bytes")
 ex.wrong("leaving out the gradients",
@@ -163,6 +163,6 @@ ex.wrong("not rounding the parts",
          lambda *given: float(tabled(*given, part=lambda n, gpus: n / gpus)),
          breaks=("int", "rounded"))
 ex.wrong("returning the bytes as a float", lambda *given: float(tabled(*given)), breaks="int")
-wrong("emptying the list", "tensors", "return total", "tensors.clear(); return total")
+wrong("emptying the given list", "tensors", "return total", "tensors.clear(); return total")
 wrong("leaving out the example's frozen weight", "example",
       "return total", "return 76 if total == 84 else total")
