@@ -21,7 +21,7 @@ missing    | Returns: "missing": sorted names of the trainable parameters that n
 ghosts     | "ghosts": how many tensors in the groups are not parameters of the model. | ghosts
 frozen     | "frozen": sorted names of the parameters that a group holds although their
              requires_grad is False. | frozen tensors
-all groups | All groups count. | case two groups; three groups, a ghost in the last; a frozen part
+all groups | Check every group. | case two groups; three groups, a ghost in the last; a frozen part
              in the second group; five groups, the last with a rate of 0; a plain tensor held; a
              parameter in another's memory; a random mix of these
 identity   | Compare tensors by identity, not by value. | case a new head with the old head's
@@ -29,7 +29,7 @@ identity   | Compare tensors by identity, not by value. | case a new head with t
 names      | A parameter with two names is reported under the name that named_parameters() returns.
              | case a tied tensor, not held; a tied tensor, frozen and held; a tied tensor, its
              first name last in the alphabet
-left alone | Model and optimizer are unchanged. | changes in the model; when asked again
+left alone | The model and the optimizer are unchanged. | changes in the model; when asked again
 example    | Example: if the head was replaced after the optimizer was made for the whole model, the
              head's two names are missing, and there are two ghosts. | case the example
 """)

@@ -16,7 +16,8 @@ ex = exercise("07.11", "linear_in", seen=("kind", "width", "shape", "train"),
               says="values of an image")
 
 ex.promise_table("""
-numbers    | Count the values per image that features passes to a Linear layer. | values of an image
+numbers    | Count the inputs that a Linear layer needs after the module features. | values of an
+             image
 any module | Args: features: any module that maps float32 (N, *shape) to (N, M, ...), with all its
              tensors registered and on the CPU. | case a norm over a single value; a sequence of
              values; a module of its own; flat already; no layer at all; a pooled map; a volume
@@ -24,7 +25,7 @@ shape      | shape: the shape of one image, without the batch. | case a tall ima
              wide image; the same net, another shape
 no number  | Compute no values. Shapes are enough, so a large image costs no more than a small one.
              | values computed; raised RuntimeError
-as it is   | features is unchanged: weights, buffers, modes, gradients and hooks. | changed in
+as it is   | The module is unchanged: weights, buffers, modes, gradients and hooks. | changed in
              features
 example    | Example: nn.MaxPool2d(2) and shape (3, 5, 8) give 3 x 2 x 4 = 24. | case the example
 """)

@@ -28,7 +28,7 @@ left alone | the list is unchanged. | inputs after the call
 rounding   | The number of positions is rounded down, as in torch. | case sides that the stride does
              not divide; the example; strides of many sizes; strides longer than the window; windows
              of one pixel; maps too large for any memory
-counted    | Maps too large for any memory count as well. | case maps too large for any memory
+counted    | Also count maps that are too large for any memory. | case maps too large for any memory
 """)
 ex.promise("example", "Example: size (5, 8), batch 2 and layers [(3, 3, 2, 0)] give "
            f"[{36 * BYTES}].",

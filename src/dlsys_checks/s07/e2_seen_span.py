@@ -9,7 +9,7 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("07.2", "seen_span", seen=("layers", "unit"), says="first pixel")
 ex.promise_table("""
-span       | Find the first and last input pixel that a unit reads along a side. | first
+span       | Find the first and last input pixel that a unit reads along one axis. | first
              pixel; last pixel
 layers     | Args: layers: a list of (kernel, stride, padding, dilation), in order from the input; |
              case strides of many sizes; padding of many sizes; dilations of many sizes; windows
@@ -24,7 +24,7 @@ padding    | Positions in the padding, even in the padding of inner maps, count 
              many sizes; padding of many sizes; padding after a stride; padding wider than its
              window; the example
 left alone | The list is unchanged. | inputs after the call
-example    | Example: layers [(3, 1, 1, 1)] and unit 0 return (-1, 1). | case the example
+example    | Example: layers [(3, 1, 1, 1)] and unit 0 give (-1, 1). | case the example
 """)
 
 

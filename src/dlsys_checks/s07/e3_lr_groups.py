@@ -24,7 +24,7 @@ head       | Args: head: a module inside model, at any depth, perhaps under two 
 body       | The body is everything outside the head, including the stem and parameters of the model
              itself. | case a model with a parameter of its own; a stem outside the stages
 frozen     | Frozen parameters (requires_grad False) are in no group, | frozen
-once       | and all others in exactly one. | twice; missing
+once       | and every other parameter is in exactly one. | twice; missing
 shared     | A parameter or module that head and body share belongs to the body. | case a head that
              shares the embedding; a head before the embedding it shares; a norm in head and body
 left alone | The model is unchanged. | changed in the model
@@ -194,7 +194,7 @@ def act(fn, kind, width, body_lr, head_lr):
         tensors = value.get("params")
         return value | {"params": [shown(p) for p in tensors]} if type(tensors) is list else value
     groups = fn(model, head, body_lr, head_lr)
-    after, words = facts(), ("requires_grad", "numbers", "gradients")
+    after, words = facts(), ("requires_grad", "values", "gradients")
     changed = [word for word, was, now in zip(words, before, after) if was != now]
     to_train = [now for was, now in zip(before[3], after[3]) if was != now]
     for mode, turned in (("train", sum(to_train)), ("eval", len(to_train) - sum(to_train))):

@@ -12,15 +12,15 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("07.4", "prepare", seen=("images", "mean", "std", "order"), says="pixels")
 
 ex.promise_table("""
-layout     | Prepare images for a pretrained model: (N, C, H, W), float32. | pixels; shape of the;
-             dtype of the
+layout     | Prepare images for a pretrained model, as (N, C, H, W) in float32. | pixels; shape of
+             the; dtype of the
 any size   | Args: images: (N, H, W, C) uint8 in any memory order, brightness 0 to 255. | case one
              channel; a single row; a single column; four channels; many channels; no image; all
              pixels black; stored with channels first; a crop of larger images; one image, expanded
 scale      | Scale brightness to the range 0 to 1; | pixels
 channels   | then subtract each channel's mean and divide by its std. | pixels
-lists      | mean, std: C floats each, of any size, std above 0. | case as many columns as channels;
-             four channels; a mean of zero; a tiny std; means outside 0 to 1
+lists      | mean, std: C floats each, of any size; every std is above 0. | case as many columns as
+             channels; four channels; a mean of zero; a tiny std; means outside 0 to 1
 left alone | The arguments are unchanged, and a later call changes no earlier result. | inputs after
              the call; changed by the call; after a later call
 example    | Example: a single black pixel with mean [0.5] and std [0.25] becomes -2. | case the

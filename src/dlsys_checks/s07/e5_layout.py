@@ -21,8 +21,8 @@ both    | "both": the strides fit both layouts. | case one channel; one pixel; a
 neither | "neither": the strides fit neither. | case rows and columns swapped; every second column;
           a crop of a larger image; two images with a gap between them; the batch innermost;
           expanded from one image; small tensors of all kinds
-ones    | An axis of length 1 has no neighbours, so its stride does not count. | case one image, odd
-          stride; one row, odd stride; channels last, one image, odd stride; one channel, odd
+ones    | An axis of length 1 has a single entry, so its stride does not matter. | case one image,
+          odd stride; one row, odd stride; channels last, one image, odd stride; one channel, odd
           stride; small tensors of all kinds
 sizes   | No axis has length 0. | case a single row; a single column; small tensors of all kinds
 example | Example: shape (2, 3, 4, 5) with strides (60, 1, 15, 3) gives "NHWC". | case the example

@@ -29,7 +29,7 @@ ex.promise("any order", "Names come in any order.",
 ex.promise("missing", "The last layer has 1 step even if no name has 0 steps.",
            cases=("no layers", "no embedding", "a head alone", "no head", "an embedding alone",
                   "layers alone, one tensor each", "no name at all"))
-ex.promise("left alone", "names is unchanged.", says=("inputs after the call",))
+ex.promise("left alone", "The list is unchanged.", says=("inputs after the call",))
 ex.promise("example", 'Example: ["embed.w", "layers.0.w", "head.w"] with base 1 and decay 0.5 '
            "get 0.25, 0.5 and 1.", cases=("the example",))
 

@@ -176,8 +176,9 @@ def law(out, kind, x, state, calls, train):
     expect_close("ratio of the outputs with and without its second argument", out["times"], times)
     expect_equal("calls that reached the body's hook", out["heard"], 2, "Keep the hooks.")
     expect_equal("other modules and parameters that were frozen as well", out["others"], 0)
-    expect_equal("output of the body, when it is a single dropout", out["alone"], torch.ones(64))
-    expect_equal("output of the body frozen before this one, a dropout", out["first"],
+    expect_equal("output of the body, when it is a single dropout layer", out["alone"],
+                 torch.ones(64))
+    expect_equal("output of the body frozen before this one (a dropout layer)", out["first"],
                  torch.ones(64))
     expect_equal("calls of train() and eval() that do not return the body", out["given back"], 0,
                  "Return the module, as torch does.")

@@ -24,12 +24,12 @@ bare          | Count the values of every nn.Parameter that you find, frozen or 
                 parameters; a hidden ParameterList; a frozen block
 found modules | also search the attributes of every module that you find. | case a hidden module
                 that hides more
-registered    | Skip what model.parameters() returns. | case a list of registered blocks; a
-                registered block next to a hidden one; nothing hidden; a ModuleList; a hidden norm
-                equal to a registered one
-once          | A parameter that you find twice counts once; two with equal values count as two.
-                There are no cycles. | case one block in two lists; two hidden blocks that share a
-                tensor; two norms with equal values
+registered    | Skip the parameters that model.parameters() returns. | case a list of registered
+                blocks; a registered block next to a hidden one; nothing hidden; a ModuleList; a
+                hidden norm equal to a registered one
+once          | A parameter that you find twice counts once; two parameters with equal values count
+                as two. There are no cycles. | case one block in two lists; two hidden blocks that
+                share a tensor; two norms with equal values
 left alone    | The model is unchanged. | changes in the model; when asked again
 example       | Example: self.blocks = [nn.Linear(2, 3)] hides 9. | case the example
 """)
