@@ -186,13 +186,13 @@ def law(out, kind, x, others, weight, order):
         expect_close(f"result of call {k}", got, right, rtol=2e-4,
                      atol=1e-6 * float(x.abs().max()) ** (2 if kind in ("flat", "last") else 1))
         expect_equal(f"training flags after call {k}", flags, modes[k - 1],
-                     "Each module gets its own mode back.")
+                     "Give each module its own mode back.")
     expect_equal("calls in train mode", out["train"], 0, "Measure in eval mode.")
-    expect_equal("calls with gradients", out["grad"], 0, "Measure under no_grad.")
+    expect_equal("calls with gradients on", out["grad"], 0, "Measure under no_grad.")
     expect_equal("values changed in weights and buffers", out["held"], 0)
     expect_equal("properties of parameters that changed (objects, dtype, requires_grad, gradients, "
                  "attributes and hooks of the model)", out["facts"], [0] * 5)
-    expect_equal("grad mode after the call (made with it on, then off)", out["left"], [1, 0],
+    expect_equal("grad mode after the call (first call: on, second: off)", out["left"], [1, 0],
                  "Use with torch.no_grad().")
     expect_equal("values changed in x and others", out["changed"], 0, "Pass copies.")
 

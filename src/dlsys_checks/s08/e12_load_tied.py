@@ -13,10 +13,10 @@ ex = exercise("08.12", "load_tied", kept=("groups", "values", "frozen", "copied"
               seen=("values", "ties", "modules", "state", "frozen", "buffers", "meta"))
 
 ex.promise_table("""
-assign   | Load a state with assign=True, | of its memory
+assign   | Load a state with assign=True, | the memory of a tensor
 ties     | and keep every tie. Names that are one parameter before the call are one parameter
            afterwards. | names of one parameter
-some     | state can have only some of their names; | case one name of two; the last name of three;
+some     | state may have only some of these names; | case one name of two; the last name of three;
            a tie at the end; one name on the meta device
 equal    | if it has several, their values have to be equal. | case two values; a third
            value; a second value of three
@@ -28,7 +28,7 @@ left     | It is left unchanged. | the state
 error    | Raises: ValueError: names of one parameter have different values in state. | the error;
            raised KeyError
 as_was   | The model is then left as it was. | the model after the error
-memory   | Every parameter uses the memory of a tensor in state | of its memory
+memory   | Every parameter uses the memory of a tensor in state | the memory of a tensor
 frozen   | and keeps its requires_grad. | requires_grad of
 meta     | The model may be on the meta device. | case on the meta device; one name on the meta
            device
@@ -158,10 +158,10 @@ def law(out, values, ties, modules, state, frozen, buffers, meta):
     wanted = sorted(sorted(group) for name, group in names.items() if name not in buffers)
     expect_equal("names of one parameter", out["groups"], wanted,
                  "Each inner list has the names of one parameter.")
-    expect_equal("requires_grad of: parameters without it", out["frozen"],
+    expect_equal("requires_grad of the model: names of the parameters without it", out["frozen"],
                  sorted(key for name in frozen for key in names[name]))
     if not differ:
-        expect_equal("parameters that are a copy, with none of its memory in state", out["copied"],
+        expect_equal("parameters that do not use the memory of a tensor in state", out["copied"],
                      [], "assign=True takes the tensors as they are.")
 
 

@@ -16,7 +16,7 @@ ex.promise_table("""
 whole     | Measure how far each position leaks into the outputs before it. | entry
 model     | Args: model: maps (N, T, ...) to (N, T, ...). | case the mean of all positions;
             attention without a mask; more axes; no axes after T; tokens, by their embedding
-sizes     | x, others: of one shape, (N, T, ...) with T >= 1, | case one position; two positions;
+sizes     | x, others: both (N, T, ...) with T >= 1, | case one position; two positions;
             many positions; one row; many rows
 tokens    | float32 or int64. | case tokens, by their embedding
 list      | Returns: A list of T floats. | type of the; number of entries
@@ -163,12 +163,12 @@ def law(out, kind, x, others, weight):
             expect_close(f"entry {t} of call {k}", mine, entry, rtol=1e-3,
                          atol=3e-6 * float(x.abs().max()) if t else 0.0)
         expect_equal(f"training flags after call {k}", flags, modes[k - 1],
-                     "Each module gets its own mode back.")
+                     "Give each module its own mode back.")
     expect_equal("calls in train mode", out["train"], 0, "Measure in eval mode.")
-    expect_equal("calls with gradients", out["grad"], 0, "Measure under no_grad.")
-    expect_equal("grad mode after the call (made with it on, then off)", out["left"], [1, 0],
+    expect_equal("calls with gradients on", out["grad"], 0, "Measure under no_grad.")
+    expect_equal("grad mode after the call (first call: on, second: off)", out["left"], [1, 0],
                  "Use with torch.no_grad().")
-    expect_equal("values changed in x and others, requires_grad among them", out["changed"], 0,
+    expect_equal("values changed in x and others (or their requires_grad)", out["changed"], 0,
                  "Change a copy.")
 
 

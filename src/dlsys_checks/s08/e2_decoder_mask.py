@@ -22,7 +22,7 @@ form    | Returns: A bool mask (B, 1, T, T), True where the row's position may l
           position. | mask
 tokens  | A token may look at itself and at the tokens before it, but not at pads. | mask
 pads    | A pad may look only at itself, so no row is empty. | mask
-left    | real is unchanged, | values changed
+left    | The argument is unchanged, | values changed
 later   | and a later call does not change this mask. | after a later call; of a second call
 example | Example: for [[1, 1, 0]] the mask is [[[[True, False, False], [True, True, False], [False,
           False, True]]]]. | case the example

@@ -14,7 +14,7 @@ ex = exercise("08.3", "next_token_nll", seen=("ids", "mask_id", "table", "scale"
               says="nats")
 
 ex.promise_table("""
-result    | Return each next token's loss in nats, (N, T - 1), under a masked model. | nats
+result    | Return a masked model's loss for each next token, in nats, as (N, T - 1). | nats
 ids       | ids: (N, T) int64 with T >= 2, | case two tokens; one row; a long row
 memory    | in any memory order. | case ids transposed
 left      | ids is unchanged. | values of ids changed
@@ -117,7 +117,7 @@ def law(out, ids, mask_id, table, scale, order):
     expect_close("nats", out["nats"], right, atol=2e-5 * max(1.0, scale))
     expect_equal("graphs attached to the nats", out["graphs"], 0, "Work under no_grad.")
     expect_equal("calls of the model with gradients on", out["tracked"], 0, "Work under no_grad.")
-    expect_equal("grad mode after the call (made with it on, then off)", out["after"], [1, 0],
+    expect_equal("grad mode after the call (first call: on, second: off)", out["after"], [1, 0],
                  "Use with torch.no_grad().")
     expect_equal("calls with rows that are too long", out["longer"], 0)
     expect_equal("values of ids changed", out["changed"], 0)

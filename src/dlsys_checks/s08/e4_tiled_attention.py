@@ -18,7 +18,7 @@ ex = exercise("08.4", "tiled_attention", seen=("q", "k", "v", "length", "tile", 
 
 ROWS = ("rows of attention",)
 ex.promise("attention", "Attend causally from M queries to a cache,", says=ROWS)
-ex.promise("tile", "tile keys at a time.", says=ROWS,
+ex.promise("tile", "`tile` keys at a time.", says=ROWS,
            cases=("a ragged last tile", "one key more than a tile", "tiles of one key",
                   "a tile larger than the cache", "the largest score first",
                   "the largest score last", "NaN after a ragged end",
@@ -29,9 +29,9 @@ ex.promise("shapes", "Args: q, k, v: (M, D), (N, D), (N, E), float32, M, D and E
 ex.promise("memory layout", "in any memory order,",
            cases=("columns first in memory", "every second slot of a cache"))
 ex.promise("left", "and unchanged.", says=("inputs after the call",))
-ex.promise("filled", "length: 0 <= length <= N; slots after it (NaN, inf) change nothing.",
+ex.promise("filled", "length: 0 <= length <= N; later slots (NaN or inf) change nothing.",
            says=ROWS)
-ex.promise("corner", "The queries are the last M of the length filled positions, so query i sees "
+ex.promise("corner", "The queries are the last M of the `length` filled positions, so query i sees "
                      "the keys 0 to i + length - M.", says=ROWS)
 ex.promise("no key", "A query that sees no key gets zeros.", says=ROWS,
            cases=("more queries than keys", "an empty cache", "no slots"))
@@ -47,7 +47,7 @@ ex.promise("by hand", "Do not call torch's own attention.", says=("functions cal
 ex.promise("anew", "Each call reads the cache again", says=("values changed sign",))
 ex.promise("results", "and leaves earlier results unchanged.", says=("after a second call",))
 ex.promise("example", "Example: q [[0.]], k [[1.], [2.], [nan]], v [[1.], [3.], [nan]], length 2 "
-                      "and tile 1 return [[2.]].", cases=("the example",))
+                      "and tile 1 give [[2.]].", cases=("the example",))
 
 
 # Where the largest tensor is compared, for caches of so many tiles.

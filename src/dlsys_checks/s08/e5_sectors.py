@@ -17,7 +17,7 @@ COUNT = ("sectors of warp", "number of warps", "type of the")
 ex.promise("each warp", "List how many sectors each warp of a block touches.",
            says=COUNT)
 ex.promise("addresses", "Args: addresses: for each thread, the byte where its read begins, 0 or "
-                        "more. Addresses need not rise, and several can be equal.", says=COUNT,
+                        "more. Addresses come in any order, and several can be equal.", says=COUNT,
            cases=("a permutation", "all threads read one value", "far away", "scattered",
                   "from the last to the first", "beyond 2^40", "any number of bytes"))
 ex.promise("none", "A thread that reads nothing has None.", says=(*COUNT, "raised"),
@@ -29,7 +29,7 @@ ex.promise("warps", "A warp is 32 consecutive threads; the last one may have few
                   "no thread", "two warps apart", "many warps", "the example"))
 ex.promise("sector", f"A sector is {SECTOR} bytes and begins at a multiple of {SECTOR}.",
            says=COUNT)
-ex.promise("across", "A thread reads size bytes, 1 to 16; if they are in two sectors, it touches "
+ex.promise("across", "A thread reads `size` bytes, 1 to 16; if they are in two sectors, it touches "
                      "both.", says=COUNT,
            cases=("records of 12 bytes", "one byte off", "pairs across the border",
                   "single bytes", "four values per thread", "scattered", "three bytes per thread",

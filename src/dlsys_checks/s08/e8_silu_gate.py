@@ -32,7 +32,8 @@ ex.promise("others", "mixed with programs of other kernels, and share nothing.",
            says=("another program", *NUMBERS), cases=("two kernels in turn",))
 ex.promise("once", "Load each value once, and store nothing but y.",
            says=("times that", "other than y"))
-ex.promise("large", "a can reach 1000 and b a million, of either sign, and y must stay finite.",
+ex.promise("large", "In absolute value, a can reach 1000 and b a million, and y must stay "
+                    "finite.",
            says=NUMBERS,
            cases=("large values", "large negative values", "a large b"))
 ex.promise("example", "Example: with n 5 and block 4, program 1 loads and stores only position 4.",
