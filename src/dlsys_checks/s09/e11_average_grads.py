@@ -14,14 +14,14 @@ ex = exercise("09.11", "average_grads", seen=("start", "xs", "ys", "branch", "ol
 
 ex.promise_table("""
 loss    | Return the mean loss of all ranks' examples; | mean loss
-grads   | put gradients in .grad. | gradient of
+grads   | put its gradients in .grad. | gradient of
 ragged  | Args: losses_of(batch): the losses (n,) of this rank's n examples, with a graph; n >= 0
-          differs between ranks, and at least one rank has examples. | case ranks with different
+          can differ between ranks, and at least one rank has examples. | case ranks with different
           numbers of examples; a rank without examples; many examples; four ranks, two without
           examples; a branch on one rank; the example
 idle    | params: the parameters; a parameter that no loss depends on gets zeros. | parameter idle;
           parameter branch; parameter twig
-old     | Old gradients in .grad do not count. | case gradients of an earlier step
+old     | Ignore old gradients in .grad. | case gradients of an earlier step
 values  | The values of the parameters do not change. | values of the parameters
 calls   | all_sum(tensor): returns the sum over ranks, a new tensor; all ranks must call it the same
           number of times, in the same order, with the same shapes and dtypes. | what the ranks ask

@@ -27,13 +27,13 @@ shapes   | Args: shards: this rank's parts of the gradients, float32, of any sha
 calls    | all_sum(tensor): returns the sum over ranks, a new tensor; all ranks must call it the
            same number of times, in the same order, with the same shapes and dtypes. | what the
            ranks ask for
-clip     | If the norm of the whole gradient, all shards of all ranks, is above max_norm > 0, clip
+clip     | If the norm of the whole gradient (all shards of all ranks) is above max_norm > 0, clip
            it to max_norm, up to a relative error of 1e-4; | shard
 small    | otherwise change no shard. | case a norm below the limit; all zeros; a norm just below
            the limit
 before   | The sum of all squares fits into float32. Return the norm before clipping. | norm on rank
-example  | Example: a shard [3.] here and [4.] elsewhere, with max_norm 1, give 5.0, and the shard
-           here becomes [0.6]. | case the example
+example  | Example: shards [3.] on this rank and [4.] on another, with max_norm 1, give 5.0, and
+           this rank's shard becomes [0.6]. | case the example
 """)
 
 

@@ -11,14 +11,14 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("09.13", "rebuild", seen=("made_by", "settings", "names", "stepped", "frozen"))
 
-ex.promise("new", "Make an optimizer like the given one for the model's present parameters.",
+ex.promise("new", "Make an optimizer like the given one for the model's current parameters.",
            says=("tensors of group", "type of the new", "class of the new", "number of groups"))
 ex.promise("names", "Args: names: for each group, in order, the names of its tensors, as "
                     "model.named_parameters() returns them.", says=("tensors of group",))
 ex.promise("class", "The new optimizer has the same class", says=("class of the new", "raised"))
 ex.promise("state", "and an empty state.", says=("entries in the new state",))
 ex.promise("groups", "It has the same groups,", says=("number of groups",))
-ex.promise("settings", "each with all the group's present settings, none of which is a tensor,",
+ex.promise("settings", "each with all the group's current settings, none of which is a tensor,",
            says=("settings of group",
                                                                            "setting lr of"))
 ex.promise("parameters", "and with the parameters that now have the group's names, in the order "

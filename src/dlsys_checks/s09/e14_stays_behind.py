@@ -38,7 +38,7 @@ first      | A module that is used twice is listed under its first name, and a t
              two places
 modules    | Modules in lists are not searched. | case a module in a list
 left alone | The model is unchanged. | changes in the model; when asked again
-example    | Example: self.mean and self.tables = [sin, cos], plain tensors, in a part "body", give
+example    | Example: plain tensors self.mean and self.tables = [sin, cos] in a part "body" give
              ["body.mean", "body.tables.0", "body.tables.1"]. | case the example
 """)
 

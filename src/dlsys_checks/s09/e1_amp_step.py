@@ -26,12 +26,12 @@ ex.promise("returns", "return the gradient's norm.", says=("norm returned",))
 ex.promise("once", "loss_of() returns the loss, a float32 scalar. Call it once,",
            says=("calls of loss_of",))
 ex.promise("dtype", "under autocast with dtype.", says=("autocast in call",))
-ex.promise("scaler", "In torch.float16 use the scaler and update it once;", cases=HALF)
+ex.promise("scaler", "With torch.float16, use the scaler and update it once;", cases=HALF)
 ex.promise_table("""
-bfloat16 | in torch.bfloat16 do not touch it. | case bfloat16, clipped; not clipped; bfloat16, small
-           gradients; both formats in turn; three groups; old gradients; NaN left over; the example;
-           many small tensors; a parameter outside the loss
-old      | Old gradients do not count. | change of parameter; norm returned; scale after
+bfloat16 | with torch.bfloat16, do not touch it. | case bfloat16, clipped; not clipped; bfloat16,
+           small gradients; both formats in turn; three groups; old gradients; NaN left over; the
+           example; many small tensors; a parameter outside the loss
+old      | Ignore old gradients. | change of parameter; norm returned; scale after
 all      | If the global norm over all parameter groups | case three groups; many small tensors;
            bfloat16, clipped; float16, clipped; Adam in float16; old gradients; NaN left over; both
            formats in turn; a scale that grows; an overflow with momentum; a parameter outside the

@@ -34,7 +34,7 @@ ALL = ("ignored labels", "a leftover", "a leftover of one row", "fewer batches t
 SHORT = ("a leftover", "a leftover of one row", "fewer batches than n", "the example",
          "momentum", "many batches", "a leftover without a label")
 EMPTY = ("steps without a label", "a leftover without a label")
-ex.promise("once", "Go through batches once, with one step of opt for every n batches.",
+ex.promise("once", "Go through the batches once; take a step of opt for every n batches.",
            says=("number of steps", "change of parameter", "number of losses"))
 ex.promise("iterator", "Args: batches: an iterator of pairs x (rows, F) float32, y (rows,) int64,",
            says=("raised TypeError", "number of steps"))
@@ -45,18 +45,19 @@ ex.promise("mean", "Each step follows the mean cross-entropy over all labels tha
                    "batches.", says=("change of parameter", "number of steps", "loss of step"))
 ex.promise("weight", "weight: (C,) float32 above 0, class weights as in F.cross_entropy.",
            cases=("class weights", "class weights and ignored labels", "small class weights"))
-ex.promise("last", "The last step takes the batches that are left, even if fewer than n.",
+ex.promise("last", "The last step takes the batches that are left, even if there are fewer "
+                   "than n.",
            cases=SHORT)
 ex.promise("none", "If no label counts, there is no step.", cases=EMPTY)
 ex.promise("graph", "Only one graph may exist at a time, so call backward for each batch.",
            says=("graphs alive", "rows in one graph"))
-ex.promise("old", "Old gradients do not count; every loss depends on all of opt's parameters.",
+ex.promise("old", "Ignore old gradients; every loss depends on all of opt's parameters.",
            says=("change of parameter",))
 ex.promise("losses", "Returns: A list of floats, the mean loss of each step, computed before the "
                      "step.",
            says=("loss of step", "number of losses", "type of the losses"))
 ex.promise("example", "Example: n 2 and batches with 3, 1 and 2 labels that count make two steps, "
-                      "and in the first step each label weighs 1/4.", cases=ALL)
+                      "and in the first step each label has weight 1/4.", cases=ALL)
 
 
 @ex.cases

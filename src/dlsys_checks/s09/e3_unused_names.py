@@ -27,11 +27,11 @@ frozen     | Frozen parameters are never listed. | case a frozen head; a frozen 
 tied       | A parameter with two names is listed under the name that named_parameters() returns. |
              case two heads that share a weight; two heads that share a weight, one used; two heads
              that share a weight, none used
-modes      | Run each module in its present mode. | case a head for training only, in train mode; a
+modes      | Run each module in its current mode. | case a head for training only, in train mode; a
              head for training only, in eval mode
 as it was  | The model's values, buffers, gradients and modes do not change, and neither does
              torch's global generator. | changed by the call
-example    | Example: with heads a and b and a batch that uses only a, b's two names are listed. |
+example    | Example: with heads a and b, if a batch uses only a, the two names of b are listed. |
              case the example
 """)
 

@@ -19,7 +19,7 @@ ex.promise("report", "Count the calls and bytes of one training step of a sharde
            says=("parts of the plan", "type of the plan"))
 ex.promise("gathers", "\"all_gather\" and \"reduce_scatter\": the number of calls;",
            says=("all_gather calls", "reduce_scatter calls"))
-ex.promise("bytes", "\"bytes\": the total size of all calls, in whole tensors;",
+ex.promise("bytes", "\"bytes\": the total size of the whole tensors in all calls;",
            says=("bytes of all calls",))
 ex.promise("whole", "\"whole\": the peak bytes of gathered layers in the forward pass, which runs "
                     "one layer at a time.", says=("bytes held whole",))
@@ -27,7 +27,7 @@ ex.promise("sizes", f"Args: sizes: {str(DTYPE)[6:]} values per layer, unchanged;
                     f"values makes no call, and one value has {BYTES} bytes.",
            cases=("a layer without values", "no values at all", "no layers"))
 ex.promise_table("""
-padded  | Before a call, a layer (or the one piece) is padded to a multiple of world values. |
+padded  | Before a call, a layer (or the one piece) is padded to a multiple of `world` values. |
           case layers that world does not divide; a model that world does not divide; kept
           layers that world does not divide; eight ranks, tiny layers
 each    | each: if True, shard every layer by itself; if False, shard the model as one piece,
@@ -35,9 +35,9 @@ each    | each: if True, shard every layer by itself; if False, shard the model 
           one, resharded; as one, kept; a model that world does not divide; kept layers that world
           does not divide
 reshard | reshard: if True, release what the forward pass gathered and gather it again for the
-          backward pass; else keep it to that pass's end. | case each layer, resharded; each layer,
-          kept; as one, resharded; as one, kept; kept layers that world does not divide
-alone   | A world of one needs no calls; its "whole" is all layers. | case a world of one
+          backward pass; else keep it until that ends. | case each layer, resharded; each
+          layer, kept; as one, resharded; as one, kept; kept layers that world does not divide
+alone   | A world of 1 needs no calls; its "whole" is all layers. | case a world of one
 """)
 ex.promise("example", "Example: sizes [6, 2] and world 2, with each and reshard, give 4 and "
            f'2 calls, {24 * BYTES} bytes and a "whole" of {6 * BYTES}.', cases=("the example",))

@@ -25,7 +25,7 @@ leftover | Args: batches: (x, y) pairs with equally many rows; the batches left 
            than one update takes; the example
 mean     | An update follows the mean of its batches' losses, loss_fn(ddp(x), y). | parameters after
            the pass
-old      | Old gradients in .grad do not count. | case gradients from before
+old      | Ignore old gradients in .grad. | case gradients from before
 in turn  | Each batch takes one forward pass through ddp, followed by its backward pass. | order of
            forward and backward; rows of the forward passes
 exchange | Ranks exchange gradients once per update, in the update's last backward pass. | batches

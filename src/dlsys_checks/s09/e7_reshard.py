@@ -26,11 +26,12 @@ ex.promise("rows", "A tensor of n rows is cut along its first dimension: each ra
 ex.promise("none", "A part without rows keeps its other sizes.", cases=FEWER)
 ex.promise("whole", "A tensor without dimensions is whole on each rank.",
            cases=("tensors without dimensions", "all kinds"))
-ex.promise("kind", "Returns: A list of the same kind, with the order of names and the types kept.",
+ex.promise("kind", "Returns: A list of the same kind, with the same order of names and the "
+                   "same types.",
            says=("type of", "names of", "dtype", "number of"))
-ex.promise("memory", "Each of its tensors has memory of its own, without room for anything else.",
+ex.promise("memory", "Each of its tensors has memory of its own, and no more than it needs.",
            says=("memory",))
-ex.promise("left", "shards and their tensors are unchanged.", says=("given",))
+ex.promise("left", "The given shards and their tensors are unchanged.", says=("given",))
 ex.promise("example", "Example: 5 values on two ranks, [0., 1., 2.] and [3., 4.], become [0., 1.], "
                       "[2., 3.], [4.] and [] on four ranks.", cases=("the example",))
 

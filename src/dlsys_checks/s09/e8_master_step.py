@@ -149,7 +149,8 @@ def law(out, sets, steps, momentum):
             right = slot[0].float().bfloat16().float() - start[step["set"]][place]
             expect_equal(f"change of weight {place} up to step {k}, set {step['set']}", got[place],
                          right, "Take each step on a float32 copy that you keep.")
-    expect_equal("the caller's gradients, tensors changed", out["touched"], 0, "Work on a copy.")
+    expect_equal("the caller's gradients: tensors that changed", out["touched"], 0,
+                 "Work on a copy.")
     expect_equal("values next to the weights that changed", out["spoilt"], 0,
                  "Write only into the weights' own memory.")
 
