@@ -263,7 +263,7 @@ wrong("returning a tuple instead of a dict",
 wrong("reporting frozen tensors as missing", "missing", f"p.requires_grad and {MISSING}", MISSING)
 wrong("listing the names in the model's order, not sorted",
       "missing", "missing = sorted(", "missing = list(")
-wrong("comparing only how many tensors there are", ("missing", "ghosts"),
+wrong("comparing only the number of tensors in model and optimizer", ("missing", "ghosts"),
       "report =", "if len(held) >= sum(p.requires_grad for _, p in named): missing, ghosts = [], 0"
       "\n    report =")
 wrong("searching a list of tensors with 'in', which compares their values", "report",
@@ -273,7 +273,8 @@ wrong("counting frozen tensors as ghosts", "ghosts",
       "model.parameters()}", "model.parameters() if p.requires_grad}")
 wrong("never reporting frozen tensors", "frozen", '"frozen": frozen', '"frozen": []')
 wrong("reporting frozen tensors that no group holds", "frozen", " and id(p) in ids", "")
-wrong("looking only at the first group", "all groups", ALL, 'optimizer.param_groups[0]["params"]')
+wrong("looking only at the optimizer's first group",
+      "all groups", ALL, 'optimizer.param_groups[0]["params"]')
 
 
 @ex.wrong("comparing tensors by value", breaks="identity")

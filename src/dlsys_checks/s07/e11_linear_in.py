@@ -163,7 +163,7 @@ def ran(features, shape, rows=1, device="meta", change=lambda twin: twin.eval())
         return twin(torch.zeros(rows, *shape, device=device))
 
 
-ex.wrong("counting the whole batch, not one image",
+ex.wrong("counting the values of the whole batch, not of one image",
          lambda features, shape: ran(features, shape, rows=2).numel(),
          breaks="numbers")
 ex.wrong("counting only the last axis of the output",
@@ -175,7 +175,7 @@ ex.wrong("returning a tensor instead of a number",
          says="type of the values", breaks="numbers")
 
 
-@ex.wrong("running layer by layer, as if every module were an nn.Sequential", says="not iterable",
+@ex.wrong("running the module layer by layer, as if it were an nn.Sequential", says="not iterable",
           breaks=("any module", "example"))
 def layer_by_layer(features, shape):
     h = torch.zeros(1, *shape, device="meta")
@@ -197,16 +197,16 @@ def square(features, shape):
     return ran(features, shape).numel()
 
 
-@ex.wrong("assuming one channel", says="raised RuntimeError", breaks="shape")
+@ex.wrong("assuming images with one channel", says="raised RuntimeError", breaks="shape")
 def one_channel(features, shape):
     if isinstance(features, nn.Sequential) and len(shape) == 3:
         return ran(features, (1, *shape[1:])).numel()
     return ran(features, shape).numel()
 
 
-ex.wrong("running a real image of zeros",
+ex.wrong("running the module on a real image of zeros",
          lambda features, shape: ran(features, shape, device="cpu").numel(), breaks="no number")
-ex.wrong("running two real images of zeros", breaks="no number",
+ex.wrong("running the module on two real images of zeros", breaks="no number",
          fn=lambda features, shape: ran(features, shape, rows=2, device="cpu")[0].numel())
 
 
@@ -235,7 +235,7 @@ ex.wrong("running the module itself, in its current mode",
          breaks=("as it is", "no number"))
 
 
-@ex.wrong("counting by hand, with pooling that rounds up", breaks="example")
+@ex.wrong("computing the sizes by hand, with pooling that rounds up", breaks="example")
 def rounds_up(features, shape):
     if isinstance(features, nn.MaxPool2d):
         return shape[0] * math.prod(math.ceil(n / 2) for n in shape[1:])

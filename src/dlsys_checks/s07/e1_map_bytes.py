@@ -102,7 +102,7 @@ wrong("counting values, not bytes", "bytes", "BYTES * batch", "batch")
 wrong("counting four bytes per value" if BYTES == 2 else "counting two bytes per value", "bytes",
       "BYTES", "each", "h, w = size", "each = 4 if BYTES == 2 else 2; h, w = size",
       says="bytes of layer")
-wrong("leaving out the number of channels",
+wrong("not multiplying by the number of channels",
       "bytes", "layers:", "[(1, *row[1:]) for row in layers]:")
 ex.wrong("counting weights instead of maps",
          lambda size, batch, layers: [BYTES * row[0] * row[1] ** 2 for row in layers],
@@ -149,5 +149,5 @@ wrong("running the layers on real tensors", "counted",
       "h, w = size", "torch.empty(batch, *size); h, w = size", says="raised RuntimeError")
 wrong("counting in 32-bit integers", "counted",
       "return found", "return [(n + 2**31) % 2**32 - 2**31 for n in found]")
-wrong("counting in floats, which hold 53 bits", "counted",
+wrong("counting in floats, which are exact only up to 2^53", "counted",
       "return found", "return [int(float(n)) for n in found]")

@@ -115,7 +115,7 @@ def middle_undilated(layers, unit):
 
 wrong("returning the pixel after the last one", "span",
       "return out", "first, last = out; return first, last + 1")
-wrong("returning the width of the field instead of the last pixel", "span",
+wrong("returning the width of the receptive field instead of the last pixel", "span",
       "return out", "first, last = out; return first, last - first + 1 if layers else unit")
 wrong("leaving out the dilation", "layers",
       "dilation * (kernel - 1)", "kernel - 1", "first = last =",
@@ -123,11 +123,11 @@ wrong("leaving out the dilation", "layers",
       "dilation in reversed(layers): first = first * stride - padding; last = last * stride - "
       "padding + dilation * (kernel - 1)\n        out = first, last; return out\n    first = "
       "last =", says="last pixel")
-wrong("multiplying the whole field by the stride", "span",
+wrong("multiplying the whole receptive field by the stride", "span",
       "return out",
       "first, field = out[0], 1\n    for kernel, stride, _, dilation in layers: field = (field + "
       "dilation * (kernel - 1)) * stride\n    return first, first + field - 1")
-wrong("centring the field on the unit", "span",
+wrong("centring the receptive field on the unit's index", "span",
       "return out",
       "first, last = out; return unit - (last - first) // 2, unit + (last - first) // 2",
       says="pixel")
@@ -137,7 +137,7 @@ wrong("applying a layer's stride to its own window", "span",
       "return out",
       "first, field, step = out[0], 1, 1\n    for kernel, stride, _, dilation in layers: step *= "
       "stride; field += dilation * (kernel - 1) * step\n    return first, first + field - 1")
-wrong("returning an empty field when there are no layers", "no layers",
+wrong("returning an empty span when there are no layers", "no layers",
       "return out", "return out if layers else (unit, unit - 1)", says="last pixel")
 wrong("treating every unit as unit 0", ("unit", "no layers", "any width", "padding"),
       "last = unit", "last = 0")
@@ -168,7 +168,7 @@ wrong("clamping the last pixel at 0", "padding",
       "return out", "first, last = out; return first, max(0, last)", says="last pixel")
 wrong("counting in 32-bit integers", "any width",
       "return out", "return tuple(((n + 2**31) % 2**32 - 2**31 for n in out))")
-wrong("using half the kernel as the padding", "span",
+wrong("using half the kernel size as the padding", "span",
       "padding,", "_,", PADDING, "first * stride - dilation * (kernel - 1) // 2",
       "padding +", "dilation * (kernel - 1) // 2 +")
 wrong("reversing the list of layers in place", "left alone",

@@ -244,7 +244,7 @@ def sorted_out(model, head, body_lr, head_lr):
 
 wrong = ex.edits(sorted_out)
 END = "return two(body, tops, body_lr, head_lr)"
-wrong("returning the head first", "two groups", END, f"{END}[::-1]", says="body group: got")
+wrong("returning the head's group first", "two groups", END, f"{END}[::-1]", says="body group: got")
 wrong("putting everything into one group, at the body's rate", "two groups",
       END, 'return [{"params": live, "lr": body_lr}]')
 wrong("searching a list of tensors with 'in', which compares their values", "two groups",
@@ -282,7 +282,7 @@ wrong("keeping frozen tensors out of the body's group, but not out of the head's
 wrong("always giving the head the higher of the two rates", "form",
       END, "return two(body, tops, min(body_lr, head_lr), max(body_lr, head_lr))",
       says="lr of the body group")
-wrong("treating a rate of 0 as missing", "form",
+wrong("treating a learning rate of 0 as missing", "form",
       END, "return two(body, tops, body_lr or 1e-3, head_lr)", says="lr of the body group")
 PREFIX = 'prefix = next(n for n, m in model.named_modules() if m is head) + "."\n    kept, live ='
 wrong("recognizing the head only by the first of its two names", "head",

@@ -158,7 +158,7 @@ wrong("dividing the bytes by 255 with integer division", "scale",
       "(images // 255).permute(*(0, 3, 1, 2)).float()")
 ex.wrong("swapping mean and std", lambda images, mean, std: done(images, std, mean),
          breaks="channels")
-wrong("scaling without normalizing", "channels",
+wrong("scaling the pixels without normalizing them", "channels",
       "(mean)", "([0.0] * len(mean))", "(std)", "([1.0] * len(mean))")
 wrong("using the first channel's mean and std for all channels", "channels",
       "(mean)", "(mean[:1] * len(mean))", "(std)", "(std[:1] * len(std))")

@@ -128,12 +128,12 @@ wrong("swapping H and W when the channels are last", ("answer", "last"), "1, 3, 
 wrong("swapping H and W when the channels come first", ("answer", "first"), "3, 2, 1", "2, 3, 1")
 
 
-@ex.wrong("letting only the innermost axis decide", breaks=("answer", "both"))
+@ex.wrong("checking only which axis has stride 1", breaks=("answer", "both"))
 def innermost(shape, strides):
     return "NHWC" if strides[1] == 1 else "NCHW" if strides[3] == 1 else "neither"
 
 
-@ex.wrong("letting the axis with stride 1 decide, except for axes of length 1",
+@ex.wrong("checking only which axis has stride 1, apart from axes of length 1",
           breaks=("neither", "ones"))
 def stride_of_one(shape, strides):
     if shape[1] == 1 or shape[2] == shape[3] == 1:

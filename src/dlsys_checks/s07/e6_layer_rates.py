@@ -133,7 +133,7 @@ def tensor_index(names, base, decay):
     return {n: base * (decay or 1.0) ** (3 - i) for i, n in enumerate(names)}
 
 
-ex.wrong("counting upside down, so that the embedding has the base rate",
+ex.wrong("counting the steps upside down, so that the embedding has the base rate",
          rated, breaks="rates", upside=True)
 wrong("giving every name one step too many, so that the head has 1 step", "rates",
       "count - k", "1 + count - k", "else count", "else 1 + count", "else 0", "else 1")
@@ -178,7 +178,7 @@ wrong("taking the number of layers from the last layer name in the list", "any o
       "gap = max(own_ks) - own_ks[-1] if own_ks else 0; low = [n for n in names if layer_of(n) "
       'is not None or n.startswith("embed.")]; return {n: r / decay**gap if n in low else r for '
       "n, r in rates.items()}")
-wrong("assuming at least one layer", "missing",
+wrong("assuming that there is at least one layer", "missing",
       "count, 0", "count, 1", says="rate of the embedding")
 wrong("assuming that there is an embedding", "missing",
       "return rates",
@@ -203,7 +203,7 @@ def step_too_high(names, base, decay):
     return {n: base * decay ** low.get(n, 0) for n in names}
 
 
-wrong("giving layers and embedding one step too many, but the head none",
+wrong("giving layers and embedding one step too many, but not the head",
       ("steps", "missing", "example"), "return rates",
       'low = [n for n in names if layer_of(n) is not None or n.startswith("embed.")]; return {n: '
       "r * decay if n in low else r for n, r in rates.items()}", says="rate of")

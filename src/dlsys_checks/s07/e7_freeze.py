@@ -208,7 +208,7 @@ wrong("returning a frozen copy of the body", "freeze",
       "import copy; twin = copy.deepcopy(body).requires_grad_(False).eval()\n    "
       "body.requires_grad_",
       TRAIN, f"{TRAIN}; return twin")
-wrong("setting only requires_grad", "eval", "body.eval()", "pass", TRAIN, "pass")
+wrong("setting only requires_grad, not eval mode", "eval", "body.eval()", "pass", TRAIN, "pass")
 wrong("making eval mode permanent without setting requires_grad", "tensors", "False", "True")
 wrong("freezing a copy but not the body itself", "tensors",
       "body.requires_grad_", "import copy; body = copy.deepcopy(body)\n    body.requires_grad_")

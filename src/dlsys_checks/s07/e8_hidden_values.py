@@ -248,10 +248,12 @@ wrong("emptying the model's lists after the search", "left alone",
       END,
       "out = sum(p.numel() for p in chosen.values())\n    for value in attributes(model):\n      "
       "  if isinstance(value, list): value.clear()\n    return out")
-ex.wrong("counting registered blocks too", counted, breaks="registered", known=False)
+ex.wrong("counting registered blocks as well as hidden blocks",
+         counted, breaks="registered", known=False)
 ex.wrong("counting parameters in modules, but not bare parameters",
          counted, breaks="bare", bare=False)
-ex.wrong("counting every tensor, parameter or not", counted, breaks="bare", tensor=torch.Tensor)
+ex.wrong("counting every tensor, even those that are not parameters",
+         counted, breaks="bare", tensor=torch.Tensor)
 ex.wrong("not searching containers inside containers", counted, breaks="depth", depth=1)
 ex.wrong("not searching the attributes of hidden modules",
          counted, breaks="found modules", inner=False)

@@ -190,18 +190,19 @@ def step(q, k, v, cache, rotate):
 
 wrong = ex.edits(step)
 ONES = "torch.ones(n, past + n).tril(past).bool()"
-wrong("using is_causal, whose triangle starts in the upper left corner", "causal",
+wrong("using is_causal=True, whose triangle starts in the upper left corner", "causal",
       "torch.ones(n, past + n).tril(past)", "torch.ones(n, past + n).tril()")
 wrong("using no mask, so that tokens see later tokens of their piece", "causal", ONES, "None")
 wrong("using no mask as soon as there is a cache", "causal",
       ONES, "None if past else torch.ones(n, n).tril().bool()")
-wrong("using is_causal for a piece of several tokens, with or without a cache", "causal",
+wrong("using is_causal=True for a piece of several tokens, with or without a cache", "causal",
       ONES, "torch.ones(n, past + n).tril().bool() if n > 1 else None")
 wrong("forbidding every token except the first to look at itself", "causal",
       "n =",
       "def mask(n, past): keep = torch.ones(n, past + n).tril(past - 1).bool(); keep[0, 0] = "
       "True; return keep\n    n =", ONES, "mask(n, past)")
-wrong("restarting positions at 0", "places", "torch.arange(n) + past", "torch.arange(n)")
+wrong("restarting the positions at 0 in each step",
+      "places", "torch.arange(n) + past", "torch.arange(n)")
 wrong("making positions one too high once there is a cache", "places",
       "(n) + past", "(n) + past + bool(past)")
 wrong("counting positions from 1", ("places", "cache"), "(n) + past", "(n) + past + 1")

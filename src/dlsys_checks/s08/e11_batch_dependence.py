@@ -225,14 +225,16 @@ wrong("comparing with row 0 alone instead of with row 0 and other rows",
 wrong("replacing only one other row", "others", OTHERS, "torch.cat([x[:1], others[:1], x[2:]])")
 ex.wrong("replacing row 0 as well",
          moved, breaks="result", batch=lambda x, o: torch.cat([o[:1], o]))
-wrong("taking the largest change over all outputs", "largest",
+wrong("returning the largest change over all outputs, not only output 0", "largest",
       "model(first(x))[0]", "model(first(x))", "model(batch(x, others))[0]", f"model({OTHERS})")
-ex.wrong("taking the mean change", moved, breaks="largest", size=lambda c: c.abs().mean())
+ex.wrong("returning the mean change instead of the largest change",
+         moved, breaks="largest", size=lambda c: c.abs().mean())
 ex.wrong("keeping the sign of the change, so that a decrease does not show", moved,
          breaks="largest",
          size=lambda c: c.max())
-ex.wrong("taking the norm of the change", moved, breaks="largest", size=lambda c: c.norm())
-ex.wrong("taking the largest squared change",
+ex.wrong("returning the norm of the change instead of its largest value",
+         moved, breaks="largest", size=lambda c: c.norm())
+ex.wrong("returning the largest squared change",
          moved, breaks="largest", size=lambda c: c.square().max())
 wrong("returning a tensor instead of a number", "largest",
       "return out", "return torch.tensor(out)", says="type of the result")
@@ -256,7 +258,7 @@ wrong("treating a change below 1e-6 as no change", "largest",
 KNOWN: dict = {}
 
 
-@ex.wrong("returning the first result again for the same model", says="result of call 2",
+@ex.wrong("returning the first call's result again for the same model", says="result of call 2",
           breaks="result")
 def remembered(model, x, others):
     if KNOWN.get("model") is not model:
@@ -271,7 +273,7 @@ wrong("setting every module to train mode at the end", "modes", "return out",
 wrong("giving the model's own mode to all its modules at the end", "modes",
       "modes =", "own_mode = model.training; modes =",
       "return out", "model.train(own_mode); return out")
-wrong("building a graph", "no graph", "False", "True")
+wrong("measuring with gradients on, which builds a graph", "no graph", "False", "True")
 wrong("resetting the running statistics before the forward pass", "buffers",
       "modes =",
       "for norm in model.modules():\n        if isinstance(norm, nn.BatchNorm1d): "
@@ -280,17 +282,18 @@ wrong("setting the parameters' gradients to None", "facts", "modes =", "model.ze
 wrong("switching requires_grad off and then on for all parameters", "facts",
       "modes =", "model.requires_grad_(False); modes =",
       "return out", "model.requires_grad_(True); return out")
-wrong("switching gradients off for good", "grad mode",
+wrong("turning gradients off and leaving them off", "grad mode",
       "return out", "torch.set_grad_enabled(False); return out")
-wrong("switching gradients on at the end, whatever they were before", "grad mode",
+wrong("turning gradients on at the end, whatever the grad mode was before", "grad mode",
       "return out", "torch.set_grad_enabled(True); return out")
 wrong("converting tokens to floats", "tokens",
       "modes =", "x = x.float(); modes =", "(x, others)", "(x, others.float())",
       says="raised TypeError")
 wrong("calling view() on x, whatever its memory order", "memory",
       "modes =", "x = x.view(-1).view(x.shape); modes =", says="raised RuntimeError")
-wrong("passing x itself to a model that writes into it", "writes", "first(x)", "x")
-wrong("passing x itself to the second call, whose model writes into it", "writes",
+wrong("passing x itself to the first call, although the model writes into its input",
+      "writes", "first(x)", "x")
+wrong("passing x itself to the second call, although the model writes into its input", "writes",
       "first(x)", "torch.cat([x[:1], others])", OTHERS, "x")
 wrong("flattening the rows before calling the model", "model",
       "return out", "return float(x.dim()) if x.dim() > 2 else out")

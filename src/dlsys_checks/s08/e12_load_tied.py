@@ -211,13 +211,13 @@ wrong("tying only names at the top of the model", "model", "            setattr(
       "            if owner.count('.') == 0: setattr(", says="names of one parameter")
 wrong("tying only attributes named 'weight'", "model", "            setattr(",
       "            if last == 'weight': setattr(", says="names of one parameter")
-wrong("tying the first parameter only", "ties", "for first, *others in names.values():",
+wrong("tying only the first parameter", "ties", "for first, *others in names.values():",
       "for first, *others in list(names.values())[:1]:", says="names of one parameter")
 wrong("requiring every name in the state",
       "some", "given = [name for name in group if name in state]",
       "given = group", says="raised KeyError")
 wrong("never comparing the values", "equal", TEST, "False", says="the error")
-wrong("comparing only the first two names", "equal", TEST,
+wrong("comparing the values of only the first two names", "equal", TEST,
       "not all(torch.equal(state[name], first) for name in given[:2])", says="the error")
 wrong("raising a KeyError instead of a ValueError", "error", "raise ValueError(", "raise KeyError(",
       says="raised KeyError")

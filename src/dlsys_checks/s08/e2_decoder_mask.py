@@ -138,7 +138,7 @@ wrong("returning integers instead of bool", "form",
       "return out", "return out.long()", says="dtype of the mask")
 wrong("leaving out the axis for the heads",
       "form", "return out", "return out[:, 0]", says="shape of the mask")
-wrong("swapping rows and columns", "form", "return out", "return out.mT")
+wrong("swapping the mask's rows and columns", "form", "return out", "return out.mT")
 ex.wrong("returning only the padding mask, of shape (B, 1, 1, T)",
          lambda real: real.bool()[:, None, None, :], says="shape of the mask", breaks="form")
 wrong("using only the causal mask, ignoring the pads", ("tokens", "pads"),
@@ -153,7 +153,7 @@ wrong("combining only the causal mask and the keys' padding mask", "pads",
       "mask = mask & tokens[:, :, None]\n    mask = mask | torch.eye(size, dtype=torch.bool)",
       "pass")
 # https://github.com/huggingface/transformers/pull/26572, .../pytorch/pytorch/issues/110213
-wrong("letting rows without a key look at everything, and other pads at tokens", "pads",
+wrong("letting pads look at earlier tokens, or at everything if there are none", "pads",
       "mask = mask & tokens[:, :, None]\n    mask = mask | torch.eye(size, dtype=torch.bool)",
       "pass", "return out", "return out | ~out.any(-1, keepdim=True)")
 wrong("letting every row look at the first position, so that no row is empty", ("pads", "tokens"),
@@ -170,7 +170,7 @@ wrong("forbidding a token to look at itself", "tokens",
       "return out", "return out | torch.diag_embed(~real.bool())[:, None]")
 wrong("letting tokens look one position into the future", "tokens",
       DTYPE, "torch.ones(size, size, dtype=torch.bool).tril(1)")
-wrong("counting tokens, as if all pads were on the right", "places",
+wrong("using only the number of tokens, as if all pads were on the right", "places",
       "tokens =",
       "count = real.long().sum(1, keepdim=True); real = torch.arange(real.shape[1]) < count; "
       "tokens =")

@@ -142,9 +142,10 @@ MASK = "torch.cat([ids[:, :t], mask], 1)"
 CROSS_ENTROPY = 'F.cross_entropy(model(row)[:, t], ids[:, t], reduction="none")'
 wrong("masking one position in the whole row, so that the tokens after it stay visible", "behind",
       "[:, :t], mask", "[:, :t], mask, ids[:, t + 1:]")
-wrong("appending masks up to the row's end", "behind",
+wrong("filling the rest of the row with masks", "behind",
       "[:, :t], mask", "[:, :t], mask.expand(-1, ids.shape[1] - t)")
-wrong("leaving the token visible instead of masking it", "mask", MASK, "ids[:, :t + 1]")
+wrong("leaving the token at position t visible instead of masking it",
+      "mask", MASK, "ids[:, :t + 1]")
 wrong("using the last visible token's logits for the next token, without a mask", ("mask", "place"),
       MASK, "ids[:, :t]", "t], ids[", "t - 1], ids[")
 
@@ -156,8 +157,8 @@ def whole_row(model, ids, mask_id):
     return F.cross_entropy(model(ids)[:, :-1].mT, ids[:, 1:], reduction="none")
 
 
-wrong("using the logits one position before t", "place", "t], ids[", "t - 1], ids[")
-wrong("scoring the token before position t", "entry", "ids[:, t]", "ids[:, t - 1]")
+wrong("using the logits at position t - 1", "place", "t], ids[", "t - 1], ids[")
+wrong("scoring the token at position t - 1", "entry", "ids[:, t]", "ids[:, t - 1]")
 wrong("showing the model only the last token before t",
       "before", "[:, :t]", "[:, t - 1:t]", "t], ids[", "1], ids[")
 wrong("masking all earlier tokens except the first", "before", "[:, :t], mask",
@@ -199,13 +200,13 @@ ex.wrong("building a graph and detaching the result",
          lambda model, ids, mask_id: with_graph(model, ids, mask_id).detach(), breaks="no graph")
 
 
-@ex.wrong("switching gradients off for good", breaks="grad mode")
+@ex.wrong("turning gradients off and leaving them off", breaks="grad mode")
 def off_for_good(model, ids, mask_id):
     torch.set_grad_enabled(False)
     return priced(model, ids, mask_id)
 
 
-@ex.wrong("switching gradients on at the end, whatever they were before", breaks="grad mode")
+@ex.wrong("turning gradients on at the end, whatever the grad mode was before", breaks="grad mode")
 def on_at_the_end(model, ids, mask_id):
     out = priced(model, ids, mask_id)
     torch.set_grad_enabled(True)

@@ -264,7 +264,7 @@ wrong("using only the last tile", "attention",
       TILES, "range((length - 1) // tile * tile if length > 2 else 0, length, tile)")
 wrong("computing all scores at once", "memory",
       "m, d =", "tile = max(length, 1); m, d =", says="largest tensor")
-wrong("building a mask of all queries and keys next to the tiles", "memory",
+wrong("building one mask for all queries and keys", "memory",
       "m, d =", "torch.ones(len(q), len(k), dtype=torch.bool).tril(length - len(q)); m, d =",
       says="largest tensor")
 

@@ -116,7 +116,7 @@ def counted(addresses, size):
 
 
 wrong = ex.edits(counted)
-wrong(f"counting lines of {4 * SECTOR} bytes", "sector",
+wrong(f"counting cache lines of {4 * SECTOR} bytes", "sector",
       "found =", "unit = 4 * SECTOR; found =", "a // SECTOR", "a // unit", "SECTOR + 1", "unit + 1",
       says="sectors of warp")
 wrong("counting a sector again for every thread that touches it", "each warp", "set(ids)", "ids")
@@ -200,7 +200,7 @@ ex.wrong("treating None as address 0",
 ex.wrong("treating address 0 as None",
          lambda addresses, size: counted([a or None for a in addresses], size),
          breaks=("addresses", "each warp"))
-wrong("failing on None", ("none", "example"),
+wrong("raising an error for None", ("none", "example"),
       "a is not None", "a is not None or True", says="raised TypeError")
 wrong("leaving out a warp that reads nothing", "none",
       "return found", "return [n for n in found if n]")
@@ -216,7 +216,7 @@ wrong("returning the sum over all warps instead of a list",
       "each warp", "return found", "return sum(found)")
 wrong("removing None from the list itself", "left",
       "return found", "while None in addresses: addresses.remove(None)\n    return found")
-wrong("storing addresses in 32 bits", "addresses",
+wrong("storing addresses in 32-bit integers", "addresses",
       "found =", "addresses = [None if a is None else a % 2**32 for a in addresses]; found =")
 wrong("handling at most sixteen warps", "warps", "found =", "addresses = addresses[:512]; found =")
 wrong("counting None as a sector in the example", "example",

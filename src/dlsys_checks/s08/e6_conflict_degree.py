@@ -157,7 +157,7 @@ ex.wrong("treating byte 0 as None", lambda addresses: turns([a or None for a in 
          breaks="turns")
 
 
-@ex.wrong("failing on None", says="raised TypeError", breaks="none")
+@ex.wrong("raising an error for None", says="raised TypeError", breaks="none")
 def no_none(addresses):
     banks = {}
     for a in addresses:
@@ -169,5 +169,5 @@ wrong("counting one turn when no thread reads", "idle", "0", "1")
 wrong("returning None for no threads", "idle", "return out", "return out if addresses else None")
 wrong("removing None from the list itself", "left",
       "return out", "addresses[:] = [a for a in addresses if a is not None]; return out")
-wrong("storing addresses in 32 bits", "addresses",
+wrong("storing addresses in 32-bit integers", "addresses",
       "in addresses", "in [None if a is None else a % 2**32 for a in addresses]")

@@ -155,10 +155,10 @@ def changes(paths, lengths):
     return total
 
 
-wrong(f"using warps of {2 * WARP}", ("warps", "paths"),
+wrong(f"using warps of {2 * WARP} threads", ("warps", "paths"),
       "total =", "warp = 2 * WARP; total =", ", WARP", ", warp", "k + WARP", "k + warp",
       says="instructions issued")
-wrong(f"using warps of {WARP // 2}", ("warps", "paths"),
+wrong(f"using warps of {WARP // 2} threads", ("warps", "paths"),
       "total =", "warp = WARP // 2; total =", ", WARP", ", warp", "k + WARP", "k + warp",
       says="instructions issued")
 wrong("leaving out a short last warp", ("warps", "paths"),
@@ -172,7 +172,7 @@ wrong("counting the longest path for warps whose threads have all left", "none",
       "return total", "return total + idle * max(lengths.values())")
 
 
-@ex.wrong("failing on None", says="raised KeyError", breaks="none")
+@ex.wrong("raising an error for None", says="raised KeyError", breaks="none")
 def no_none(paths, lengths):
     return sum(lengths[p] for k in range(0, len(paths), WARP) for p in {*paths[k:k + WARP]})
 

@@ -168,7 +168,7 @@ RANGE = ("start = program * block if start is None else start\n    places = torc
 PLACES = 'load("a", places), load("b", places)'
 wrong("using no mask, so that the last program runs beyond the end", ("places", "example"),
       "start =", "stop = (program + 1) * block; start =")
-wrong("going one position beyond the end", "places",
+wrong("handling one position beyond the end", "places",
       "start =", "stop = min(n + 1, (program + 1) * block); start =")
 wrong("loading without a mask but storing with a mask", "places",
       RANGE, "places = program * block + torch.arange(block)",
@@ -236,7 +236,7 @@ def loaded_twice(load, store, n, block, program):
     store("y", places, load("a", places) * gate * load("b", places))
 
 
-@ex.wrong("storing the gate as well", breaks="once")
+@ex.wrong("storing the gate sigmoid(a) as well", breaks="once")
 def two_stores(load, store, n, block, program):
     places = torch.arange(program * block, min(n, (program + 1) * block))
     a = load("a", places)

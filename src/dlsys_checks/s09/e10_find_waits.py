@@ -173,7 +173,7 @@ def just_around(events):
 
 wrong("naming a label of your own instead of an aten:: event", "outermost", '"aten::"', '""',
       says="got")
-wrong("looking for item() only", ("waits", "names"), "WAITS", "WAITS[:1]", says="got")
+wrong("looking only for item()", ("waits", "names"), "WAITS", "WAITS[:1]", says="got")
 wrong("overlooking aten::nonzero, which boolean masks call",
       ("waits", "names"), "WAITS", "(WAITS[0], WAITS[2])", says="got")
 wrong("overlooking blocking copies", ("waits", "names"), "WAITS", "WAITS[:2]")

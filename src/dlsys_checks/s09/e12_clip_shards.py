@@ -153,7 +153,7 @@ wrong("clipping correctly, but returning the rank's own norm",
 wrong("returning the norm after clipping", "before", "return norm", "return min(norm, max_norm)")
 wrong("returning the norm as a tensor", "norm",
       "return norm", "return torch.tensor(norm)", says="type of the norm")
-wrong("putting new tensors into the list", "in place",
+wrong("putting new tensors into the list instead of changing the shards", "in place",
       LOOP, "shards[:] = [s * (max_norm / norm) for s in shards]")
 wrong("making a list of scaled copies but not changing the shards themselves", "in place",
       LOOP, "shards = [s * (max_norm / norm) for s in shards]")

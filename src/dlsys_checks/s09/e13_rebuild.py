@@ -207,7 +207,7 @@ wrong("making one group for all parameters, with the first group's settings", "g
       "every = [n for chosen in names for n in chosen]; now = dict(model.named_parameters()); "
       'return type(optimizer)([settings_of(optimizer.param_groups[0]) | {"params": [now[n] for n '
       "in every]}]); now =")
-wrong("keeping the first group only",
+wrong("keeping only the first group",
       "groups", "return out", "del out.param_groups[1:]; return out")
 wrong("forgetting the third group", "groups", "return out", "del out.param_groups[2:]; return out")
 wrong("listing the parameters in the model's order, whatever the names", "names",

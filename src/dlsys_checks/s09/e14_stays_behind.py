@@ -266,19 +266,19 @@ def dicts_only(model):
 
 
 ex.wrong("not searching dicts", paths, breaks=("where", "depth", "names"), kinds=(list, tuple))
-ex.wrong("searching no lists, tuples or dicts", paths, kinds=(),
+ex.wrong("not searching lists, tuples and dicts", paths, kinds=(),
          breaks=("where", "depth", "names", "kinds", "twin", "registered", "first", "example"))
 wrong("recognizing containers by their exact type, which misses subclasses", "where",
       "isinstance(value, kinds)", "type(value) in kinds")
 ex.wrong("leaving out attributes whose names begin with an underscore",
          paths, breaks="where", private=False)
 wrong("not searching containers inside containers", "depth", "99", "1")
-wrong("looking for float tensors only", "kinds",
+wrong("listing only float tensors", "kinds",
       PLAIN,
       "plain and torch.is_floating_point(value) and (not any(value is p for p in (*own, *seen)))")
 wrong("leaving out tensors with one value or none", "kinds",
       PLAIN, "plain and value.numel() > 1 and (not any(value is p for p in (*own, *seen)))")
-wrong("looking for float32 only", "kinds",
+wrong("listing only float32 tensors", "kinds",
       PLAIN,
       "plain and value.dtype == torch.float32 and (not any(value is p for p in (*own, *seen)))")
 wrong("listing the model's parameters under a second name", "registered",
@@ -286,7 +286,7 @@ wrong("listing the model's parameters under a second name", "registered",
 wrong("leaving out buffers wherever they are", "twin", '["parameters"]', '["buffers"]')
 wrong("leaving out parameters that are not registered", "registered",
       "plain = True", "plain = not isinstance(value, nn.Parameter)")
-wrong("leaving out tensors that require grad", "registered",
+wrong("leaving out tensors that require a gradient", "registered",
       PLAIN, "plain and (not value.requires_grad) and (not any(value is p for p in (*own, *seen)))")
 wrong("comparing tensors by memory address, not by identity", "registered",
       "own =", "known = {p.data_ptr() for p in model.parameters()}; own =", PLAIN,
@@ -298,13 +298,14 @@ wrong("comparing tensors by value, not by identity", "registered",
       "if p.dim() == 1)) and (not any(value is p for p in (*own, *seen)))")
 wrong("leaving the module's name out of the path", "names", 'f"{name}.{key}" if name else key',
       "key", says="path")
-ex.wrong("naming the container, not the position in it", paths, says="path", breaks="names",
+ex.wrong("naming only the container, without the position or key in it",
+         paths, says="path", breaks="names",
          index=False)
 wrong("not sorting the paths", ("paths", "where"), "sorted", "list")
 wrong("listing a module under each of its names", "first",
       "remove_duplicate=True", "remove_duplicate=False")
-wrong("listing a tensor that is held twice only once", "first", "([])", "([value])")
-ex.wrong("searching modules in lists", paths, breaks="modules", modules=True)
+wrong("listing only one path of a tensor that is held twice", "first", "([])", "([value])")
+ex.wrong("searching the modules inside lists", paths, breaks="modules", modules=True)
 wrong("returning a set instead of a list", "paths", "return out", "return {*out}")
 wrong("registering the tensors as buffers", "left alone",
       "return out",

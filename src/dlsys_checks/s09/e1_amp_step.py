@@ -296,7 +296,7 @@ ex.wrong("subtracting lr times the gradient, whatever the optimizer does",
              loss_of, dtype, max_norm), breaks="step")
 wrong("computing the loss twice", "once",
       "half =", 'with torch.autocast("cpu", dtype): loss_of()\n    half =')
-wrong("adding to gradients left over from before",
+wrong("adding to the gradients left over from before the call",
       "old", "opt.zero_grad()", "pass", says="got", trap="02.1")
 ex.wrong("not clipping at all", amp, breaks=("step", "clip", "all", "example"),
          clip=lambda params, _: nn.utils.get_total_norm([p.grad for p in params]))
@@ -311,7 +311,7 @@ def clip_values(*given):
     return amp(*given, clip=cut)
 
 
-@ex.wrong("clipping each parameter by itself", breaks=("all", "clip"))
+@ex.wrong("clipping each parameter by its own norm", breaks=("all", "clip"))
 def clip_each(*given):
     def each(params, limit):
         whole = nn.utils.get_total_norm([p.grad for p in params])
@@ -321,7 +321,7 @@ def clip_each(*given):
     return amp(*given, clip=each)
 
 
-@ex.wrong("clipping each parameter group by itself", breaks="all")
+@ex.wrong("clipping each parameter group by its own norm", breaks="all")
 def clip_groups(opt, *given):
     def groups(params, limit):
         whole = nn.utils.get_total_norm([p.grad for p in params])

@@ -326,7 +326,8 @@ def relabelled(model, opt, batches, n, weight):
     return out
 
 
-wrong("adding to gradients left over from before", "old", "opt.zero_grad()", "pass", trap="02.1")
+wrong("adding to the gradients left over from before the call",
+      "old", "opt.zero_grad()", "pass", trap="02.1")
 wrong("joining every n batches into one batch", "graph",
       GROUP, f"[tuple(torch.cat(v) for v in zip(*{GROUP}, strict=True))]")
 wrong("building all graphs of a step before calling backward once", "graph",

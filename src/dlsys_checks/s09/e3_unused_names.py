@@ -217,7 +217,7 @@ wrong("running a copy, which still draws from the global generator", "as it was"
       "named =", "import copy; model = copy.deepcopy(model); named =", DRY, "if True:")
 
 
-@ex.wrong("calling backward on the model itself and listing the parameters without .grad",
+@ex.wrong("calling backward() and listing the parameters whose .grad is None",
           breaks="as it was")
 def backward_here(model, batches, loss_of):
     found = set()

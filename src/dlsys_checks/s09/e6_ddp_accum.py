@@ -199,7 +199,7 @@ wrong("always dividing by 'every', so that the batches left over count too littl
       "leftover",
       "len(group) if size is None else size(group)", "every", says="parameters after the pass")
 ex.wrong("summing losses instead of averaging", accumulated, breaks="mean", size=lambda group: 1)
-ex.wrong("dividing by the number of ranks as well", accumulated, breaks="mean",
+ex.wrong("dividing the losses by the number of ranks as well", accumulated, breaks="mean",
          size=lambda group: 2 * len(group))
 wrong("keeping gradients from before the call", "old",
       "optimizer.zero_grad()", "pass", "step()", "step(); optimizer.zero_grad()",
@@ -240,7 +240,7 @@ wrong("running all forward passes of an update first, then one backward pass", "
       "   return len(groups); groups =", says="order of forward")
 
 
-@ex.wrong("updating after each batch", breaks="updates")
+@ex.wrong("making an update after each batch", breaks="updates")
 def eager(ddp, optimizer, loss_fn, batches, every):
     groups = groups_of(batches, every)
     for group in groups:
@@ -252,7 +252,8 @@ def eager(ddp, optimizer, loss_fn, batches, every):
     return len(groups)
 
 
-wrong("returning the number of batches", "updates", "return out", "return len(batches)")
+wrong("returning the number of batches instead of updates",
+      "updates", "return out", "return len(batches)")
 wrong("leaving the wrapper's exchange switched off", "after",
       "return out", "ddp.require_backward_grad_sync = False; return out")
 wrong("returning 2 updates instead of 3 in the example", "example",

@@ -166,7 +166,7 @@ CLONE = "torch.clone(full[rank * rows:(rank + 1) * rows])"
 CLONE_2 = "torch.clone(full)"
 wrong("reading only the parts of rank 0", ("given", "result", "rows"),
       "joined(shards, name)", "shards[0][name]")
-wrong("joining the ranks from the last to the first", ("result", "rows"),
+wrong("joining the ranks' parts from the last to the first", ("result", "rows"),
       "found =", "shards = shards[::-1]; found =")
 
 

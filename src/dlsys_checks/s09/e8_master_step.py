@@ -197,7 +197,7 @@ def no_master(weights, grads, state, lr, momentum):
             w.sub_(lr * state[k])
 
 
-wrong("truncating instead of rounding", ("nearest", "example"),
+wrong("truncating to bfloat16 instead of rounding", ("nearest", "example"),
       "for k",
       "def cut(weights, k, master): bits = master.clone().view(torch.int32) & -65536; "
       "weights[k].data.copy_(bits.view(torch.float32))\n    for k", "w.data.copy_", "cut",

@@ -152,9 +152,10 @@ wrong("leaving the masters whole when they should be split", "shard",
       "total =", "split = {k: (*v[:2], 0, v[3]) for k, v in SPLIT.items()}; total =")
 wrong("dividing everything by the number of GPUs, whatever is split", "shard",
       "SPLIT", "split", "total =", "split = dict.fromkeys(SPLIT, (1, 1, 1, 1)); total =")
-ex.wrong("rounding parts up in float32, which holds 24 bits", tabled, breaks="rounded",
+ex.wrong("rounding the parts up in float32, which is exact only up to 2^24",
+         tabled, breaks="rounded",
          part=lambda n, gpus: int(torch.tensor(n / gpus).ceil()))
-ex.wrong("rounding parts down", tabled, breaks="rounded", part=lambda n, gpus: n // gpus)
+ex.wrong("rounding the parts down", tabled, breaks="rounded", part=lambda n, gpus: n // gpus)
 wrong("splitting the sum of all tensors instead of each tensor", "rounded",
       "total =",
       "live = sum(n for n, trained in tensors if trained); rest = sum(n for n, trained in "
