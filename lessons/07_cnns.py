@@ -1327,7 +1327,7 @@ for name, recipe in recipes.items():
 sizes = [recipe.resize_size[0] for recipe in recipes.values()]
 
 # %% trap="07.4" role="more"
-claim("pixels to which the second ResNet-50 recipe resizes, instead of 256",
+claim("size in pixels to which the second ResNet-50 recipe resizes a photo",
       sizes[1],
       expected=232)
 
@@ -1427,7 +1427,7 @@ draw_grids({"twelve values in memory": torch.stack(
                "in the first row and side by side in the second.")
 
 # %% trap="07.5" role="look"
-claim("stride of the channel axis, by hand and after torch's own call",
+claim("stride of the channel axis, by hand or by torch, whichever is larger",
       max(back.stride(1), official.stride(1)), expected=1)
 
 # %% [markdown] trap="07.5" role="why"

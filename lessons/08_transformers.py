@@ -1922,7 +1922,7 @@ print(f"40 columns wide: a row {found[40][0]} turn, "
 measured("08.6", 2)
 
 # %% trap="08.6" role="look"
-claim("turns to read one column of a tile that is 40 wide",
+claim("turns to read one column of a tile that is 40 columns wide",
       found[40][1], expected=8)
 
 # %% trap="08.6" role="look"
@@ -1973,9 +1973,9 @@ claim("the number of turns is gcd(step, 32) for steps of 1 to 199", agree,
 # Only reads of *different* words in the same bank wait for each other.
 
 # %% trap="08.6" role="more"
-claim("turns to read one column of a tile that is 32 wide",
+claim("turns to read one column of a tile that is 32 columns wide",
       found[32][1], expected=32)
-claim("turns to read one column of a tile that is 33 wide",
+claim("turns to read one column of a tile that is 33 columns wide",
       found[33][1], expected=1)
 claim("turns if all threads read the same word", same_word, expected=1)
 claim("turns if the threads read two different words of one bank",
@@ -2891,7 +2891,7 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
             "v" hold the keys and values of all tokens so far, (B, H, t, D),
             with the keys rotated.
         rotate(x, place): returns x (B, H, n, D) rotated for the positions
-            place (n,), int64, counted from 0 at the very first token.
+            `place` (n,), int64, counted from 0 at the very first token.
 
     Two caches do not affect each other. Keep nothing outside the cache, so
     that decoding can continue from a deep copy of it.
@@ -3139,7 +3139,7 @@ def batch_dependence(model: nn.Module, x: torch.Tensor,
         x: (N, ...) with N >= 2, float32 or int64, in any memory order.
         others: (N - 1, ...), the rows that replace x[1:].
 
-    The model may write into its input, but x and others are unchanged.
+    The model may write into its input, but x and others must not change.
     Afterwards the grad mode is what it was. The model, whose buffers do not
     change in eval mode, is also what it was: every module's training flag,
     all parameters and buffers, and their dtype, gradients and
@@ -3346,9 +3346,9 @@ claim("after deepcopy, both names refer to one parameter",
 def load_tied(model: nn.Module, state: dict) -> None:
     """Load a state with assign=True, and keep every tie.
 
-    Names that are one parameter before the call are one parameter
-    afterwards. state may have only some of these names; if it has several,
-    their values have to be equal.
+    Names that share a parameter before the call share one afterwards. state
+    may have only some of these names; if it has several, their values have
+    to be equal.
 
     Args:
         model: any module. A parameter can have several names.
@@ -3454,7 +3454,7 @@ for kind, rope in (("sinusoids", False), ("RoPE", True)):
 claim("accuracy of the worse model on rows of 16, the trained length",
       min(reached[kind][16] for kind in reached), above=0.95)
 claim("accuracy of the better model at the end of rows of 256, where "
-      "guessing has 0.125",
+      "guessing gives 0.125",
       max(reached[kind][256] for kind in reached), below=0.5)
 
 # %% [markdown] role="concept"
@@ -3733,7 +3733,7 @@ counted["interleaved, own bins"] = sum(map(sum, own))
 print("of 400 numbers were counted:", counted)
 
 # %% role="concept"
-claim("numbers counted when one program runs after the other",
+claim("numbers counted when the programs run one after the other",
       counted["in turn"],
       expected=400)
 claim("numbers counted when the programs are interleaved",

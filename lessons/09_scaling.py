@@ -2450,7 +2450,7 @@ claim("number of different models after a last batch with an exchange",
 def ddp_accum(ddp, optimizer, loss_fn, batches: list, every: int) -> int:
     """Make one update per `every` batches and return the number of updates.
 
-    An update follows the mean of its batches' losses, loss_fn(ddp(x), y).
+    An update uses the mean of its batches' losses, loss_fn(ddp(x), y).
     Ignore old gradients in .grad. Each batch takes one forward pass
     through ddp, followed by its backward pass. Ranks exchange gradients
     once per update, in the update's last backward pass. Afterwards ddp
@@ -2677,11 +2677,11 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
                n: int, weight: torch.Tensor | None) -> list[float]:
     """Go through the batches once; take a step of opt for every n batches.
 
-    Each step follows the mean cross-entropy over all labels that count in
-    its batches. The last step takes the batches that are left, even if
-    there are fewer than n. If no label counts, there is no step. Only one
-    graph may exist at a time, so call backward for each batch. Ignore old
-    gradients; every loss depends on all of opt's parameters.
+    Each step uses the gradient of the mean cross-entropy over all labels
+    that count in its batches. The last step takes the batches that are
+    left, even if there are fewer than n. If no label counts, there is no
+    step. Only one graph may exist at a time, so call backward for each
+    batch. Ignore old gradients; every loss uses all of opt's parameters.
 
     Args:
         batches: an iterator of pairs x (rows, F) float32, y (rows,) int64,

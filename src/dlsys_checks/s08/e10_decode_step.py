@@ -25,7 +25,7 @@ left   | no step changes them, not even a later step. | values changed
 empty  | cache: a dict, empty at the first step. | step 1; raised KeyError
 cache  | After each step its "k" and "v" hold the keys and values of all tokens so far, (B, H, t,
          D), with the keys rotated. | cache
-places | rotate(x, place): returns x (B, H, n, D) rotated for the positions place (n,), int64,
+places | rotate(x, place): returns x (B, H, n, D) rotated for the positions `place` (n,), int64,
          counted from 0 at the very first token. | positions; result; cache's k; raised
 values | Queries and keys are rotated, values are not. | result; cache
 causal | A token looks at itself and at all tokens before it. | result

@@ -30,8 +30,8 @@ modes     | The model, whose buffers do not change in eval mode, is also what it
             training flag, | training flags
 buffers   | all parameters and buffers, | weights and buffers
 facts     | and their dtype, gradients and requires_grad. | properties of parameters
-writes    | The model may write into its input, but x and others are unchanged. | case a model that
-            writes; a model that writes, no dependence | result; values changed
+writes    | The model may write into its input, but x and others must not change. | case a model
+            that writes; a model that writes, no dependence | result; values changed
 example   | Example: for a model that subtracts the mean of the batch, x [[1.], [3.]] and others
             [[7.]], the output for row 0 moves from -1 to -3, so the result is 2. | case the example
 """)

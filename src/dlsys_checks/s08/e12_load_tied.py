@@ -14,7 +14,7 @@ ex = exercise("08.12", "load_tied", kept=("groups", "values", "frozen", "copied"
 
 ex.promise_table("""
 assign   | Load a state with assign=True, | the memory of a tensor
-ties     | and keep every tie. Names that are one parameter before the call are one parameter
+ties     | and keep every tie. Names that share a parameter before the call share one
            afterwards. | names of one parameter
 some     | state may have only some of these names; | case one name of two; the last name of three;
            a tie at the end; one name on the meta device

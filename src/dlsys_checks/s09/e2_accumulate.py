@@ -41,8 +41,9 @@ ex.promise("iterator", "Args: batches: an iterator of pairs x (rows, F) float32,
 ex.promise("left alone", "which are unchanged.", says=("inputs after the call",))
 ex.promise("ignored", f"Labels of {IGNORE} do not count.",
            says=("change of parameter", "number of steps", "loss of step"))
-ex.promise("mean", "Each step follows the mean cross-entropy over all labels that count in its "
-                   "batches.", says=("change of parameter", "number of steps", "loss of step"))
+ex.promise("mean", "Each step uses the gradient of the mean cross-entropy over all labels that "
+                   "count in its batches.",
+           says=("change of parameter", "number of steps", "loss of step"))
 ex.promise("weight", "weight: (C,) float32 above 0, class weights as in F.cross_entropy.",
            cases=("class weights", "class weights and ignored labels", "small class weights"))
 ex.promise("last", "The last step takes the batches that are left, even if there are fewer "
@@ -51,7 +52,7 @@ ex.promise("last", "The last step takes the batches that are left, even if there
 ex.promise("none", "If no label counts, there is no step.", cases=EMPTY)
 ex.promise("graph", "Only one graph may exist at a time, so call backward for each batch.",
            says=("graphs alive", "rows in one graph"))
-ex.promise("old", "Ignore old gradients; every loss depends on all of opt's parameters.",
+ex.promise("old", "Ignore old gradients; every loss uses all of opt's parameters.",
            says=("change of parameter",))
 ex.promise("losses", "Returns: A list of floats, the mean loss of each step, computed before the "
                      "step.",

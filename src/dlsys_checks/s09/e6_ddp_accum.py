@@ -23,7 +23,7 @@ updates  | Make one update per `every` batches and return the number of updates.
 leftover | Args: batches: (x, y) pairs with equally many rows; the batches left over at the end make
            a last update of their own. | case one left over; two left over, momentum; fewer batches
            than one update takes; the example
-mean     | An update follows the mean of its batches' losses, loss_fn(ddp(x), y). | parameters after
+mean     | An update uses the mean of its batches' losses, loss_fn(ddp(x), y). | parameters after
            the pass
 old      | Ignore old gradients in .grad. | case gradients from before
 in turn  | Each batch takes one forward pass through ddp, followed by its backward pass. | order of
