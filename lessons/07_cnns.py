@@ -466,7 +466,7 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 # photo."
 #
 # You measure each pixel's *influence* on the middle unit: how fast the unit's value
-# changes as the pixel's value changes.
+# changes with the pixel's value.
 
 # %% trap="07.2" role="break"
 def five_convs(dilations=(1, 1, 1, 1, 1), channels=8):
@@ -546,11 +546,11 @@ claim("change of the unit's value when a pixel six columns away is raised "
 # Each 3 x 3 layer adds one pixel on each side, so a unit after five layers reads a
 # square 1 + 5 x 2 pixels wide. This square is the unit's *receptive field*. Training
 # does not widen the field, because the derivative with respect to a pixel outside it is
-# zero, whatever the weights are.
+# zero, whatever the weights.
 #
 # Two things widen the field without adding a weight. A dilation spreads the window
-# itself. A stride makes all later layers move in larger *steps*, measured in pixels. So
-# from layer to layer, keep track of two numbers, the field's width and the step:
+# itself. A stride makes the *steps* of all later layers larger. So from layer to layer,
+# keep track of two numbers, the field's width and the step:
 
 # %% trap="07.2" role="repair"
 def walk(layers):
@@ -591,7 +591,7 @@ draw_grids({"plain": spans((1,) * 5), "dilated": spans(spread)},
 
 # %% [markdown] trap="07.2" role="repair"
 # In the explorer, set five layers, then a stride or a dilation of 2. First guess the
-# width of the field, and whether the measured footprint fills the field.
+# field's width, and whether the measured footprint fills it.
 
 # %% role="explore" explorer="receptive_field"
 from dlsys_helpers.explorers.receptive_field import receptive_field
@@ -708,10 +708,10 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 
 # %% [markdown] trap="07.2" role="keep"
 # **Keep:** In a net of windowed layers, a unit reads a square of pixels, its receptive
-# field, and nothing outside can change the unit. Before you train, compute the field's
-# width, 1 plus the sum of `dilation * (kernel - 1)` times all earlier strides. **In your
-# own code:** For several random inputs, call `backward()` from one position of the last
-# map, summed over all channels, and see where the input's gradient is not zero.
+# field; nothing outside can change the unit. Before you train, compute the field's
+# width, 1 plus the sum of `dilation * (kernel - 1)` times all earlier strides. **In
+# your own code:** For several random inputs, call `backward()` from one position of the
+# last map, summed over all channels, and see where the input's gradient is not zero.
 # **Source:** [Araujo, Norris & Sim 2019, "Computing Receptive Fields of Convolutional
 # Neural Networks"](https://distill.pub/2019/computing-receptive-fields/).
 
@@ -1025,7 +1025,7 @@ guess("07.3", "Which plan ends with the best accuracy on the new digits?",
       choices=["the frozen body",
                "the body at a hundredth of the head's rate",
                "the body at the head's rate",
-               "no plan: the three are within three percentage points"])
+               "none: all are within three percentage points"])
 
 # %% trap="07.3" role="look"
 plans = {"frozen": 0.0, "a hundredth": 1e-4, "a tenth": 1e-3,
@@ -1063,8 +1063,8 @@ claim("old digits: accuracy with a frozen body minus accuracy with the "
 # %% [markdown] trap="07.3" role="why"
 # The new loss measures the new digits only. At the head's rate, training moves the body
 # so far that the old head no longer works with it: *catastrophic forgetting*. The guide
-# is right about the forgetting. But with these fifty examples and Adam, the head's rate
-# is *best* on the new task.
+# is right about the forgetting. But with fifty examples and Adam, the head's rate is
+# *best* on the new task.
 
 # %% trap="07.3" role="why"
 plot_lines(range(1, 101),
@@ -1427,7 +1427,8 @@ draw_grids({"twelve values in memory": torch.stack(
                "in the first row and side by side in the second.")
 
 # %% trap="07.5" role="look"
-claim("stride of the channel axis, by hand or by torch, whichever is larger",
+claim("stride of the channel axis, by hand or by torch, whichever is "
+      "larger",
       max(back.stride(1), official.stride(1)), expected=1)
 
 # %% [markdown] trap="07.5" role="why"

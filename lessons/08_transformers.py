@@ -557,7 +557,7 @@ claim("with the causal mask: loss for the token after a prefix, in nats",
 
 # %% [markdown] trap="08.1" role="repair"
 # To find a leak, you do not need dice. Change the last token of a row, and check that
-# the logits at all earlier positions stay the same.
+# the logits at earlier positions stay the same.
 
 # %% trap="08.1" role="repair"
 @torch.no_grad()
@@ -1407,8 +1407,8 @@ def tiled(q, k, v, block=128, tile=128, fetch=lambda part: part):
 
 # %% trap="08.4" role="guess" quoted="wrong"
 guess("08.4",
-      "At 4,096 tokens, how large is the traffic of `written_out`, as a "
-      "multiple of the traffic of `tiled`?", unit="times")
+      "At 4,096 tokens, what is the traffic of `written_out` divided by "
+      "the traffic of `tiled`?", unit="times")
 
 # %% trap="08.4" role="look"
 def tokens(n, heads=4, d=64, device="cpu"):
@@ -1465,9 +1465,9 @@ plot_bars(
         "bars are a quarter as long, and their ratio is the same.")
 
 # %% [markdown] trap="08.4" role="why"
-# Without a mask, each query block reads all keys and values. With twice the tokens, twice
-# as many blocks each read twice as much, so traffic grows fourfold. Tiling saves a
-# constant factor, because every fetched tile serves 128 queries.
+# Without a mask, each query block reads all keys and values. With twice the tokens,
+# twice as many blocks each read twice as much, so traffic grows fourfold. Tiling saves
+# a constant factor, because each tile serves 128 queries.
 
 # %% trap="08.4" role="why"
 at_rest = ["Q1", "Q2", "K V 1", "K V 2", "K V 3", "out"]
@@ -1542,9 +1542,8 @@ claim("torch's attention: bytes in use with 2,048 tokens divided by bytes "
       kept["torch's"][-1] / kept["torch's"][-2], expected=2, within=0.1)
 
 # %% [markdown] trap="08.4" role="repair"
-# In the explorer below, drag the next tile onto the chip, and older terms shrink by the
-# factor `fix`. Then switch off a correction. Rows whose largest score is in the first
-# tile hide the mistake.
+# Drag in the next tile, and the older terms shrink by `fix`. Then switch off a
+# correction. Rows whose largest score is in the first tile hide the mistake.
 
 # %% role="explore" explorer="online_softmax"
 from dlsys_helpers.explorers.online_softmax import online_softmax
@@ -1680,13 +1679,13 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
 # compute a softmax tile by tile. Memory grows linearly with sequence length, but
 # arithmetic and traffic grow quadratically. **In your own code:** Look for a tensor of
 # shape `(..., N, N)`. Call `scaled_dot_product_attention` instead, and measure the
-# memory, because on a CPU, dropout or a mask with gradients makes this function write
-# out the matrix. **Source:** [Milakov & Gimelshein
-# 2018](https://arxiv.org/abs/1805.02867), algorithm 3, for the online softmax; [Dao et
-# al. 2022](https://arxiv.org/abs/2205.14135), section 2.1 for the A100's memories,
-# section 3.2, theorem 2 and figure 2 (left) for the traffic, algorithm 1 for loops that
-# hold the keys instead; [Dao 2023](https://arxiv.org/abs/2307.08691), sections 3.1 and
-# 3.2, for the loop order used here, the tiles skipped under a causal mask and the five
+# memory, because on a CPU, dropout or a mask with gradients makes SDPA write out the
+# matrix. **Source:** [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867),
+# algorithm 3, for the online softmax; [Dao et al.
+# 2022](https://arxiv.org/abs/2205.14135), section 2.1 for the A100's memories, section
+# 3.2, theorem 2 and figure 2 (left) for the traffic, algorithm 1 for loops that hold
+# the keys instead; [Dao 2023](https://arxiv.org/abs/2307.08691), sections 3.1 and 3.2,
+# for the loop order used here, the tiles skipped under a causal mask and the five
 # products; [Shah et al. 2024](https://arxiv.org/abs/2407.08608), table 3, for the
 # rounding error in 16 bits, measured against float64: 1.9e-4, compared with 3.2e-4 for
 # the formula. **Seen in the wild:** [tracel-ai/cubecl
