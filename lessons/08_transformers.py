@@ -2015,7 +2015,7 @@ def conflict_degree(addresses: list) -> int:
 # %% [markdown] trap="08.6" role="hint"
 # 1. In the example, bytes 0 and 2 belong to word 0, and byte 128 to word 32. Which bank has both words?
 # 2. Keep a set of words for each bank; a set counts a word once.
-# 3. The answer is the size of the largest set, and 0 if there is none.
+# 3. The answer is the size of the largest set, and 0 if there is no set.
 
 # %% [markdown] trap="08.6" role="keep"
 # **Keep:** A bank of shared memory returns different words one after the other. If each

@@ -723,7 +723,7 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
     # END SOLUTION
 
 # %% [markdown] trap="09.8" role="hint"
-# 1. Before the first step, `state` is empty: make a float32 copy of each weight and float32 zeros of its shape, and keep both there.
+# 1. Before the first step, `state` is empty: make a float32 copy of each weight and float32 zeros of its shape, and keep both in `state`.
 # 2. Take the step on the copy, and never read the bfloat16 weight again.
 # 3. Write the copy into the weight with `copy_`, which rounds and keeps the weight's own memory.
 

@@ -194,7 +194,7 @@ def act(fn, kind, width, body_lr, head_lr):
         tensors = value.get("params")
         return value | {"params": [shown(p) for p in tensors]} if type(tensors) is list else value
     groups = fn(model, head, body_lr, head_lr)
-    after, words = facts(), ("requires_grad", "values", "gradients")
+    after, words = facts(), ("requires_grad", "numbers", "gradients")
     changed = [word for word, was, now in zip(words, before, after) if was != now]
     to_train = [now for was, now in zip(before[3], after[3]) if was != now]
     for mode, turned in (("train", sum(to_train)), ("eval", len(to_train) - sum(to_train))):

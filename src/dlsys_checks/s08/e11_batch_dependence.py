@@ -186,7 +186,7 @@ def law(out, kind, x, others, weight, order):
         expect_close(f"result of call {k}", got, right, rtol=2e-4,
                      atol=1e-6 * float(x.abs().max()) ** (2 if kind in ("flat", "last") else 1))
         expect_equal(f"training flags after call {k}", flags, modes[k - 1],
-                     "Give each module its own mode back.")
+                     "Each module gets its own mode back.")
     expect_equal("calls in train mode", out["train"], 0, "Measure in eval mode.")
     expect_equal("calls with gradients on", out["grad"], 0, "Measure under no_grad.")
     expect_equal("values changed in weights and buffers", out["held"], 0)

@@ -163,7 +163,7 @@ def law(out, kind, x, others, weight):
             expect_close(f"entry {t} of call {k}", mine, entry, rtol=1e-3,
                          atol=3e-6 * float(x.abs().max()) if t else 0.0)
         expect_equal(f"training flags after call {k}", flags, modes[k - 1],
-                     "Give each module its own mode back.")
+                     "Each module gets its own mode back.")
     expect_equal("calls in train mode", out["train"], 0, "Measure in eval mode.")
     expect_equal("calls with gradients on", out["grad"], 0, "Measure under no_grad.")
     expect_equal("grad mode after the call (first call: on, second: off)", out["left"], [1, 0],
