@@ -667,8 +667,7 @@ print("fields:", *(field for field, _ in steps))
 print("ResNet-50:", walk(main_path(resnet50))[0], "pixels")
 
 # %% trap="07.2" role="folklore"
-claim("width of the receptive field after the pooling, in pixels, up from "
-      "9",
+claim("width of the receptive field after the pooling layer, in pixels",
       steps[1][0],
       expected=10)
 claim("width of the receptive field after one more 3x3 layer, in pixels",
@@ -1462,7 +1461,7 @@ draw_grids({"channels last in memory": torch.tensor(
                "model are filled.")
 
 # %% trap="07.5" role="repair"
-claim("layers whose output has channels last, with only the model "
+claim("number of layers with a channels-last output if only the model is "
       "converted",
       sum(model_only), expected=3)
 
@@ -1480,9 +1479,9 @@ claim("number of the batch's values that change when the channels are "
       expected=0)
 claim("stride of the channel axis before the channels were moved",
       batch.stride(1), expected=20)
-claim("layers whose output has channels last, with nothing converted",
+claim("number of layers with a channels-last output if nothing is converted",
       sum(plain), expected=0)
-claim("layers whose output has channels last, with only the batch "
+claim("number of layers with a channels-last output if only the batch is "
       "converted", sum(data),
       expected=3)
 

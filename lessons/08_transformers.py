@@ -1730,7 +1730,7 @@ print(f"side by side, from byte 4: {shifted} bytes travel")
 measured("08.5", shifted, right=(160, 160))
 
 # %% trap="08.5" role="look"
-claim("bytes moved to read the masses divided by the bytes of the whole "
+claim("bytes moved to read the masses, divided by the bytes of the whole "
       "table", share, expected=1)
 
 # %% [markdown] trap="08.5" role="why"
@@ -4107,9 +4107,9 @@ ours = (one_head.asks("ms of our kernel, predicted from FLOPs at full rate",
 # %% role="gpu"
 answers = gpu_table(
     sheet,
-    attention.asks("extra memory of math: 8,192 divided by 4,096 tokens",
+    attention.asks("extra memory of math: 8,192 tokens divided by 4,096",
                    4, lambda: doubled("math"), above=3.5),
-    attention.asks("extra memory of flash: 8,192 divided by 4,096 tokens",
+    attention.asks("extra memory of flash: 8,192 tokens divided by 4,096",
                    2, lambda: doubled("flash"), below=2.5),
     attention.asks("time: math divided by flash", "above 1: traffic",
                    lambda: ms("math") / ms("flash"), above=1.5),

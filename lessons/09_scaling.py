@@ -3106,8 +3106,8 @@ plot_bars({f"{plan}, {n} call{'s' * (n > 1)}": plan_bytes[plan] / 1000
           xlabel="kB of whole tensors in one step",
           alt="Four bars. With each layer sharded, 18 calls send three "
               "times the bytes of DDP's one all_reduce. With layers kept "
-              "until backward, 12 calls send twice as many bytes; as one "
-              "piece, 2 calls do.")
+              "until backward, 12 calls send twice the bytes of DDP; with "
+              "the net as one piece, 2 calls also send twice the bytes.")
 
 # %% trap="09.4" role="repair"
 claim("bytes of all calls with each layer sharded, divided by the bytes "
@@ -3261,10 +3261,10 @@ claim("bytes of gradients sent: bfloat16 run divided by float32 run",
 # %% [markdown] trap="09.13" role="situation" fault="the optimizer is made before fully_shard" symptom="FSDP2 loss does not change at all, optimizer created before fully_shard"
 # ## One line for shards
 #
-# A script for one GPU makes the model, makes the optimizer, and trains. You add the line
-# `fully_shard(net)`, which cuts the model into shards. The function changes the model in
-# place and returns it. You put the line where the comment says "distributed", right
-# before the loop.
+# A script for one GPU makes the model, makes the optimizer, and trains. You add the
+# line `fully_shard(net)`, which cuts the model into shards. The function changes the
+# model in place and returns it. You put the line where a comment in the script says
+# "distributed", right before the loop.
 #
 # Before training, the test loss is about `2.3`. The script takes 60 steps with AdamW.
 
