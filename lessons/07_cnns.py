@@ -1479,7 +1479,8 @@ claim("number of the batch's values that change when the channels are "
       expected=0)
 claim("stride of the channel axis before the channels were moved",
       batch.stride(1), expected=20)
-claim("number of layers with a channels-last output if nothing is converted",
+claim("number of layers with a channels-last output if nothing is "
+      "converted",
       sum(plain), expected=0)
 claim("number of layers with a channels-last output if only the batch is "
       "converted", sum(data),
