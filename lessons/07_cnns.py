@@ -426,8 +426,8 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
         layers: a list of (channels, kernel, stride, padding), with square
             windows and dilation 1; the list is unchanged.
 
-    The number of positions is rounded down, as in torch. Maps too large for
-    any memory count as well.
+    The number of positions is rounded down, as in torch. Also count maps
+    that are too large for any memory.
 
     Example: size (5, 8), batch 2 and layers [(3, 3, 2, 0)] give [144].
     """
@@ -466,7 +466,7 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 # photo."
 #
 # You measure each pixel's *influence* on the middle unit: how fast the unit's value
-# changes with the pixel's.
+# changes with the pixel's value.
 
 # %% trap="07.2" role="break"
 def five_convs(dilations=(1, 1, 1, 1, 1), channels=8):
@@ -546,11 +546,11 @@ claim("change of the unit's value when a pixel six columns away is raised "
 # Each 3 x 3 layer adds one pixel on each side, so a unit after five layers reads a
 # square 1 + 5 x 2 pixels wide. This square is the unit's *receptive field*. Training
 # does not widen the field, because the derivative with respect to a pixel outside it is
-# zero, whatever the weights are.
+# zero, whatever the weights.
 #
 # Two things widen the field without adding a weight. A dilation spreads the window
-# itself. A stride makes all later layers *step* further in pixels. So from layer to
-# layer, keep track of two numbers, the field's width and the step:
+# itself. A stride makes the *steps* of all later layers larger. So from layer to layer,
+# keep track of two numbers, the field's width and the step:
 
 # %% trap="07.2" role="repair"
 def walk(layers):
@@ -591,7 +591,7 @@ draw_grids({"plain": spans((1,) * 5), "dilated": spans(spread)},
 
 # %% [markdown] trap="07.2" role="repair"
 # In the explorer, set five layers, then a stride or a dilation of 2. First guess the
-# field and whether the measured footprint fills it.
+# field's width, and whether the measured footprint fills it.
 
 # %% role="explore" explorer="receptive_field"
 from dlsys_helpers.explorers.receptive_field import receptive_field
@@ -604,10 +604,10 @@ receptive_field
 # influence the unit.
 #
 # The field says which pixels *can* influence the unit, not which ones do. Where windows
-# overlap, a pixel in the middle reaches the unit on many paths, a pixel at the edge on
-# fewer, and a pixel in a corner on a single one. The next cell takes a net of ten 3 x 3
-# convolutions with tanh and measures how many middle columns hold 95 % of the gradient,
-# before and after the net learns the digits.
+# overlap, a pixel in the middle reaches the unit along many paths, a pixel at the edge
+# along fewer paths, and a pixel in a corner along a single path. The next cell takes a
+# net of ten 3 x 3 convolutions with tanh and measures how many middle columns hold 95 %
+# of the gradient, before and after the net learns the digits.
 
 # %% trap="07.2" role="more" tags=["varies-by-cpu"]
 def core(share, part=0.95):
@@ -667,8 +667,7 @@ print("fields:", *(field for field, _ in steps))
 print("ResNet-50:", walk(main_path(resnet50))[0], "pixels")
 
 # %% trap="07.2" role="folklore"
-claim("width of the receptive field after the pooling, in pixels, up from "
-      "9",
+claim("width of the receptive field after the pooling layer, in pixels",
       steps[1][0],
       expected=10)
 claim("width of the receptive field after one more 3x3 layer, in pixels",
@@ -679,7 +678,7 @@ claim("width of the receptive field of torchvision's ResNet-50, in pixels",
 
 # %% trap="07.2" role="exercise" points=3 difficulty=2 minutes=15
 def seen_span(layers: list, unit: int) -> tuple[int, int]:
-    """Find the first and last input pixel that a unit reads along a side.
+    """Find the first and last input pixel that a unit reads along one axis.
 
     Args:
         layers: a list of (kernel, stride, padding, dilation), in order from
@@ -691,7 +690,7 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
     Positions in the padding, even in the padding of inner maps, count like
     all others, so both results can be negative.
 
-    Example: layers [(3, 1, 1, 1)] and unit 0 return (-1, 1).
+    Example: layers [(3, 1, 1, 1)] and unit 0 give (-1, 1).
     """
     # BEGIN SOLUTION
     first = last = unit
@@ -708,10 +707,10 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 
 # %% [markdown] trap="07.2" role="keep"
 # **Keep:** In a net of windowed layers, a unit reads a square of pixels, its receptive
-# field, and nothing outside can change the unit. Before you train, compute the field's
-# width, 1 plus the sum of `dilation * (kernel - 1)` times all earlier strides. **In your
-# own code:** For several random inputs, call `backward()` from one position of the last
-# map, summed over all channels, and see where the input's gradient is not zero.
+# field; nothing outside can change the unit. Before you train, compute the field's
+# width, 1 plus the sum of `dilation * (kernel - 1)` times all earlier strides. **In
+# your own code:** For several random inputs, call `backward()` from one position of the
+# last map, summed over all channels, and see where the input's gradient is not zero.
 # **Source:** [Araujo, Norris & Sim 2019, "Computing Receptive Fields of Convolutional
 # Neural Networks"](https://distill.pub/2019/computing-receptive-fields/).
 
@@ -719,11 +718,10 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 # ## A residual block adds to its input
 #
 # A deeper network should be at least as good as a shallow one, because the extra layers
-# could simply copy their input. Plain layers do not learn to copy. In 2015, a net of 56
-# plain layers had a higher error *in training* than a net of 20 such layers. A
-# **residual block** does not have to learn to copy. It computes a change and *adds*
-# this change to its input: $y = x + F(x)$. If $F(x)$ is zero, the block copies its
-# input.
+# could copy their input. Plain layers do not learn to copy. In 2015, a net of 56 plain
+# layers had a higher error *in training* than a net of 20 such layers. A **residual
+# block** does not have to learn to copy. It computes a change and *adds* this change to
+# its input: $y = x + F(x)$. If $F(x)$ is zero, the block copies its input.
 
 # %% role="concept"
 class BasicBlock(nn.Module):
@@ -1026,7 +1024,7 @@ guess("07.3", "Which plan ends with the best accuracy on the new digits?",
       choices=["the frozen body",
                "the body at a hundredth of the head's rate",
                "the body at the head's rate",
-               "none: all within three percentage points"])
+               "none: all are within three percentage points"])
 
 # %% trap="07.3" role="look"
 plans = {"frozen": 0.0, "a hundredth": 1e-4, "a tenth": 1e-3,
@@ -1064,8 +1062,8 @@ claim("old digits: accuracy with a frozen body minus accuracy with the "
 # %% [markdown] trap="07.3" role="why"
 # The new loss measures the new digits only. At the head's rate, training moves the body
 # so far that the old head no longer works with it: *catastrophic forgetting*. The guide
-# is right about the forgetting. But with these fifty examples and Adam, the head's rate
-# is *best* on the new task.
+# is right about the forgetting. But with fifty examples and Adam, the head's rate is
+# *best* on the new task.
 
 # %% trap="07.3" role="why"
 plot_lines(range(1, 101),
@@ -1132,8 +1130,8 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
     Each group is {"params": list of parameters, "lr": float}. The body is
     everything outside the head, including the stem and parameters of the
     model itself. Frozen parameters (requires_grad False) are in no group,
-    and all others in exactly one. A parameter or module that head and body
-    share belongs to the body.
+    and every other parameter is in exactly one. A parameter or module that
+    head and body share belongs to the body.
 
     Args:
         head: a module inside model, at any depth, perhaps under two names.
@@ -1328,7 +1326,7 @@ for name, recipe in recipes.items():
 sizes = [recipe.resize_size[0] for recipe in recipes.values()]
 
 # %% trap="07.4" role="more"
-claim("pixels to which the second ResNet-50 recipe resizes, instead of 256",
+claim("size in pixels to which the second ResNet-50 recipe resizes a photo",
       sizes[1],
       expected=232)
 
@@ -1339,14 +1337,14 @@ claim("pixels to which the second ResNet-50 recipe resizes, instead of 256",
 
 # %% trap="07.4" role="exercise" points=2 difficulty=2 minutes=10
 def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
-    """Prepare images for a pretrained model: (N, C, H, W), float32.
+    """Prepare images for a pretrained model, as (N, C, H, W) in float32.
 
     Scale brightness to the range 0 to 1; then subtract each channel's mean
     and divide by its std.
 
     Args:
         images: (N, H, W, C) uint8 in any memory order, brightness 0 to 255.
-        mean, std: C floats each, of any size, std above 0.
+        mean, std: C floats each, of any size; every std is above 0.
 
     The arguments are unchanged, and a later call changes no earlier result.
 
@@ -1428,7 +1426,8 @@ draw_grids({"twelve values in memory": torch.stack(
                "in the first row and side by side in the second.")
 
 # %% trap="07.5" role="look"
-claim("stride of the channel axis, by hand and after torch's own call",
+claim("stride of the channel axis, by hand or by torch, whichever is "
+      "larger",
       max(back.stride(1), official.stride(1)), expected=1)
 
 # %% [markdown] trap="07.5" role="why"
@@ -1462,16 +1461,16 @@ draw_grids({"channels last in memory": torch.tensor(
                "model are filled.")
 
 # %% trap="07.5" role="repair"
-claim("layers whose output has channels last, with only the model "
+claim("number of layers with a channels-last output if only the model is "
       "converted",
       sum(model_only), expected=3)
 
 # %% [markdown] trap="07.5" role="more" topics="exceptions · what it is worth · the other counts"
 # There are two exceptions: a convolution with circular padding does not pass the format
 # on, and `view` refuses to join axes that are no longer side by side. With one channel
-# or with 1 x 1 pixels, both formats have the same order in memory. On a GPU or a CPU,
-# how much time channels last saves depends on the layer and the machine. The GPU
-# section measures the saving for tensor cores and 16 bits.
+# or with 1 x 1 pixels, both formats have the same order in memory. How much time the
+# channels-last format saves on a GPU or a CPU depends on the layer and the machine. The
+# GPU section measures the saving for tensor cores and 16 bits.
 
 # %% trap="07.5" role="more"
 claim("number of the batch's values that change when the channels are "
@@ -1480,9 +1479,10 @@ claim("number of the batch's values that change when the channels are "
       expected=0)
 claim("stride of the channel axis before the channels were moved",
       batch.stride(1), expected=20)
-claim("layers whose output has channels last, with nothing converted",
+claim("number of layers with a channels-last output if nothing is "
+      "converted",
       sum(plain), expected=0)
-claim("layers whose output has channels last, with only the batch "
+claim("number of layers with a channels-last output if only the batch is "
       "converted", sum(data),
       expected=3)
 
@@ -1496,8 +1496,8 @@ def layout(shape: tuple, strides: tuple) -> str:
         "both": the strides fit both layouts.
         "neither": the strides fit neither.
 
-    An axis of length 1 has no neighbours, so its stride does not count. No
-    axis has length 0.
+    An axis of length 1 has a single entry, so its stride does not matter.
+    No axis has length 0.
 
     Example: shape (2, 3, 4, 5) with strides (60, 1, 15, 3) gives "NHWC".
     """
@@ -1519,7 +1519,7 @@ def layout(shape: tuple, strides: tuple) -> str:
 
 # %% [markdown] trap="07.5" role="hint"
 # 1. In a dense layout, the innermost axis has stride 1, and the stride of every other axis is the product of the lengths of all axes inside it.
-# 2. The order from the inside is W, H, C, N for the first layout, and C, W, H, N for the second.
+# 2. From the inside out, the axes are W, H, C, N in the layout "NCHW", and C, W, H, N in "NHWC".
 # 3. Do not compare the stride of an axis of length 1. Test both layouts, then name the
 #    four outcomes.
 
@@ -1633,8 +1633,8 @@ claim("by depth: the head's rate, as a multiple of the base rate",
       rates["head.weight"], expected=1)
 
 # %% [markdown] trap="07.6" role="more" topics="how many are above the base rate · the two ends by depth"
-# With the helper, all except four tensors have a rate above the base rate. With rates by
-# depth, no tensor does.
+# With the helper, all except four tensors have a rate above the base rate. With rates
+# by depth, no tensor has such a rate.
 
 # %% trap="07.6" role="more"
 claim("with the helper: number of tensors whose rate is not above the base "
@@ -1658,7 +1658,7 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
         0 for every other name, including "embedding.w" and "layers.norm.w".
 
     Names come in any order. The last layer has 1 step even if no name has 0
-    steps. names is unchanged.
+    steps. The list is unchanged.
 
     Example: ["embed.w", "layers.0.w", "head.w"] with base 1 and decay 0.5
     get 0.25, 0.5 and 1.
@@ -1842,7 +1842,7 @@ def freeze(body: nn.Module) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="07.7" role="hint"
-# 1. There are two switches, one on the tensors and one on the modules. Every `model.train()` flips the second switch again.
+# 1. There are two switches, one on the tensors and one on the modules. Every `model.train()` flips the second switch back.
 # 2. `model.train()` calls `train` on each part of the model. What if the body's `train` did nothing?
 # 3. A method is an attribute, so you can replace it with your own function on this one object. Your function takes `mode` and returns the module.
 
@@ -1994,10 +1994,10 @@ def hidden_values(model: nn.Module) -> int:
     dict, the values), and any container inside it. Count the values of
     every nn.Parameter that you find, frozen or not, whether it is alone or
     in a module; also search the attributes of every module that you find.
-    Skip what model.parameters() returns.
+    Skip the parameters that model.parameters() returns.
 
-    A parameter that you find twice counts once; two with equal values count
-    as two. There are no cycles. The model is unchanged.
+    A parameter that you find twice counts once; two parameters with equal
+    values count as two. There are no cycles. The model is unchanged.
 
     Example: self.blocks = [nn.Linear(2, 3)] hides 9.
     """
@@ -2040,8 +2040,8 @@ def hidden_values(model: nn.Module) -> int:
 # loader calls `x.reshape(N, C, H, W)`. The shape is right and nothing fails. The digits
 # are coloured and placed anywhere on a canvas of 12 x 12 pixels. You train one net on
 # pictures whose axes were moved with `permute`, and a second net on what `reshape` made
-# of the pictures. Each net is then served with the same order of axes with which it was
-# trained.
+# of the pictures. Each net is then served pictures that were prepared in the same way
+# as its training pictures.
 
 # %% trap="07.9" role="break"
 def coloured(x, seed, side=12):
@@ -2079,8 +2079,8 @@ share = {way: accuracy(proper, turn(files_test), y_test)
 consistent = accuracy(scrambled, ways_in["reshape"](files_test), y_test)
 
 # %% trap="07.9" role="guess"
-guess("07.9", "Trained and served with `reshape`, what accuracy does the "
-              "net reach on the test digits?",
+guess("07.9", "What accuracy does the net that is trained and served with "
+              "`reshape` reach on the test digits?",
       choices=["about 10 %, which is guessing",
                "30 % to 90 %",
                "more than 95 %"])
@@ -2182,12 +2182,12 @@ def to_nchw(a: torch.Tensor) -> torch.Tensor:
     """Move the channels to the front: out[n, c, h, w] is a[n, h, w, c].
 
     Args:
-        a: (N, H, W, C) of any dtype, sizes and memory order; it is
+        a: (N, H, W, C) of any dtype, size and memory order; it is
             unchanged.
 
     Returns:
-        A contiguous tensor of a's dtype, with memory of its own, to which
-            no later call writes.
+        A contiguous tensor of the same dtype, with memory of its own, to
+            which no later call writes.
 
     Example: a single pixel (0, 1, 2) becomes three channels of one pixel.
     """
@@ -2333,7 +2333,7 @@ claim("fall of the loss in 200 steps when the optimizer is created last",
 
 # %% [markdown] trap="07.10" role="more" topics="accuracy with a frozen and a free body · what moves · weight decay on frozen tensors"
 # With the body free, the classifier gets nearly all new digits right; with the body
-# frozen, it guesses:
+# frozen, it can only guess:
 
 # %% trap="07.10" role="more"
 claim("accuracy on the new digits with a free body and a head that never "
@@ -2393,9 +2393,9 @@ def audit(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
         "frozen": sorted names of the parameters that a group holds although
             their requires_grad is False.
 
-    All groups count. Compare tensors by identity, not by value. A parameter
-    with two names is reported under the name that named_parameters()
-    returns. Model and optimizer are unchanged.
+    Check every group. Compare tensors by identity, not by value. A
+    parameter with two names is reported under the name that
+    named_parameters() returns. The model and the optimizer are unchanged.
 
     Example: if the head was replaced after the optimizer was made for the
     whole model, the head's two names are missing, and there are two ghosts.
@@ -2553,7 +2553,7 @@ claim("accuracy with pooling on images of 16 x 16 pixels",
 
 # %% trap="07.11" role="exercise" points=3 difficulty=2 minutes=10
 def linear_in(features: nn.Module, shape: tuple) -> int:
-    """Count the values per image that features passes to a Linear layer.
+    """Count the inputs that a Linear layer needs after the module features.
 
     Args:
         features: any module that maps float32 (N, *shape) to (N, M, ...),
@@ -2561,7 +2561,7 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
         shape: the shape of one image, without the batch.
 
     Compute no values. Shapes are enough, so a large image costs no more
-    than a small one. features is unchanged: weights, buffers, modes,
+    than a small one. The module is unchanged: weights, buffers, modes,
     gradients and hooks.
 
     Example: nn.MaxPool2d(2) and shape (3, 5, 8) give 3 x 2 x 4 = 24.
@@ -2645,8 +2645,8 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 #
 # - [ ] can only guess :: The net learns what the scrambled pictures still show. In trap
 #   07.9, it did far better than guessing.
-# - [x] learns, but loses what neighbouring pixels say :: Nothing in the loss reveals the
-#   mistake.
+# - [x] learns, but loses the information about which pixels are neighbours :: Nothing
+#   in the loss reveals the mistake.
 # - [ ] is as good as ever, because both sides agree :: A convolution relies on which
 #   pixels are neighbours, and `reshape` destroys this order.
 
@@ -2794,22 +2794,22 @@ answers
 # time, so a second run may choose another algorithm. In that case, the last bits of the
 # results may differ.
 #
-# **On the recorded H100**, the convolution in 16 bits with channels last takes an eighth
-# of its time in 32 bits with channels first; the datasheet's rates promise a fifteenth.
-# The 32-bit convolution is faster than its FLOPs allow: by our count it runs at 67.8
-# TFLOP/s, on a card with a peak rate of 67 TFLOP/s. So cuDNN must multiply less often
-# than the formula, as Winograd's algorithm does for 3x3 windows. The record does not say
-# which algorithm cuDNN used. In 16 bits, channels last saves two fifths of the time,
-# although FLOPs and bytes are equal. `cudnn.benchmark` changes nothing for this one
-# shape.
+# **On the H100 used for the recorded run**, the convolution in 16 bits with channels
+# last takes an eighth of its time in 32 bits with channels first; the datasheet's rates
+# promise a fifteenth. The 32-bit convolution is faster than its FLOPs allow: by our
+# count it runs at 67.8 TFLOP/s, on a card with a peak rate of 67 TFLOP/s. So cuDNN must
+# multiply less often than the formula, as Winograd's algorithm does for 3x3 windows.
+# The recorded results do not say which algorithm cuDNN used. In 16 bits, the
+# channels-last format saves two fifths of the time, although the FLOPs and the bytes
+# stay the same. `cudnn.benchmark` changes nothing for this one shape.
 #
 # In 16 bits with channels last, this layer runs at half the card's rate; the layer's
 # input takes 6 MB and may stay in the card's cache from call to call. ResNet-50 runs at
 # less than a tenth of the card's rate, both with and without its backward pass. At the
-# rate of the measured layer, ResNet-50's convolutions would take a sixth of the
-# measured time. The record cannot tell whether slower convolutions, the bytes moved
-# between them, or launches account for the rest of the time. Our step does not update
-# the weights, whereas NVIDIA's step does.
+# rate of the measured layer, ResNet-50's convolutions would take a sixth of ResNet-50's
+# measured time. The recorded results cannot tell whether slower convolutions, the bytes
+# moved between them, or launches account for the rest of the time. Our step does not
+# update the weights, whereas NVIDIA's step does.
 #
 # **Keep:** To speed up convolutions, first use 16 bits, then channels last. Try
 # `cudnn.benchmark` third, and only if the shapes stay the same. **Source:** [NVIDIA, ResNet50
@@ -2838,7 +2838,7 @@ answers
 # - Measure forgetting on the old task. A small rate for the body keeps the old task, but
 #   does not always give the best accuracy on the new task.
 # - Store the preprocessing with the weights. BatchNorm's stored statistics do not
-#   replace it.
+#   replace the preprocessing.
 # - The memory format is a matter of strides. `permute` moves axes, whereas `reshape`
 #   cuts the memory differently.
 # - A layer's rate follows from its depth in the model, and the head has the base rate.

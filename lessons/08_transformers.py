@@ -289,7 +289,7 @@ claim("largest change of a result when keys and values are reordered in "
 #
 # | positions | added or turned | beyond the trained length |
 # |---|---|---|
-# | learned, `nn.Embedding` | a learned vector is added to the token | the table has no such row, so an error |
+# | learned, `nn.Embedding` | a learned vector is added to the token | the table has no such row: an error |
 # | sinusoidal | a fixed vector is added to the token | defined for each position |
 # | RoPE (trap 08.10) | queries and keys are turned | defined for each position |
 #
@@ -557,7 +557,7 @@ claim("with the causal mask: loss for the token after a prefix, in nats",
 
 # %% [markdown] trap="08.1" role="repair"
 # To find a leak, you do not need dice. Change the last token of a row, and check that
-# the logits at all earlier positions stay the same.
+# the logits at earlier positions stay the same.
 
 # %% trap="08.1" role="repair"
 @torch.no_grad()
@@ -681,11 +681,11 @@ claim("pairs within the documents as a fraction of all pairs in the causal "
 # You can also swap the flash attention kernel:
 # [`activate_flash_attention_impl`](https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.activate_flash_attention_impl.html)
 # of `torch.nn.attention` accepts `"FA3"` or `"FA4"` if the package for that version is
-# installed. FlashAttention-4 was written for NVIDIA's Blackwell GPUs, whose tensor cores
-# are so fast that the exponentials become the bottleneck. So it computes some of the
-# exponentials in software and rescales (trap 08.4) only when it has to ([Zadouri et
-# al.](https://arxiv.org/abs/2603.05451), abstract). Whichever kernel runs, compare packed
-# documents with the same documents one at a time.
+# installed. FlashAttention-4 was written for NVIDIA's Blackwell GPUs, whose tensor
+# cores are so fast that the exponentials become the bottleneck. So the kernel computes
+# some of the exponentials in software and rescales (trap 08.4) only when it has to
+# ([Zadouri et al.](https://arxiv.org/abs/2603.05451), abstract). Whichever kernel runs,
+# compare packed documents with the same documents one at a time.
 #
 # **Whole rows as input.** In the trap, the last token was cut off before the row went
 # into the model. Many libraries pass in the whole row and shift the logits afterwards.
@@ -722,7 +722,7 @@ def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
 
     Args:
         model: maps (N, T, ...) to (N, T, ...).
-        x, others: of one shape, (N, T, ...) with T >= 1, float32 or int64.
+        x, others: both (N, T, ...) with T >= 1, float32 or int64.
 
     Returns:
         A list of T floats.
@@ -756,9 +756,9 @@ def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
 #    afterwards.
 
 # %% [markdown] trap="08.1" role="keep"
-# **Keep:** A model that predicts the next token must not get that token as input. A loss
-# on new text below the possible minimum means a leak. Change a token and check whether
-# earlier logits move. **In your own code:** Before you train, run your `leak`
+# **Keep:** A model that predicts the next token must not get that token as input. A
+# loss on new text below the best possible loss means a leak. Change a token and check
+# whether earlier logits move. **In your own code:** Before you train, run your `leak`
 # on a fresh model with two batches of tokens. **Source:** [torch's documentation of
 # scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
 # and [of
@@ -1087,7 +1087,7 @@ def decoder_mask(real: torch.Tensor) -> torch.Tensor:
         A bool mask (B, 1, T, T), True where the row's position may look at
         the column's position.
 
-    real is unchanged, and a later call does not change this mask.
+    The argument is unchanged, and a later call does not change this mask.
     Example: for [[1, 1, 0]] the mask is [[[[True, False, False], [True,
     True, False], [False, False, True]]]].
     """
@@ -1268,8 +1268,8 @@ claim("fraction of positions at which the model predicts the token in its "
 
 # %% trap="08.3" role="exercise" points=3 difficulty=3 minutes=15
 def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
-    """Return each next token's loss in nats, (N, T - 1), under a masked
-    model.
+    """Return a masked model's loss for each next token, in nats, as
+    (N, T - 1).
 
     Entry [n, t - 1] is -ln p of ids[n, t]. For this entry, the model sees
     the tokens before position t, a mask_id at position t and nothing after
@@ -1304,9 +1304,9 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 
 # %% [markdown] trap="08.3" role="keep"
 # **Keep:** Compare losses only between models that answer the same question. A masked
-# model fills gaps and sees both sides of each; to predict the next token, use a model
-# that was trained for it. **In your own code:** Before you compare two losses, write
-# down what each model had as input. **Source:** [Devlin et al. 2018,
+# model fills gaps and sees both sides of each gap; to predict the next token, use a
+# model that was trained for it. **In your own code:** Before you compare two losses,
+# write down what each model had as input. **Source:** [Devlin et al. 2018,
 # "BERT"](https://arxiv.org/abs/1810.04805), section 3.1. **Seen in the wild:**
 # [huggingface/transformers
 # 13818](https://github.com/huggingface/transformers/issues/13818): a user asked BERT
@@ -1340,8 +1340,8 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 #
 # The two halves of T5 meet in *cross-attention*: the queries come from the answer, and
 # the keys and values from the text. The rest of a block is similar in all three models.
-# BERT's norm layers come after the sums, and GPT-2's at the start of each branch (stage
-# 5).
+# BERT's norm layers come after the sums, and GPT-2's norm layers are at the start of
+# each branch (stage 5).
 
 # %% role="concept"
 cross = nn.MultiheadAttention(32, 4, batch_first=True)
@@ -1407,8 +1407,8 @@ def tiled(q, k, v, block=128, tile=128, fetch=lambda part: part):
 
 # %% trap="08.4" role="guess" quoted="wrong"
 guess("08.4",
-      "At 4,096 tokens, how large is the traffic of `written_out`, as a "
-      "multiple of `tiled`'s?", unit="times")
+      "At 4,096 tokens, what is the traffic of `written_out` divided by "
+      "the traffic of `tiled`?", unit="times")
 
 # %% trap="08.4" role="look"
 def tokens(n, heads=4, d=64, device="cpu"):
@@ -1465,9 +1465,9 @@ plot_bars(
         "bars are a quarter as long, and their ratio is the same.")
 
 # %% [markdown] trap="08.4" role="why"
-# Without a mask, each query block reads all keys and values. With twice the tokens, twice
-# as many blocks each read twice as much, so traffic grows fourfold. Tiling saves a
-# constant factor, because every fetched tile serves 128 queries.
+# Without a mask, each query block reads all keys and values. With twice the tokens,
+# twice as many blocks each read twice as much, so traffic grows fourfold. Tiling saves
+# a constant factor, because each tile serves 128 queries.
 
 # %% trap="08.4" role="why"
 at_rest = ["Q1", "Q2", "K V 1", "K V 2", "K V 3", "out"]
@@ -1542,8 +1542,8 @@ claim("torch's attention: bytes in use with 2,048 tokens divided by bytes "
       kept["torch's"][-1] / kept["torch's"][-2], expected=2, within=0.1)
 
 # %% [markdown] trap="08.4" role="repair"
-# Drag in the next tile, and older terms shrink by `fix`. Then switch off a correction.
-# Rows whose largest score is in the first tile hide the mistake.
+# Drag in the next tile, and the older terms shrink by `fix`. Then switch off a
+# correction. Rows whose largest score is in the first tile hide the mistake.
 
 # %% role="explore" explorer="online_softmax"
 from dlsys_helpers.explorers.online_softmax import online_softmax
@@ -1631,9 +1631,9 @@ claim("4,096 tokens in 16 bits: bytes moved by the formula divided by "
 # %% trap="08.4" role="exercise" points=5 difficulty=4 minutes=30
 def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
                     length: int, tile: int) -> torch.Tensor:
-    """Attend causally from M queries to a cache, tile keys at a time.
+    """Attend causally from M queries to a cache, `tile` keys at a time.
 
-    The queries are the last M of the length filled positions, so query i
+    The queries are the last M of the `length` filled positions, so query i
     sees the keys 0 to i + length - M. A query that sees no key gets zeros.
     Scores are divided by sqrt(D); they can reach tens of thousands, of
     either sign.
@@ -1641,14 +1641,14 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
     Args:
         q, k, v: (M, D), (N, D), (N, E), float32, M, D and E >= 1, in any
             memory order, and unchanged.
-        length: 0 <= length <= N; slots after it (NaN, inf) change nothing.
+        length: 0 <= length <= N; later slots (NaN or inf) change nothing.
 
     Hold one tile of scores at a time: make no tensor whose size depends on
     N or length, and, for M >= tile, none with more than M * max(D, E, tile)
     values. Do not call torch's own attention. Each call reads the cache
     again and leaves earlier results unchanged.
     Example: q [[0.]], k [[1.], [2.], [nan]], v [[1.], [3.], [nan]], length
-    2 and tile 1 return [[2.]].
+    2 and tile 1 give [[2.]].
     """
     # BEGIN SOLUTION
     M, D = q.shape
@@ -1672,14 +1672,14 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
 # %% [markdown] trap="08.4" role="hint"
 # 1. Go through the keys tile by tile, and keep three things per query: the largest score so far, the sum of the weights and the weighted sum of the values. When a tile has a larger score, multiply both sums by exp(old largest - new largest). Let the loop end at `length`, and slice k and v yourself, so that the last tile can be short and you read no empty slot. (A weight of zero times NaN is NaN.)
 # 2. Query `i` sees key `j` if `j <= i + length - M`. Set all other scores of the tile to minus infinity.
-# 3. A query that has seen no key so far has a largest score of minus infinity, and infinity minus infinity is NaN. For such a query, subtract 0 instead; its sum stays 0, so divide by 1.
+# 3. A query that has seen no key so far has a largest score of minus infinity, and subtracting minus infinity from itself gives NaN. For such a query, subtract 0 instead; its sum stays 0, so divide by 1.
 
 # %% [markdown] trap="08.4" role="keep"
 # **Keep:** With a running maximum, a running sum and one correction factor, you can
 # compute a softmax tile by tile. Memory grows linearly with sequence length, but
 # arithmetic and traffic grow quadratically. **In your own code:** Look for a tensor of
 # shape `(..., N, N)`. Call `scaled_dot_product_attention` instead, and measure the
-# memory, because on a CPU, dropout or a mask with gradients makes it write out the
+# memory, because on a CPU, dropout or a mask with gradients makes SDPA write out the
 # matrix. **Source:** [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867),
 # algorithm 3, for the online softmax; [Dao et al.
 # 2022](https://arxiv.org/abs/2205.14135), section 2.1 for the A100's memories, section
@@ -1730,7 +1730,7 @@ print(f"side by side, from byte 4: {shifted} bytes travel")
 measured("08.5", shifted, right=(160, 160))
 
 # %% trap="08.5" role="look"
-claim("bytes moved to read the masses divided by the bytes of the whole "
+claim("bytes moved to read the masses, divided by the bytes of the whole "
       "table", share, expected=1)
 
 # %% [markdown] trap="08.5" role="why"
@@ -1834,12 +1834,12 @@ def sectors(addresses: list, size: int) -> list:
     """List how many sectors each warp of a block touches.
 
     A warp is 32 consecutive threads; the last one may have fewer. A sector
-    is 32 bytes and begins at a multiple of 32. A thread reads size bytes, 1
-    to 16; if they are in two sectors, it touches both.
+    is 32 bytes and begins at a multiple of 32. A thread reads `size` bytes,
+    1 to 16; if they are in two sectors, it touches both.
 
     Args:
         addresses: for each thread, the byte where its read begins, 0 or
-            more. Addresses need not rise, and several can be equal. A
+            more. Addresses come in any order, and several can be equal. A
             thread that reads nothing has None. The list is unchanged.
 
     Example: sectors([0, 4, 64, None], 4) is [2].
@@ -1907,7 +1907,7 @@ found = {width: (turns(row(width)), turns(column(width)))
 # %% trap="08.6" role="guess"
 guess("08.6",
       "How many turns does a warp of 32 threads need to read one column of "
-      "the tile that is 40 wide?",
+      "the tile that is 40 columns wide?",
       choices=["`32`",
                "`16`",
                "`8`",
@@ -1921,7 +1921,7 @@ print(f"40 columns wide: a row {found[40][0]} turn, "
 measured("08.6", 2)
 
 # %% trap="08.6" role="look"
-claim("turns to read one column of a tile that is 40 wide",
+claim("turns to read one column of a tile that is 40 columns wide",
       found[40][1], expected=8)
 
 # %% trap="08.6" role="look"
@@ -1972,9 +1972,9 @@ claim("the number of turns is gcd(step, 32) for steps of 1 to 199", agree,
 # Only reads of *different* words in the same bank wait for each other.
 
 # %% trap="08.6" role="more"
-claim("turns to read one column of a tile that is 32 wide",
+claim("turns to read one column of a tile that is 32 columns wide",
       found[32][1], expected=32)
-claim("turns to read one column of a tile that is 33 wide",
+claim("turns to read one column of a tile that is 33 columns wide",
       found[33][1], expected=1)
 claim("turns if all threads read the same word", same_word, expected=1)
 claim("turns if the threads read two different words of one bank",
@@ -2015,7 +2015,7 @@ def conflict_degree(addresses: list) -> int:
 # %% [markdown] trap="08.6" role="hint"
 # 1. In the example, bytes 0 and 2 belong to word 0, and byte 128 to word 32. Which bank has both words?
 # 2. Keep a set of words for each bank; a set counts a word once.
-# 3. The answer is the size of the largest set, and 0 if there is none.
+# 3. The answer is the size of the largest set, and 0 if there is no set.
 
 # %% [markdown] trap="08.6" role="keep"
 # **Keep:** A bank of shared memory returns different words one after the other. If each
@@ -2292,8 +2292,8 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
     Program p handles `block` positions beginning at p * block, or as many
     as are left. There are as many programs as n needs. They run in any
     order, mixed with programs of other kernels, and share nothing. Load
-    each value once, and store nothing but y. a can reach 1000 and b a
-    million, of either sign, and y must stay finite.
+    each value once, and store nothing but y. In absolute value, a can reach
+    1000 and b a million, and y must stay finite.
 
     Example: with n 5 and block 4, program 1 loads and stores only position
     4.
@@ -2666,8 +2666,8 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 
 # %% [markdown] trap="08.9" role="hint"
 # 1. `chunk(3, -1)` gives q, k and v, each (B, T, d). Split d into (heads, d / heads) and bring the heads before the tokens.
-# 2. `dropout_p` is p in training and zero otherwise. Let the argument decide, not the
-#    grad mode.
+# 2. `dropout_p` is p in training and zero otherwise. Let the argument `training`
+#    decide, not the grad mode.
 # 3. On the way back, move the heads after the tokens again, then flatten the last two axes.
 
 # %% [markdown] trap="08.9" role="keep"
@@ -2780,9 +2780,9 @@ draw_grids(
               "what is meant": "from the lower right"},
     title="Two new tokens on a cache of three",
     alt="Two grids of two queries and five keys. With is_causal, the "
-        "triangle starts at the first key, and the rest is hidden. As "
-        "meant, the first query may look at all keys except the last, and "
-        "the second query at all keys.")
+        "triangle starts at the first key, and the rest is hidden. In the "
+        "second grid, the first query may look at all keys except the "
+        "last, and the second query at all keys.")
 
 # %% [markdown] trap="08.10" role="repair"
 # A single query needs no causal mask, because the cache holds no later token. (If a cache
@@ -2890,7 +2890,7 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
             "v" hold the keys and values of all tokens so far, (B, H, t, D),
             with the keys rotated.
         rotate(x, place): returns x (B, H, n, D) rotated for the positions
-            place (n,), int64, counted from 0 at the very first token.
+            `place` (n,), int64, counted from 0 at the very first token.
 
     Two caches do not affect each other. Keep nothing outside the cache, so
     that decoding can continue from a deep copy of it.
@@ -2932,7 +2932,7 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
 #
 # The cache of trap 08.10 keeps a key and a value for each token, layer and head:
 #
-# $$\mathrm{bytes} = 2 \cdot \mathrm{layers} \cdot H_{kv} \cdot D \cdot T \cdot \mathrm{bytes\ per\ number}$$
+# $$\mathrm{bytes} = 2 \cdot \mathrm{layers} \cdot H_{kv} \cdot D \cdot T \cdot \mathrm{bytes\ per\ value}$$
 #
 # In *grouped-query attention* (GQA), several query heads share one head of keys and
 # values ([Ainslie et al. 2023](https://arxiv.org/abs/2305.13245), section 2.2); the
@@ -3138,7 +3138,7 @@ def batch_dependence(model: nn.Module, x: torch.Tensor,
         x: (N, ...) with N >= 2, float32 or int64, in any memory order.
         others: (N - 1, ...), the rows that replace x[1:].
 
-    The model may write into its input, but x and others are unchanged.
+    The model may write into its input, but x and others must not change.
     Afterwards the grad mode is what it was. The model, whose buffers do not
     change in eval mode, is also what it was: every module's training flag,
     all parameters and buffers, and their dtype, gradients and
@@ -3345,9 +3345,9 @@ claim("after deepcopy, both names refer to one parameter",
 def load_tied(model: nn.Module, state: dict) -> None:
     """Load a state with assign=True, and keep every tie.
 
-    Names that are one parameter before the call are one parameter
-    afterwards. state can have only some of their names; if it has several,
-    their values have to be equal.
+    Names that share a parameter before the call share one afterwards. state
+    may have only some of these names; if it has several, their values have
+    to be equal.
 
     Args:
         model: any module. A parameter can have several names.
@@ -3382,7 +3382,8 @@ def load_tied(model: nn.Module, state: dict) -> None:
 # %% [markdown] trap="08.12" role="hint"
 # 1. `model.named_parameters(remove_duplicate=False)` yields every name. Collect the names
 #    of each parameter before you load; a parameter can be a key of a dict.
-# 2. Give `load_state_dict` all names, and compare the values before you call it.
+# 2. Pass `load_state_dict` a value for every name, and compare the values before you
+#    call it.
 # 3. For a name such as `a.b.weight`, set the attribute `weight` of
 #    `model.get_submodule("a.b")`.
 
@@ -3452,7 +3453,7 @@ for kind, rope in (("sinusoids", False), ("RoPE", True)):
 claim("accuracy of the worse model on rows of 16, the trained length",
       min(reached[kind][16] for kind in reached), above=0.95)
 claim("accuracy of the better model at the end of rows of 256, where "
-      "guessing has 0.125",
+      "guessing gives 0.125",
       max(reached[kind][256] for kind in reached), below=0.5)
 
 # %% [markdown] role="concept"
@@ -3575,8 +3576,8 @@ claim("seven tokens, then three with the cache: largest difference from a "
 # values, `tl.dot` multiplies matrices, and a GPU runs one copy of the program for each
 # block of queries. If there is no GPU, the set-up cell sets `TRITON_INTERPRET=1` before
 # triton is imported, and the same source runs on a CPU. Triton's own packages are only
-# for Linux. On other systems, the cells below say so in one line and show values recorded
-# on Linux. First comes the step of the online softmax:
+# for Linux. On other systems, the cells below print one line about this and show values
+# recorded on Linux. First comes the step of the online softmax:
 
 # %% role="concept" tags=["used-on-gpu"]
 from dlsys_helpers.kernels import absent, recorded
@@ -3731,7 +3732,7 @@ counted["interleaved, own bins"] = sum(map(sum, own))
 print("of 400 numbers were counted:", counted)
 
 # %% role="concept"
-claim("numbers counted when one program runs after the other",
+claim("numbers counted when the programs run one after the other",
       counted["in turn"],
       expected=400)
 claim("numbers counted when the programs are interleaved",
@@ -4106,9 +4107,9 @@ ours = (one_head.asks("ms of our kernel, predicted from FLOPs at full rate",
 # %% role="gpu"
 answers = gpu_table(
     sheet,
-    attention.asks("extra memory of math: 8,192 divided by 4,096 tokens",
+    attention.asks("extra memory of math: 8,192 tokens divided by 4,096",
                    4, lambda: doubled("math"), above=3.5),
-    attention.asks("extra memory of flash: 8,192 divided by 4,096 tokens",
+    attention.asks("extra memory of flash: 8,192 tokens divided by 4,096",
                    2, lambda: doubled("flash"), below=2.5),
     attention.asks("time: math divided by flash", "above 1: traffic",
                    lambda: ms("math") / ms("flash"), above=1.5),
@@ -4125,12 +4126,12 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# **On the recorded H100**, flash attention reaches 36 % of the card's peak rate, close to
-# the published 35 %. Torch's `math` form takes 16 times as long and needs 9.9 GB of extra
-# memory, whereas flash needs 34 MB. Memory traffic does not explain all of this
-# difference. Even with 16-bit inputs, the `math` form computes in float32. So each tensor
-# of scores takes 4 GiB, not 2 GiB as you counted, and the products do not run at the
-# 16-bit rate.
+# **On the H100 used for the recorded run**, flash attention reaches 36 % of the card's
+# peak rate, close to the published 35 %. Torch's `math` form takes 16 times as long and
+# needs 9.9 GB of extra memory, whereas flash needs 34 MB. Memory traffic does not
+# explain all of this difference. Even with 16-bit inputs, the `math` form computes in
+# float32. So each tensor of scores takes 4 GiB, not 2 GiB as you counted, and the
+# products do not run at the 16-bit rate.
 #
 # For one head, this stage's kernel, a page of Triton, takes only 7 % longer than
 # torch's kernel, although it also computes the masked half of the scores. But a single
@@ -4164,7 +4165,7 @@ answers
 #   row 0 of the output.
 # - Tied weights are one parameter in two modules. `to_empty` from the meta device and
 #   `assign=True` untie them, so tie them again before you make the optimizer.
-# - A function has no mode, so pass `dropout_p` in training and 0 otherwise.
+# - A function has no mode, so pass the dropout rate in training and 0 otherwise.
 # - A masked and a causal model answer different questions, so do not compare their losses.
 # - A softmax needs only a running maximum, a running sum and a correction factor, never
 #   its whole row.

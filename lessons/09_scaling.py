@@ -451,8 +451,8 @@ def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
     """Take one step of opt under CPU autocast; return the gradient's norm.
 
     loss_of() returns the loss, a float32 scalar. Call it once, under
-    autocast with dtype. In torch.float16 use the scaler and update it once;
-    in torch.bfloat16 do not touch it. Old gradients do not count. If the
+    autocast with dtype. With torch.float16, use the scaler and update it
+    once; with torch.bfloat16, do not touch it. Ignore old gradients. If the
     global norm over all parameter groups is larger than max_norm, clip it
     to max_norm. Parameters that the loss does not use are ignored. If a
     float16 gradient overflows, skip the step: the parameters and opt's
@@ -723,7 +723,7 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
     # END SOLUTION
 
 # %% [markdown] trap="09.8" role="hint"
-# 1. Before the first step, `state` is empty: make a float32 copy of each weight and float32 zeros of its shape, and keep both there.
+# 1. Before the first step, `state` is empty: make a float32 copy of each weight and float32 zeros of its shape, and keep both in `state`.
 # 2. Take the step on the copy, and never read the bfloat16 weight again.
 # 3. Write the copy into the weight with `copy_`, which rounds and keeps the weight's own memory.
 
@@ -818,10 +818,10 @@ claim("bytes per weight in bfloat16 with masters",
 # more bytes (*More* counts them).
 
 # %% [markdown] trap="09.9" role="repair"
-# Split what does not fit. With several GPUs, each can keep only a part of the moments and
-# masters, then also of the gradients, then of the weights. DeepSpeed calls these steps
-# *ZeRO* stages 1, 2 and 3. FSDP corresponds to ZeRO stage 3, and DDP splits nothing. The
-# plot shows how much memory each of eight cards needs, with masters:
+# Split what does not fit. With several GPUs, each GPU can keep only a part of the
+# moments and masters, then also of the gradients, then of the weights. DeepSpeed calls
+# these steps *ZeRO* stages 1, 2 and 3. FSDP corresponds to ZeRO stage 3, and DDP splits
+# nothing. The plot shows how much memory each of eight cards needs, with masters:
 
 # %% trap="09.9" role="repair"
 def on_each(weights, gradients, state, gpus=8, billions=7):
@@ -905,7 +905,8 @@ claim("2,048 rows: bytes kept in mixed precision, as a multiple of bytes "
 
 # %% trap="09.9" role="exercise" points=2 difficulty=2 minutes=10
 def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
-    """Count a GPU's bytes of weights, gradients and AdamW state, as an int.
+    """Count the bytes of weights, gradients and AdamW state on one GPU, as
+    an int.
 
     Args:
         layout: "float32" and "autocast": everything in float32; "bfloat16":
@@ -1273,8 +1274,8 @@ def stays_behind(model: nn.Module) -> list[str]:
     first name, and a tensor held twice under both paths. The model is
     unchanged.
 
-    Example: self.mean and self.tables = [sin, cos], plain tensors, in a
-    part "body", give ["body.mean", "body.tables.0", "body.tables.1"].
+    Example: plain tensors self.mean and self.tables = [sin, cos] in a part
+    "body" give ["body.mean", "body.tables.0", "body.tables.1"].
     """
     # BEGIN SOLUTION
     registers = ("_parameters", "_buffers", "_modules")
@@ -1326,16 +1327,16 @@ def stays_behind(model: nn.Module) -> list[str]:
 # anything, in this order.
 #
 # 1. **The data.** Train on one batch again and again. If the steps get faster, the data
-#    loader is too slow. A `DataLoader`'s `num_workers` sets how many processes load data.
-#    Begin with the number of CPU cores per GPU, then halve and double `num_workers` until
-#    a step gets no faster: with too few workers, the GPU waits, and with too many, they
-#    compete for cores and memory. `persistent_workers=True` keeps the workers alive from
-#    one epoch to the next. Without this setting, the workers restart in each epoch. A
-#    restart takes seconds, which is a lot in a short epoch. And with `pin_memory=True`,
-#    `.to(device, non_blocking=True)` returns at once, because *pinned* memory never moves
-#    and the GPU can fetch from it without the CPU. Python queues the next work while the
-#    copy waits its turn. For the copy to run during a computation, it needs a second
-#    stream, as in the GPU section.
+#    loader is too slow. A `DataLoader`'s `num_workers` sets how many processes load
+#    data. Begin with the number of CPU cores per GPU, then halve and double
+#    `num_workers` until a step gets no faster: with too few workers, the GPU waits, and
+#    too many workers compete for cores and memory. `persistent_workers=True` keeps the
+#    workers alive from one epoch to the next. Without this setting, the workers restart
+#    in each epoch. A restart takes seconds, which is a lot in a short epoch. And with
+#    `pin_memory=True`, `.to(device, non_blocking=True)` returns at once, because
+#    *pinned* memory never moves and the GPU can fetch from it without the CPU. Python
+#    queues the next work while the copy waits its turn. To run during a computation,
+#    the copy needs a second stream, as in the GPU section.
 # 2. **Python.** Record a *trace*, a list of the operations with their start and end
 #    times. A gap in the GPU's row of the trace means that the GPU waits. Another cause of
 #    waiting is a loop that creates new tensors on the CPU and copies them to the GPU.
@@ -1458,8 +1459,8 @@ events = trace(one)
 
 # %% trap="09.10" role="guess"
 guess("09.10",
-      "On a GPU, how many times in one call to `step` does Python wait for "
-      "a value (a number, a truth value or a size)?",
+      "Suppose `step` runs on a GPU. How many times does Python wait for a "
+      "value (a number, a truth value or a size) in one call?",
       unit="times")
 
 # %% trap="09.10" role="look"
@@ -2018,19 +2019,20 @@ claim("number of all_reduce calls in 100 steps, with only the first step "
 
 # %% trap="09.11" role="exercise" points=4 difficulty=3 minutes=20
 def average_grads(losses_of, params: list, batch, all_sum) -> float:
-    """Return the mean loss of all ranks' examples; put gradients in .grad.
+    """Return the mean loss of all ranks' examples; put its gradients in
+    .grad.
 
     Args:
         losses_of(batch): the losses (n,) of this rank's n examples, with a
-            graph; n >= 0 differs between ranks, and at least one rank has
-            examples.
+            graph; n >= 0 can differ between ranks, and at least one rank
+            has examples.
         params: the parameters; a parameter that no loss depends on gets
             zeros.
         all_sum(tensor): returns the sum over ranks, a new tensor; all ranks
             must call it the same number of times, in the same order, with
             the same shapes and dtypes.
 
-    Old gradients in .grad do not count. The values of the parameters do not
+    Ignore old gradients in .grad. The values of the parameters do not
     change.
 
     Example: losses (1., 3.) on one rank and (8.,) on the other give 4.0 on
@@ -2271,10 +2273,10 @@ def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
 
     Frozen parameters are never listed. A parameter with two names is listed
     under the name that named_parameters() returns. Run each module in its
-    present mode. The model's values, buffers, gradients and modes do not
+    current mode. The model's values, buffers, gradients and modes do not
     change, and neither does torch's global generator.
 
-    Example: with heads a and b and a batch that uses only a, b's two names
+    Example: with heads a and b, if a batch uses only a, the two names of b
     are listed.
     """
     # BEGIN SOLUTION
@@ -2448,8 +2450,8 @@ claim("number of different models after a last batch with an exchange",
 def ddp_accum(ddp, optimizer, loss_fn, batches: list, every: int) -> int:
     """Make one update per `every` batches and return the number of updates.
 
-    An update follows the mean of its batches' losses, loss_fn(ddp(x), y).
-    Old gradients in .grad do not count. Each batch takes one forward pass
+    An update uses the mean of its batches' losses, loss_fn(ddp(x), y).
+    Ignore old gradients in .grad. Each batch takes one forward pass
     through ddp, followed by its backward pass. Ranks exchange gradients
     once per update, in the update's last backward pass. Afterwards ddp
     exchanges gradients again.
@@ -2579,8 +2581,8 @@ by_count = gradient_of(start, pieces, lambda y: mass(y) / mass(all_y))
 print(f"divided by the labels that count: {miss(by_count, target):.0e} off")
 
 # %% trap="09.2" role="repair"
-claim("relative error of the gradient, with one divisor, the number of "
-      "labels that count", miss(by_count, target), below=1e-5)
+claim("relative error of the gradient, with the number of labels that "
+      "count as divisor", miss(by_count, target), below=1e-5)
 
 # %% [markdown] trap="09.2" role="more" topics="class weights · the end of the epoch · a piece without labels · BatchNorm"
 # If you pass class weights and the labels are integers, `F.cross_entropy` divides the
@@ -2673,13 +2675,13 @@ claim("LayerNorm: relative error of the gradient from ten equal pieces",
 # %% trap="09.2" role="exercise" points=3 difficulty=3 minutes=15
 def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
                n: int, weight: torch.Tensor | None) -> list[float]:
-    """Go through batches once, with one step of opt for every n batches.
+    """Go through the batches once; take a step of opt for every n batches.
 
-    Each step follows the mean cross-entropy over all labels that count in
-    its batches. The last step takes the batches that are left, even if
-    fewer than n. If no label counts, there is no step. Only one graph may
-    exist at a time, so call backward for each batch. Old gradients do not
-    count; every loss depends on all of opt's parameters.
+    Each step uses the gradient of the mean cross-entropy over all labels
+    that count in its batches. The last step takes the batches that are
+    left, even if there are fewer than n. If no label counts, there is no
+    step. Only one graph may exist at a time, so call backward for each
+    batch. Ignore old gradients; every loss uses all of opt's parameters.
 
     Args:
         batches: an iterator of pairs x (rows, F) float32, y (rows,) int64,
@@ -2689,7 +2691,7 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
     Returns:
         A list of floats, the mean loss of each step, computed before the
         step. Example: n 2 and batches with 3, 1 and 2 labels that count
-        make two steps, and in the first step each label weighs 1/4.
+        make two steps, and in the first step each label has weight 1/4.
     """
     # BEGIN SOLUTION
     def mass(y):
@@ -2714,7 +2716,7 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
     # END SOLUTION
 
 # %% [markdown] trap="09.2" role="hint"
-# 1. Take n batches at a time from the iterator (fewer at the end), and count their labels first: that count is the step's divisor.
+# 1. Take n batches at a time from the iterator (fewer at the end). First add up the labels that count, or their class weights: this sum is the step's divisor.
 # 2. `reduction="sum"` with `weight` returns the weighted sum over the labels that count; -100 adds nothing.
 # 3. A step's loss is the sum of the contributions of its batches.
 
@@ -2958,8 +2960,8 @@ claim("number of ranks started by torchrun that hold the sum",
 # | `TORCH_DISTRIBUTED_DEBUG=DETAIL` | torch checks that all ranks make the same call, and names unused parameters; slow, so only for debugging |
 # | `init_process_group(timeout=...)` | sets how long a rank waits before it raises an error |
 # | `TORCH_NCCL_ASYNC_ERROR_HANDLING` | on by default: a failed collective ends the process, without an explanation |
-# | `torch.set_float32_matmul_precision("high")` | TF32 for what stays in `float32` |
-# | `DataLoader(num_workers=..., pin_memory=True)` | for each rank: eight ranks with four workers are 32 processes |
+# | `torch.set_float32_matmul_precision("high")` | uses TF32 for matrix products that stay in `float32` |
+# | `DataLoader(num_workers=..., pin_memory=True)` | applies to each rank, so eight ranks with four workers each start 32 processes |
 #
 # The first two switches are environment variables, so put them in front of the command:
 # `NCCL_DEBUG=INFO torchrun ...`. Every rank then prints NCCL's version, the chosen
@@ -3006,7 +3008,8 @@ draw_ranks({"between": own, "while it works": [["A", "B"], ["A", "B"]],
 # `fully_shard(layer)`, and then you shard the net. You know what DDP sends: one
 # `all_reduce` of the gradients per step. A sharded net also has to fetch the weights,
 # because each rank holds only a part of them. To compare the sharded net with DDP, you
-# note the size of each call's whole tensor in one step, and add up these sizes.
+# note for each call in one step how large the whole (unsharded) tensor is, and add up
+# these sizes.
 
 # %% trap="09.4" role="break"
 def one_step(plan, layers=6):
@@ -3034,8 +3037,8 @@ def step_calls(plan):
 
 # %% trap="09.4" role="guess"
 guess("09.4",
-      "Add up the sizes of the tensors of all calls in one step. How large "
-      "is the sharded net's total, as a multiple of DDP's total?",
+      "Add up the sizes of the whole tensors in all calls of one step. How "
+      "large is the sharded net's total, as a multiple of DDP's total?",
       unit="times")
 
 # %% trap="09.4" role="look"
@@ -3103,8 +3106,8 @@ plot_bars({f"{plan}, {n} call{'s' * (n > 1)}": plan_bytes[plan] / 1000
           xlabel="kB of whole tensors in one step",
           alt="Four bars. With each layer sharded, 18 calls send three "
               "times the bytes of DDP's one all_reduce. With layers kept "
-              "until backward, 12 calls send twice as many bytes; as one "
-              "piece, 2 calls do.")
+              "until backward, 12 calls send twice the bytes of DDP; with "
+              "the net as one piece, 2 calls also send twice the bytes.")
 
 # %% trap="09.4" role="repair"
 claim("bytes of all calls with each layer sharded, divided by the bytes "
@@ -3148,7 +3151,7 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
     """Count the calls and bytes of one training step of a sharded model.
 
     "all_gather" and "reduce_scatter": the number of calls; "bytes": the
-    total size of all calls, in whole tensors; "whole": the peak bytes of
+    total size of the whole tensors in all calls; "whole": the peak bytes of
     gathered layers in the forward pass, which runs one layer at a time.
 
     Args:
@@ -3157,10 +3160,10 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
         each: if True, shard every layer by itself; if False, shard the
             model as one piece, gathered once for the forward pass.
         reshard: if True, release what the forward pass gathered and gather
-            it again for the backward pass; else keep it to that pass's end.
+            it again for the backward pass; else keep it until that ends.
 
     Before a call, a layer (or the one piece) is padded to a multiple of
-    world values. A world of one needs no calls; its "whole" is all layers.
+    `world` values. A world of 1 needs no calls; its "whole" is all layers.
     Example: sizes [6, 2] and world 2, with each and reshard, give 4 and 2
     calls, 96 bytes and a "whole" of 24.
     """
@@ -3258,10 +3261,10 @@ claim("bytes of gradients sent: bfloat16 run divided by float32 run",
 # %% [markdown] trap="09.13" role="situation" fault="the optimizer is made before fully_shard" symptom="FSDP2 loss does not change at all, optimizer created before fully_shard"
 # ## One line for shards
 #
-# A script for one GPU makes the model, makes the optimizer, and trains. You add the line
-# `fully_shard(net)`, which cuts the model into shards. The function changes the model in
-# place and returns it. You put the line where the comment says "distributed", right
-# before the loop.
+# A script for one GPU makes the model, makes the optimizer, and trains. You add the
+# line `fully_shard(net)`, which cuts the model into shards. The function changes the
+# model in place and returns it. You put the line where a comment in the script says
+# "distributed", right before the loop.
 #
 # Before training, the test loss is about `2.3`. The script takes 60 steps with AdamW.
 
@@ -3370,11 +3373,11 @@ claim("change of the test loss in 60 steps, with a forward pass before "
 
 # %% trap="09.13" role="exercise" points=3 difficulty=2 minutes=15
 def rebuild(optimizer, names: list, model: nn.Module):
-    """Make an optimizer like the given one for the model's present
+    """Make an optimizer like the given one for the model's current
     parameters.
 
     The new optimizer has the same class and an empty state. It has the same
-    groups, each with all the group's present settings, none of which is a
+    groups, each with all the group's current settings, none of which is a
     tensor, and with the parameters that now have the group's names, in the
     order of the names, trainable or not. The old optimizer and the model
     are unchanged.
@@ -3586,7 +3589,7 @@ claim("norm of the whole gradient after torch's own clipping of DTensors",
 def clip_shards(shards: list, max_norm: float, all_sum) -> float:
     """Clip this rank's shards in place; return the whole gradient's norm.
 
-    If the norm of the whole gradient, all shards of all ranks, is above
+    If the norm of the whole gradient (all shards of all ranks) is above
     max_norm > 0, clip it to max_norm, up to a relative error of 1e-4;
     otherwise change no shard. The sum of all squares fits into float32.
     Return the norm before clipping.
@@ -3598,8 +3601,8 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
             must call it the same number of times, in the same order, with
             the same shapes and dtypes.
 
-    Example: a shard [3.] here and [4.] elsewhere, with max_norm 1, give
-    5.0, and the shard here becomes [0.6].
+    Example: shards [3.] on this rank and [4.] on another, with max_norm 1,
+    give 5.0, and this rank's shard becomes [0.6].
     """
     # BEGIN SOLUTION
     squares = torch.zeros(())
@@ -3613,7 +3616,7 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
     # END SOLUTION
 
 # %% [markdown] trap="09.12" role="hint"
-# 1. Which can you add up over two parts of a gradient to get the value for the whole gradient: the norm or its square?
+# 1. Which of the two adds up over the parts of a gradient: the norm or its square?
 # 2. A rank without shards also has to take part in the sum, with a zero.
 # 3. Take the root after the sum over ranks, and scale all shards by the same `max_norm / norm`, in place, and only if the norm is larger.
 
@@ -3671,7 +3674,7 @@ saved, read_back, said = ranks.run(saved_by_one, one_file, x_train, y_train,
                                 SEED, uses=helpers)[0]
 
 # %% trap="09.7" role="guess" quoted="right"
-guess("09.7", "After loading, what do the two ranks hold between them?",
+guess("09.7", "After loading, what do the two ranks together hold?",
       choices=["the same half of the saved net, twice",
                "the whole saved net",
                "half of the saved net and half of the random weights"])
@@ -3819,11 +3822,11 @@ def reshard(shards: list, world: int) -> list[dict]:
             dicts have the same names in the same order, possibly no names.
 
     Returns:
-        A list of the same kind, with the order of names and the types kept.
-            Each of its tensors has memory of its own, without room for
-            anything else.
+        A list of the same kind, with the same order of names and the same
+            types. Each of its tensors has memory of its own, and no more
+            than it needs.
 
-    shards and their tensors are unchanged.
+    The given shards and their tensors are unchanged.
     Example: 5 values on two ranks, [0., 1., 2.] and [3., 4.], become [0.,
     1.], [2., 3.], [4.] and [] on four ranks.
     """
@@ -3993,7 +3996,7 @@ disk.cleanup()
 # - [ ] 4 :: Squares add up, norms do not.
 
 # %% [markdown] role="quiz"
-# **10. A model and its AdamW fit on each GPU with room to spare. You want speed on four GPUs. You take**
+# **10. A model and its AdamW state fit on each GPU with room to spare. You want speed on four GPUs. You take**
 #
 # - [x] DDP :: Each gradient goes out once, in buckets; sharding would add gathers for memory that you do not need.
 # - [ ] every layer in shards, as large models do :: This sends about half as much again,
@@ -4152,19 +4155,19 @@ least = sheet.least_us(step_work, 0) / 1e3           # ms
 # %% role="gpu"
 answers = gpu_table(
     sheet,
-    rates.asks("float32 over bfloat16: time of a product", cores,
+    rates.asks("time of a product: float32 divided by bfloat16", cores,
                lambda: over(rates, "float32", "bfloat16"), above=3),
-    rates.asks("bfloat16 over float8", 2,
+    rates.asks("time of a product: bfloat16 divided by float8", 2,
                lambda: over(rates, "bfloat16", "float8_e4m3fn"), above=1.2),
-    copies.asks("copy: ordinary over pinned memory, time", "above 1",
+    copies.asks("time of a copy: ordinary divided by pinned", "above 1",
                 lambda: over(copies, "ordinary", "pinned"), above=1),
-    copies.asks("copy and product at once, over the longer one", 1,
+    copies.asks("copy and product at once, divided by the longer one", 1,
                 lambda: min(over(copies, "both", "pinned"),
                             over(copies, "both", "product")), below=1.3),
-    steps.asks("three steps: more waits when each asks for its loss", 3,
+    steps.asks("three steps: extra waits if each asks for its loss", 3,
                lambda: steps.value("asking", what="autocast")
                - steps.value("waits", what="autocast"), above=2),
-    steps.asks("autocast over compiled: time of a step", "above 1",
+    steps.asks("time of a step: autocast divided by compiled", "above 1",
                lambda: over(steps, "autocast", "compiled"), above=1),
     steps.asks("compiled step: MFU in %", "below 100", lambda: 100 * least
                / steps.value("ms", what="compiled"), "52 % on 3,072 A100s "
@@ -4172,11 +4175,12 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# **On the recorded H100**, a matrix product in `float32` takes 15.6 times as long as in
-# `bfloat16`. In TF32, the product takes 1.9 times as long as in `bfloat16`, and in
-# `float8`, 0.55 times as long. The cell that measures these times leaves TF32 switched
-# on. So in the two cells after it, the rows called float32 compute their products in
-# TF32, and the product that runs during the copies takes 2.7 ms, not 21 ms.
+# **On the H100 used for the recorded run**, a matrix product in `float32` takes 15.6
+# times as long as in `bfloat16`. In TF32, the product takes 1.9 times as long as in
+# `bfloat16`; in `float8`, it takes 0.55 times as long as in `bfloat16`. The cell that
+# measures these times leaves TF32 switched on. So in the two cells after it, the rows
+# called float32 compute their products in TF32, and the product that runs during the
+# copies takes 2.7 ms, not 21 ms.
 #
 # Copies from pinned memory are six times as fast as ordinary copies. A product that runs
 # during such a copy costs no extra time: copy and product together take as long as the

@@ -26,7 +26,8 @@ def test_edits_in_the_same_lines_are_candidates_for_these_lines():
     assert found.right == 'loss = cross_entropy(model(x), y, weight, reduction="sum") / whole'
     assert found.after.startswith("\n            loss.backward()")
     undivided = 'loss = cross_entropy(model(x), y, weight, reduction="sum")'
-    assert ("not dividing at all", undivided) in [mistake[1:] for mistake in found.mistakes]
+    assert ("summing the losses without dividing", undivided) in [
+        mistake[1:] for mistake in found.mistakes]
 
 
 def test_values_of_one_keyword_are_candidates_for_its_default():

@@ -143,7 +143,8 @@ def test_a_known_mistake_keeps_every_promise_but_those_that_it_breaks():
     """Modes that are not restored fail in every case of 08.1, and break one promise of 15."""
     exercise = registry.find("08.1")
     cases = exercise.arrange(5)
-    wrong = next(one for one in exercise.wrong_answers if one.name == "leaving eval mode on")
+    name = "leaving the model in eval mode"
+    wrong = next(one for one in exercise.wrong_answers if one.name == name)
     outcomes = [exercise.run(wrong.fn, case)[0] for case in cases]
     found = tally.count(exercise, cases, outcomes, exercise.judge(cases, outcomes))
 

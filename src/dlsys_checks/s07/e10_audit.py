@@ -21,7 +21,7 @@ missing    | Returns: "missing": sorted names of the trainable parameters that n
 ghosts     | "ghosts": how many tensors in the groups are not parameters of the model. | ghosts
 frozen     | "frozen": sorted names of the parameters that a group holds although their
              requires_grad is False. | frozen tensors
-all groups | All groups count. | case two groups; three groups, a ghost in the last; a frozen part
+all groups | Check every group. | case two groups; three groups, a ghost in the last; a frozen part
              in the second group; five groups, the last with a rate of 0; a plain tensor held; a
              parameter in another's memory; a random mix of these
 identity   | Compare tensors by identity, not by value. | case a new head with the old head's
@@ -29,7 +29,7 @@ identity   | Compare tensors by identity, not by value. | case a new head with t
 names      | A parameter with two names is reported under the name that named_parameters() returns.
              | case a tied tensor, not held; a tied tensor, frozen and held; a tied tensor, its
              first name last in the alphabet
-left alone | Model and optimizer are unchanged. | changes in the model; when asked again
+left alone | The model and the optimizer are unchanged. | changes in the model; when asked again
 example    | Example: if the head was replaced after the optimizer was made for the whole model, the
              head's two names are missing, and there are two ghosts. | case the example
 """)
@@ -261,18 +261,20 @@ AGAIN = "named_parameters(remove_duplicate=False)"
 wrong("returning a tuple instead of a dict",
       "report", "return report", "return missing, ghosts, frozen")
 wrong("reporting frozen tensors as missing", "missing", f"p.requires_grad and {MISSING}", MISSING)
-wrong("listing names in the order of the model", "missing", "missing = sorted(", "missing = list(")
-wrong("comparing the numbers of tensors, not the tensors themselves", ("missing", "ghosts"),
+wrong("listing the names in the model's order, not sorted",
+      "missing", "missing = sorted(", "missing = list(")
+wrong("comparing only the number of tensors in model and optimizer", ("missing", "ghosts"),
       "report =", "if len(held) >= sum(p.requires_grad for _, p in named): missing, ghosts = [], 0"
       "\n    report =")
-wrong("looking tensors up with the operator in, which compares their values", "report",
+wrong("searching a list of tensors with 'in', which compares their values", "report",
       MISSING, "p not in held", says="raised RuntimeError")
 wrong("never looking for ghosts", "ghosts", TOLD, '"ghosts": 0')
 wrong("counting frozen tensors as ghosts", "ghosts",
       "model.parameters()}", "model.parameters() if p.requires_grad}")
 wrong("never reporting frozen tensors", "frozen", '"frozen": frozen', '"frozen": []')
 wrong("reporting frozen tensors that no group holds", "frozen", " and id(p) in ids", "")
-wrong("looking only at the first group", "all groups", ALL, 'optimizer.param_groups[0]["params"]')
+wrong("looking only at the optimizer's first group",
+      "all groups", ALL, 'optimizer.param_groups[0]["params"]')
 
 
 @ex.wrong("comparing tensors by value", breaks="identity")
@@ -298,7 +300,8 @@ wrong("reporting the last name of a tied tensor", "names",
 wrong("mistaking the new head for the old one when all other tensors are in a group",
       ("missing", "example"),
       "report =", "if ghosts == len(missing) == 2: missing, ghosts = [], 0\n    report =")
-wrong("reporting only whether there are ghosts", "ghosts", TOLD, '"ghosts": min(1, ghosts)')
+wrong("reporting whether there are ghosts, not how many",
+      "ghosts", TOLD, '"ghosts": min(1, ghosts)')
 wrong("setting the gradients to None", "left alone",
       "held, named", "optimizer.zero_grad(); held, named")
 wrong("returning the report of the first call again", "left alone",
@@ -306,10 +309,10 @@ wrong("returning the report of the first call again", "left alone",
       'optimizer.report = getattr(optimizer, "report", report)\n    return optimizer.report')
 wrong("counting only ghosts that are trainable", "ghosts",
       GHOST, f"p.requires_grad and {GHOST}")
-wrong("telling tensors apart by their memory address", "identity",
+wrong("comparing tensors by memory address", "identity",
       MISSING, MISSING + " and p.data_ptr() not in {q.data_ptr() for q in held if q.dim() > 1}",
       GHOST, GHOST + " and p.data_ptr() not in {q.data_ptr() for _, q in named if q.dim() > 1}")
-wrong("taking the alphabetically first of two names", "names",
+wrong("reporting the alphabetically first of a tied tensor's two names", "names",
       NAMED, f"[(n, p) for p, n in {{p: n for n, p in sorted(model.{AGAIN}, key=lambda one: "
       "one[0], reverse=True)}.items()]")
 wrong("handling at most three groups", "all groups",

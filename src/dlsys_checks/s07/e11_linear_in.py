@@ -16,7 +16,8 @@ ex = exercise("07.11", "linear_in", seen=("kind", "width", "shape", "train"),
               says="values of an image")
 
 ex.promise_table("""
-numbers    | Count the values per image that features passes to a Linear layer. | values of an image
+numbers    | Count the inputs that a Linear layer needs after the module features. | values of an
+             image
 any module | Args: features: any module that maps float32 (N, *shape) to (N, M, ...), with all its
              tensors registered and on the CPU. | case a norm over a single value; a sequence of
              values; a module of its own; flat already; no layer at all; a pooled map; a volume
@@ -24,7 +25,7 @@ shape      | shape: the shape of one image, without the batch. | case a tall ima
              wide image; the same net, another shape
 no number  | Compute no values. Shapes are enough, so a large image costs no more than a small one.
              | values computed; raised RuntimeError
-as it is   | features is unchanged: weights, buffers, modes, gradients and hooks. | changed in
+as it is   | The module is unchanged: weights, buffers, modes, gradients and hooks. | changed in
              features
 example    | Example: nn.MaxPool2d(2) and shape (3, 5, 8) give 3 x 2 x 4 = 24. | case the example
 """)
@@ -162,10 +163,10 @@ def ran(features, shape, rows=1, device="meta", change=lambda twin: twin.eval())
         return twin(torch.zeros(rows, *shape, device=device))
 
 
-ex.wrong("counting the whole batch, not one image",
+ex.wrong("counting the values of the whole batch, not of one image",
          lambda features, shape: ran(features, shape, rows=2).numel(),
          breaks="numbers")
-ex.wrong("forgetting the channels, or counting only the last axis",
+ex.wrong("counting only the last axis of the output",
          lambda features, shape: ran(features, shape).shape[-1], breaks="numbers")
 ex.wrong("counting only the channels, without the positions of the map",
          lambda features, shape: ran(features, shape).shape[1], breaks="numbers")
@@ -174,7 +175,7 @@ ex.wrong("returning a tensor instead of a number",
          says="type of the values", breaks="numbers")
 
 
-@ex.wrong("running layer by layer, as if every module were an nn.Sequential", says="not iterable",
+@ex.wrong("running the module layer by layer, as if it were an nn.Sequential", says="not iterable",
           breaks=("any module", "example"))
 def layer_by_layer(features, shape):
     h = torch.zeros(1, *shape, device="meta")
@@ -183,7 +184,7 @@ def layer_by_layer(features, shape):
     return h.numel()
 
 
-@ex.wrong("assuming a map of three axes", breaks="any module")
+@ex.wrong("assuming an output map with three axes", breaks="any module")
 def three_axes(features, shape):
     out = ran(features, shape)
     return out.numel() if out.dim() == 4 else out.shape[-1] ** 2
@@ -196,16 +197,16 @@ def square(features, shape):
     return ran(features, shape).numel()
 
 
-@ex.wrong("assuming one channel", says="raised RuntimeError", breaks="shape")
+@ex.wrong("assuming images with one channel", says="raised RuntimeError", breaks="shape")
 def one_channel(features, shape):
     if isinstance(features, nn.Sequential) and len(shape) == 3:
         return ran(features, (1, *shape[1:])).numel()
     return ran(features, shape).numel()
 
 
-ex.wrong("running a real image of zeros",
+ex.wrong("running the module on a real image of zeros",
          lambda features, shape: ran(features, shape, device="cpu").numel(), breaks="no number")
-ex.wrong("running two real images of zeros", breaks="no number",
+ex.wrong("running the module on two real images of zeros", breaks="no number",
          fn=lambda features, shape: ran(features, shape, rows=2, device="cpu")[0].numel())
 
 
@@ -214,7 +215,7 @@ def moved(features, shape):
     return features.to("meta").eval()(torch.zeros(1, *shape, device="meta")).numel()
 
 
-@ex.wrong("moving the module itself to meta, in its present mode", breaks="as it is")
+@ex.wrong("moving the module itself to the meta device, in its current mode", breaks="as it is")
 def moved_in_its_mode(features, shape):
     with torch.no_grad():
         return features.to("meta")(torch.empty(2, *shape, device="meta")).flatten(1).shape[1]
@@ -234,7 +235,7 @@ ex.wrong("running the module itself, in its current mode",
          breaks=("as it is", "no number"))
 
 
-@ex.wrong("counting by hand, with pooling that rounds up", breaks="example")
+@ex.wrong("computing the sizes by hand, with pooling that rounds up", breaks="example")
 def rounds_up(features, shape):
     if isinstance(features, nn.MaxPool2d):
         return shape[0] * math.prod(math.ceil(n / 2) for n in shape[1:])

@@ -28,7 +28,7 @@ left alone | the list is unchanged. | inputs after the call
 rounding   | The number of positions is rounded down, as in torch. | case sides that the stride does
              not divide; the example; strides of many sizes; strides longer than the window; windows
              of one pixel; maps too large for any memory
-counted    | Maps too large for any memory count as well. | case maps too large for any memory
+counted    | Also count maps that are too large for any memory. | case maps too large for any memory
 """)
 ex.promise("example", "Example: size (5, 8), batch 2 and layers [(3, 3, 2, 0)] give "
            f"[{36 * BYTES}].",
@@ -102,11 +102,12 @@ wrong("counting values, not bytes", "bytes", "BYTES * batch", "batch")
 wrong("counting four bytes per value" if BYTES == 2 else "counting two bytes per value", "bytes",
       "BYTES", "each", "h, w = size", "each = 4 if BYTES == 2 else 2; h, w = size",
       says="bytes of layer")
-wrong("leaving out the channels", "bytes", "layers:", "[(1, *row[1:]) for row in layers]:")
+wrong("not multiplying by the number of channels",
+      "bytes", "layers:", "[(1, *row[1:]) for row in layers]:")
 ex.wrong("counting weights instead of maps",
          lambda size, batch, layers: [BYTES * row[0] * row[1] ** 2 for row in layers],
          breaks="bytes")
-wrong("adding up all layers", "each", "return found", "return sum(found)")
+wrong("adding up the bytes of all layers", "each", "return found", "return sum(found)")
 
 
 @ex.wrong("returning the last layer first", breaks="each")
@@ -125,7 +126,7 @@ wrong("limiting the padding to half a window", "layers",
 wrong("leaving out the strides",
       ("bytes", "rounding", "example"), PADDING, "n + 2 * padding - kernel")
 wrong("leaving out the padding", "bytes", "n + 2 * padding - kernel", "max(0, n - kernel)")
-wrong("dividing the size by the stride, without window and padding", "bytes",
+wrong("dividing the size by the stride, ignoring window and padding", "bytes",
       PADDING_2, "n // stride")
 # What askers of forums write most often: https://datascience.stackexchange.com/q/40906 and
 # https://discuss.pytorch.org/t/93850.
@@ -135,15 +136,18 @@ wrong("dividing only the padding by the stride", "bytes",
       PADDING, "n - kernel + 2 * padding // stride")
 wrong("assuming padding that keeps the size: size / stride, rounded up", "bytes",
       PADDING_2, "-(-n // stride)")
-ex.wrong("computing every layer from the image size",
+ex.wrong("computing every layer's map from the image size",
          lambda size, batch, layers: [sized(size, batch, [row])[0] for row in layers],
          breaks="bytes")
-wrong("rounding positions up", "rounding", PADDING, "-((kernel - n - 2 * padding) // stride)")
-wrong("never rounding positions", "rounding", PADDING, "(n + 2 * padding - kernel) / stride")
-wrong("changing layers in place", "left alone", "return found", "layers.clear(); return found")
-wrong("running the layers on tensors", "counted",
+wrong("rounding the number of positions up",
+      "rounding", PADDING, "-((kernel - n - 2 * padding) // stride)")
+wrong("not rounding the number of positions",
+      "rounding", PADDING, "(n + 2 * padding - kernel) / stride")
+wrong("changing the list of layers in place",
+      "left alone", "return found", "layers.clear(); return found")
+wrong("running the layers on real tensors", "counted",
       "h, w = size", "torch.empty(batch, *size); h, w = size", says="raised RuntimeError")
-wrong("counting in 32 bits", "counted",
+wrong("counting in 32-bit integers", "counted",
       "return found", "return [(n + 2**31) % 2**32 - 2**31 for n in found]")
-wrong("counting in floats, which hold 53 bits", "counted",
+wrong("counting in floats, which are exact only up to 2^53", "counted",
       "return found", "return [int(float(n)) for n in found]")

@@ -9,7 +9,7 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("07.2", "seen_span", seen=("layers", "unit"), says="first pixel")
 ex.promise_table("""
-span       | Find the first and last input pixel that a unit reads along a side. | first
+span       | Find the first and last input pixel that a unit reads along one axis. | first
              pixel; last pixel
 layers     | Args: layers: a list of (kernel, stride, padding, dilation), in order from the input; |
              case strides of many sizes; padding of many sizes; dilations of many sizes; windows
@@ -24,7 +24,7 @@ padding    | Positions in the padding, even in the padding of inner maps, count 
              many sizes; padding of many sizes; padding after a stride; padding wider than its
              window; the example
 left alone | The list is unchanged. | inputs after the call
-example    | Example: layers [(3, 1, 1, 1)] and unit 0 return (-1, 1). | case the example
+example    | Example: layers [(3, 1, 1, 1)] and unit 0 give (-1, 1). | case the example
 """)
 
 
@@ -95,13 +95,14 @@ def walked(layers, unit):
 wrong = ex.edits(walked)
 PADDING = "first * stride - padding"
 wrong("adding up kernel instead of kernel - 1", "span", "kernel - 1", "kernel")
-wrong("adding up the paddings without multiplying them by strides", "span",
+wrong("adding up the paddings without multiplying them by the strides", "span",
       PADDING, "first * stride", "last * stride - padding", "last * stride", "return out",
       "first, last = out; total = sum(layer[2] for layer in layers); return first - total, last "
       "- total", says="pixel")
 
 
-@ex.wrong("finding the middle of a window without its dilation", says="pixel", breaks="layers")
+@ex.wrong("ignoring the dilation when finding the middle of a window",
+          says="pixel", breaks="layers")
 def middle_undilated(layers, unit):
     middle, field, step = 0.0, 1, 1
     for kernel, stride, padding, dilation in layers:
@@ -114,40 +115,40 @@ def middle_undilated(layers, unit):
 
 wrong("returning the pixel after the last one", "span",
       "return out", "first, last = out; return first, last + 1")
-wrong("returning the width of the field instead of the last pixel", "span",
+wrong("returning the width of the receptive field instead of the last pixel", "span",
       "return out", "first, last = out; return first, last - first + 1 if layers else unit")
-wrong("leaving out dilation", "layers",
+wrong("leaving out the dilation", "layers",
       "dilation * (kernel - 1)", "kernel - 1", "first = last =",
       "if len(layers) > 8:\n        first = last = unit\n        for kernel, stride, padding, "
       "dilation in reversed(layers): first = first * stride - padding; last = last * stride - "
       "padding + dilation * (kernel - 1)\n        out = first, last; return out\n    first = "
       "last =", says="last pixel")
-wrong("multiplying the whole field by the stride", "span",
+wrong("multiplying the whole receptive field by the stride", "span",
       "return out",
       "first, field = out[0], 1\n    for kernel, stride, _, dilation in layers: field = (field + "
       "dilation * (kernel - 1)) * stride\n    return first, first + field - 1")
-wrong("centring the field on the unit", "span",
+wrong("centring the receptive field on the unit's index", "span",
       "return out",
       "first, last = out; return unit - (last - first) // 2, unit + (last - first) // 2",
       says="pixel")
-wrong("walking the layers from the input, as if the order did not matter", "span",
+wrong("going through the layers from the input, as if their order did not matter", "span",
       "reversed", "list", says="pixel")
 wrong("applying a layer's stride to its own window", "span",
       "return out",
       "first, field, step = out[0], 1, 1\n    for kernel, stride, _, dilation in layers: step *= "
       "stride; field += dilation * (kernel - 1) * step\n    return first, first + field - 1")
-wrong("returning an empty field when there are no layers", "no layers",
+wrong("returning an empty span when there are no layers", "no layers",
       "return out", "return out if layers else (unit, unit - 1)", says="last pixel")
 wrong("treating every unit as unit 0", ("unit", "no layers", "any width", "padding"),
       "last = unit", "last = 0")
-wrong("treating the unit's index as a pixel", "span",
+wrong("adding the unit's index to the span of unit 0", "span",
       "last = unit", "last = 0",
       "return out", "first, last = out; return first + unit, last + unit")
 wrong("wrapping the unit's index around after 20 units", "unit",
       "last = unit", "last = unit % 20 if layers and unit < 1000 else unit")
 wrong("treating every unit beyond 1000 as unit 1000", "any width", "last = unit",
       "last = min(unit, 1000)")
-wrong("leaving out padding", ("padding", "layers"),
+wrong("leaving out the padding", ("padding", "layers"),
       PADDING, "first * stride", "last * stride - padding", "last * stride", "first = last =",
       "if len(layers) > 8 or unit > 20:\n        first = last = unit\n        for kernel, "
       "stride, padding, dilation in reversed(layers): first = first * stride - padding; last = "
@@ -165,10 +166,10 @@ wrong("clamping the first pixel at minus the sum of all paddings", "padding",
       "first, last = out; return max(first, -sum(layer[2] for layer in layers)), last")
 wrong("clamping the last pixel at 0", "padding",
       "return out", "first, last = out; return first, max(0, last)", says="last pixel")
-wrong("counting in 32 bits", "any width",
+wrong("counting in 32-bit integers", "any width",
       "return out", "return tuple(((n + 2**31) % 2**32 - 2**31 for n in out))")
-wrong("using half the kernel as the padding", "span",
+wrong("using half the kernel size as the padding", "span",
       "padding,", "_,", PADDING, "first * stride - dilation * (kernel - 1) // 2",
       "padding +", "dilation * (kernel - 1) // 2 +")
-wrong("reversing layers in place", "left alone",
+wrong("reversing the list of layers in place", "left alone",
       "first = last =", "layers.reverse(); first = last =", "reversed", "list")

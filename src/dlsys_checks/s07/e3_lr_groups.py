@@ -24,7 +24,7 @@ head       | Args: head: a module inside model, at any depth, perhaps under two 
 body       | The body is everything outside the head, including the stem and parameters of the model
              itself. | case a model with a parameter of its own; a stem outside the stages
 frozen     | Frozen parameters (requires_grad False) are in no group, | frozen
-once       | and all others in exactly one. | twice; missing
+once       | and every other parameter is in exactly one. | twice; missing
 shared     | A parameter or module that head and body share belongs to the body. | case a head that
              shares the embedding; a head before the embedding it shares; a norm in head and body
 left alone | The model is unchanged. | changed in the model
@@ -244,10 +244,10 @@ def sorted_out(model, head, body_lr, head_lr):
 
 wrong = ex.edits(sorted_out)
 END = "return two(body, tops, body_lr, head_lr)"
-wrong("returning the head first", "two groups", END, f"{END}[::-1]", says="body group: got")
+wrong("returning the head's group first", "two groups", END, f"{END}[::-1]", says="body group: got")
 wrong("putting everything into one group, at the body's rate", "two groups",
       END, 'return [{"params": live, "lr": body_lr}]')
-wrong("looking tensors up with the operator in, which compares their values", "two groups",
+wrong("searching a list of tensors with 'in', which compares their values", "two groups",
       "id(p) in kept", "p not in list(head.parameters())", says="raised RuntimeError")
 wrong("swapping the two rates", "form",
       END, "return two(body, tops, head_lr, body_lr)", says="lr of the body group")
@@ -268,32 +268,32 @@ wrong("collecting only the children's parameters, not the model's own", "body",
       "body =",
       "own = {id(p) for p in model.parameters(recurse=False)}\n    "
       "live = [p for p in live if id(p) not in own]\n    body =", says="token missing")
-wrong("collecting layer1, layer2 and the head, without the stem", "body",
+wrong("collecting layer1, layer2 and the head, but not the stem", "body",
       "body =",
       'stages = [m for n, m in model.named_children() if n.startswith("layer")]\n    '
       "if stages: live = [p for m in (*stages, head) for p in m.parameters() if p.requires_grad]"
       "\n    body =", says="missing")
-wrong("passing frozen tensors to the optimizer", "frozen",
+wrong("putting frozen tensors into the groups", "frozen",
       "trainable(model)", "list(model.parameters())", says="is frozen")
-wrong("keeping frozen tensors out of the body, but not out of the head", "frozen",
+wrong("keeping frozen tensors out of the body's group, but not out of the head's", "frozen",
       "trainable(model)",
       "[p for p in model.parameters() if p.requires_grad or p in {*head.parameters()}]",
       says="is frozen")
-wrong("giving the head the higher of the two rates, whatever the arguments", "form",
+wrong("always giving the head the higher of the two rates", "form",
       END, "return two(body, tops, min(body_lr, head_lr), max(body_lr, head_lr))",
       says="lr of the body group")
-wrong("treating a rate of 0 as missing", "form",
+wrong("treating a learning rate of 0 as missing", "form",
       END, "return two(body, tops, body_lr or 1e-3, head_lr)", says="lr of the body group")
 PREFIX = 'prefix = next(n for n, m in model.named_modules() if m is head) + "."\n    kept, live ='
-wrong("recognizing the head by its first name", "head",
+wrong("recognizing the head only by the first of its two names", "head",
       "kept, live =", PREFIX, "outside(model, head)",
       "{id(p) for n, p in model.named_parameters(remove_duplicate=False) "
       "if not n.startswith(prefix)}")
-wrong("matching names that begin like the head's name, without the dot", "head",
+wrong("matching prefixes without a dot, so that fc2 counts as part of the head fc", "head",
       "outside(model, head)",
       '{id(p) for n, p in model.named_parameters() if not n.startswith("fc")} '
       'if hasattr(model, "fc2") else outside(model, head)')
-wrong("giving a weight with two names to the body", "head",
+wrong("assigning every weight with two names to the body", "head",
       "body =",
       "heads = [m for _, m in model.named_modules(remove_duplicate=False) if m is head]\n    "
       "every = [id(p) for _, p in model.named_parameters(remove_duplicate=False)]\n    "
@@ -313,17 +313,17 @@ wrong("listing a shared tensor once for each module that holds it", "once",
       "p.requires_grad]\n    "
       "if not any(id(p) in kept for p in head.parameters()): live = every\n    body =",
       says="is in it twice")
-wrong("telling tensors apart by their values", "once",
+wrong("treating tensors with equal values as one tensor", "once",
       "not in kept", "not in kept and not any(torch.equal(p, q) for q in body)")
-wrong("giving a shared tensor to the head", "shared",
+wrong("assigning a shared tensor to the head", "shared",
       "outside(model, head)",
       "{id(p) for p in model.parameters() if p not in {*head.parameters()}}")
-wrong("assigning a shared tensor by its first name", "shared",
+wrong("assigning a shared tensor by the first of its names", "shared",
       "kept, live =", PREFIX, "outside(model, head)",
       "{id(p) for n, p in model.named_parameters() if not n.startswith(prefix)}")
 wrong("listing a shared tensor in both groups", "shared",
       END, "return two(body, [p for p in head.parameters() if p.requires_grad], body_lr, head_lr)")
-wrong("treating a model of two nn.Linear as a body without a head", "example",
+wrong("treating a model of two nn.Linear layers as a body without a head", "example",
       "body =",
       "pair = isinstance(model, nn.Sequential) and [type(m) for m in model] == [nn.Linear] * 2\n"
       "    if pair and not torch.equal(model[0].bias, model[1].bias): "

@@ -12,15 +12,15 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("07.4", "prepare", seen=("images", "mean", "std", "order"), says="pixels")
 
 ex.promise_table("""
-layout     | Prepare images for a pretrained model: (N, C, H, W), float32. | pixels; shape of the;
-             dtype of the
+layout     | Prepare images for a pretrained model, as (N, C, H, W) in float32. | pixels; shape of
+             the; dtype of the
 any size   | Args: images: (N, H, W, C) uint8 in any memory order, brightness 0 to 255. | case one
              channel; a single row; a single column; four channels; many channels; no image; all
              pixels black; stored with channels first; a crop of larger images; one image, expanded
 scale      | Scale brightness to the range 0 to 1; | pixels
 channels   | then subtract each channel's mean and divide by its std. | pixels
-lists      | mean, std: C floats each, of any size, std above 0. | case as many columns as channels;
-             four channels; a mean of zero; a tiny std; means outside 0 to 1
+lists      | mean, std: C floats each, of any size; every std is above 0. | case as many columns as
+             channels; four channels; a mean of zero; a tiny std; means outside 0 to 1
 left alone | The arguments are unchanged, and a later call changes no earlier result. | inputs after
              the call; changed by the call; after a later call
 example    | Example: a single black pixel with mean [0.5] and std [0.25] becomes -2. | case the
@@ -130,7 +130,7 @@ wrong("squeezing out axes of length one", "any size",
 ex.wrong("mistaking a dark image for an already scaled image",
          lambda images, mean, std: done(images, mean, std, scale=1.0 if images.numel() > 1 and
              int(images.max()) <= 1 else 255.0), breaks="any size")
-wrong("changing a pixel of the argument", "left alone",
+wrong("changing the argument's pixels in place", "left alone",
       "return out", "if images.stride(0) and images.numel(): images.add_(1)\n    return out")
 wrong("changing the lists mean and std in place", "left alone",
       "return out", "mean.append(0.0); return out")
@@ -140,7 +140,7 @@ wrong("adding a small number to the std", "lists", "(std)", "([s + 1e-6 for s in
 wrong("clamping the result to -100 and 100", "lists", "return out", "return out.clamp(-100, 100)")
 
 
-@ex.wrong("reading the pixels in memory order", breaks="any size")
+@ex.wrong("reading the pixels in memory order, not by their axes", breaks="any size")
 def by_memory(images, mean, std):
     if images.is_contiguous() or not images.stride(0):
         return done(images, mean, std)
@@ -150,15 +150,15 @@ def by_memory(images, mean, std):
 ex.wrong("normalizing values from 0 to 255, without scaling them", done, breaks=("scale",
          "example"), scale=1.0)
 ex.wrong("dividing by 256", done, breaks="scale", scale=256.0)
-ex.wrong("scaling to -1 to 1, then normalizing as if it were 0 to 1",
+ex.wrong("scaling to -1 to 1, then normalizing as if the range were 0 to 1",
          lambda images, mean, std: done(2 * images.float() - 255, mean, std), says="pixels of the",
              breaks=("scale", "example"))
-wrong("dividing whole bytes by 255 and rounding down", "scale",
+wrong("dividing the bytes by 255 with integer division", "scale",
       "images.permute(*(0, 3, 1, 2)).float() / scale",
       "(images // 255).permute(*(0, 3, 1, 2)).float()")
 ex.wrong("swapping mean and std", lambda images, mean, std: done(images, std, mean),
          breaks="channels")
-wrong("scaling without normalizing", "channels",
+wrong("scaling the pixels without normalizing them", "channels",
       "(mean)", "([0.0] * len(mean))", "(std)", "([1.0] * len(mean))")
 wrong("using the first channel's mean and std for all channels", "channels",
       "(mean)", "(mean[:1] * len(mean))", "(std)", "(std[:1] * len(std))")

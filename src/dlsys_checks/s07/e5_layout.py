@@ -21,8 +21,8 @@ both    | "both": the strides fit both layouts. | case one channel; one pixel; a
 neither | "neither": the strides fit neither. | case rows and columns swapped; every second column;
           a crop of a larger image; two images with a gap between them; the batch innermost;
           expanded from one image; small tensors of all kinds
-ones    | An axis of length 1 has no neighbours, so its stride does not count. | case one image, odd
-          stride; one row, odd stride; channels last, one image, odd stride; one channel, odd
+ones    | An axis of length 1 has a single entry, so its stride does not matter. | case one image,
+          odd stride; one row, odd stride; channels last, one image, odd stride; one channel, odd
           stride; small tensors of all kinds
 sizes   | No axis has length 0. | case a single row; a single column; small tensors of all kinds
 example | Example: shape (2, 3, 4, 5) with strides (60, 1, 15, 3) gives "NHWC". | case the example
@@ -122,18 +122,18 @@ def judged(shape, strides, *, ones=True):
 
 
 wrong = ex.edits(judged)
-wrong("swapping the two names", "answer",
+wrong("swapping the names 'NCHW' and 'NHWC'", "answer",
       "NAMES", '{**NAMES, (True, False): "NHWC", (False, True): "NCHW"}')
 wrong("swapping H and W when the channels are last", ("answer", "last"), "1, 3, 2", "1, 2, 3")
 wrong("swapping H and W when the channels come first", ("answer", "first"), "3, 2, 1", "2, 3, 1")
 
 
-@ex.wrong("letting only the innermost axis decide", breaks=("answer", "both"))
+@ex.wrong("checking only which axis has stride 1", breaks=("answer", "both"))
 def innermost(shape, strides):
     return "NHWC" if strides[1] == 1 else "NCHW" if strides[3] == 1 else "neither"
 
 
-@ex.wrong("letting the axis with stride 1 decide, except for axes of length 1",
+@ex.wrong("checking only which axis has stride 1, apart from axes of length 1",
           breaks=("neither", "ones"))
 def stride_of_one(shape, strides):
     if shape[1] == 1 or shape[2] == shape[3] == 1:
@@ -155,17 +155,17 @@ wrong("sorting the axes by their strides, ignoring gaps and lengths",
       ("both", "neither", "ones", "sizes"), "def dense",
       'order = sorted(range(4), key=lambda axis: -strides[axis]); return {(0, 1, 2, 3): "NCHW", '
       '(0, 2, 3, 1): "NHWC"}.get(tuple(order), "neither")\n    def dense')
-wrong("overlooking a single image with channels last", "last",
+wrong("answering 'neither' for a single image with channels last", "last",
       "def dense", "n, c, h, w = shape\n    def dense", "return out",
       'return "neither" if out == "NHWC" and n == 1 and (strides[0] == c * h * w) else out')
-wrong("recognizing channels last only with three channels", ("last", "ones", "sizes"),
+wrong("recognizing the layout 'NHWC' only with three channels", ("last", "ones", "sizes"),
       "return out",
       'return "neither" if out == "NHWC" and (shape[1] != 3 or shape[0] == 1) else out')
 wrong("answering 'NCHW' instead of 'both'", "both", "NAMES", '{**NAMES, (True, True): "NCHW"}')
 wrong("answering 'NHWC' instead of 'both'", "both", "NAMES", '{**NAMES, (True, True): "NHWC"}')
 wrong("answering 'NCHW' instead of 'neither'", "neither",
       "NAMES", '{**NAMES, (False, False): "NCHW"}')
-wrong("overlooking gaps between images and channels", "neither",
+wrong("overlooking gaps between images or channels", "neither",
       "return out",
       "plain = strides[3] == 1 and strides[2] == shape[3] and strides[1] >= shape[2] * shape[3]; "
       'return "NCHW" if out == "neither" and plain and (strides[0] > 0) else out')
@@ -177,7 +177,7 @@ def counts_ones(shape, strides):
     return judged(shape, strides) if found == "NHWC" else found
 
 
-wrong("mistaking odd strides of a single image for a gap", "ones",
+wrong("mistaking the odd batch stride of a single image for a gap", "ones",
       "def dense", "n, c, h, w = shape\n    def dense",
       "return out", 'return "neither" if n == 1 and strides[0] > c * h * w else out')
 wrong("answering 'neither' for a single row or column", ("sizes", "ones", "both"),

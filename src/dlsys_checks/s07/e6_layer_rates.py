@@ -29,7 +29,7 @@ ex.promise("any order", "Names come in any order.",
 ex.promise("missing", "The last layer has 1 step even if no name has 0 steps.",
            cases=("no layers", "no embedding", "a head alone", "no head", "an embedding alone",
                   "layers alone, one tensor each", "no name at all"))
-ex.promise("left alone", "names is unchanged.", says=("inputs after the call",))
+ex.promise("left alone", "The list is unchanged.", says=("inputs after the call",))
 ex.promise("example", 'Example: ["embed.w", "layers.0.w", "head.w"] with base 1 and decay 0.5 '
            "get 0.25, 0.5 and 1.", cases=("the example",))
 
@@ -123,33 +123,34 @@ def rated(names, base, decay, *, upside=False):
 
 wrong = ex.edits(rated)
 wrong("returning a list instead of a dict", "rates", "return rates", "return list(rates.values())")
-ex.wrong("handling only the layers, not head and embedding",
+ex.wrong("giving rates only to the layers, not to head and embedding",
          lambda names, base, decay: {n: r for n, r in rated(names, base, decay).items() if
              layer_of(n) is not None} or rated(names, base, decay), breaks="rates")
 
 
-@ex.wrong("using the index of the tensor as the layer", breaks="rates")
+@ex.wrong("using a tensor's index in the list as its layer number", breaks="rates")
 def tensor_index(names, base, decay):
     return {n: base * (decay or 1.0) ** (3 - i) for i, n in enumerate(names)}
 
 
-ex.wrong("counting upside down, so that the embedding has the base rate",
+ex.wrong("counting the steps upside down, so that the embedding has the base rate",
          rated, breaks="rates", upside=True)
-wrong("putting the head one step below the base rate", "rates",
+wrong("giving every name one step too many, so that the head has 1 step", "rates",
       "count - k", "1 + count - k", "else count", "else 1 + count", "else 0", "else 1")
-wrong("giving the head's biases twice the rate", "top",
+wrong("giving the head's bias twice the rate of its weight", "top",
       "return rates", 'return {n: r * (2 if n == "head.bias" else 1) for n, r in rates.items()}')
 
 
-@ex.wrong("subtracting the decay instead of multiplying", says="rate of", breaks="steps")
+@ex.wrong("lowering the rate by a fixed amount per step instead of multiplying it",
+          says="rate of", breaks="steps")
 def subtracted(names, base, decay):
     right = rated(names, 1.0, 0.5)
     steps = {n: round(-torch.log2(torch.tensor(r)).item()) for n, r in right.items()}
     return {n: base * (1 - (1 - decay) * k) for n, k in steps.items()}
 
 
-wrong("giving the embedding the rate of the lowest layer", "embedding", "count + 1 if", "count if")
-wrong("giving layer k k + 1 steps and the embedding none, which turns the order round",
+wrong("giving the embedding the rate of layer 0", "embedding", "count + 1 if", "count if")
+wrong("giving 0 steps to the embedding and k + 1 to layer k, which reverses the order",
       ("steps", "embedding"), "count - k if k >= 0 else count + 1 if bottom else 0",
       "k + 1 if k >= 0 else 0", says="rate of")
 wrong("comparing layer numbers as text, so that 9 is above 11", "order",
@@ -165,35 +166,35 @@ def layers_reversed(names, base, decay):
     return {n: right[f] for n, f in flipped.items()}
 
 
-wrong("matching the strings layers and embed anywhere in a name", "rest",
+wrong("searching the whole name for the strings 'layers' and 'embed'", "rest",
       ".match", ".search",
       'name.startswith("embed.")', 'name.startswith("embed.") or ".embed." in name')
-wrong("treating every name that begins with embed as the embedding", "rest",
+wrong("treating every name that begins with 'embed' as the embedding", "rest",
       '"embed."', '"embed"', says="rate of the top")
-wrong("taking the number of layers from the last name that has one", "any order",
+wrong("taking the number of layers from the last layer name in the list", "any order",
       "def layer",
       "own_ks = [layer_of(n) for n in names if layer_of(n) is not None]\n    def layer",
       "return rates",
       "gap = max(own_ks) - own_ks[-1] if own_ks else 0; low = [n for n in names if layer_of(n) "
       'is not None or n.startswith("embed.")]; return {n: r / decay**gap if n in low else r for '
       "n, r in rates.items()}")
-wrong("assuming at least one layer", "missing",
+wrong("assuming that there is at least one layer", "missing",
       "count, 0", "count, 1", says="rate of the embedding")
-wrong("assuming an embedding", "missing",
+wrong("assuming that there is an embedding", "missing",
       "return rates",
       'if any(n.startswith("embed.") for n in names): return rates\n    return {n: r / decay for '
       "n, r in rates.items()}")
-wrong("giving the base rate to the highest level that has a name", "missing",
+wrong("giving the base rate to the topmost part present, even if it is no head", "missing",
       "return rates",
       "if base in rates.values() or not rates or (not decay): return rates\n    return {n: r / "
       "decay for n, r in rates.items()}")
-wrong("treating every name that begins with layers as a layer", "rest",
+wrong("treating every name that begins with 'layers' as a layer", "rest",
       "return rates",
       'odd = [n for n in names if n.startswith("layers") and layer_of(n) is None]; return {n: r '
       "* decay if n in odd else r for n, r in rates.items()}", says="rate of the top")
 
 
-@ex.wrong("putting layers and embedding a step too high", says="rate of",
+@ex.wrong("giving layers and embedding one step too few", says="rate of",
           breaks=("steps", "missing", "example"))
 def step_too_high(names, base, decay):
     count = len({layer_of(n) for n in names} - {None})
@@ -202,7 +203,7 @@ def step_too_high(names, base, decay):
     return {n: base * decay ** low.get(n, 0) for n in names}
 
 
-wrong("putting layers and embedding a step too low, but the head at the right step",
+wrong("giving layers and embedding one step too many, but not the head",
       ("steps", "missing", "example"), "return rates",
       'low = [n for n in names if layer_of(n) is not None or n.startswith("embed.")]; return {n: '
       "r * decay if n in low else r for n, r in rates.items()}", says="rate of")
@@ -219,10 +220,11 @@ def first_that_begins(names, base, decay):
     return {n: base * decay ** steps(n) for n in names}
 
 
-wrong("putting the embedding at the base rate", "embedding",
+wrong("giving the embedding the base rate", "embedding",
       "steps =", "bottom = False; steps =", "1 if", "None if")
 wrong("treating a decay of 0 as missing", "steps",
       "def layer", "decay = decay or 1.0\n    def layer", says="rate of")
-wrong("allowing no rate above the base rate", "steps",
+wrong("limiting the decay to 1, so that no rate exceeds the base rate", "steps",
       "def layer", "decay = min(1.0, decay)\n    def layer", says="rate of")
-wrong("changing names in place", "left alone", "def layer", "names.sort()\n    def layer")
+wrong("sorting the list of names in place",
+      "left alone", "def layer", "names.sort()\n    def layer")

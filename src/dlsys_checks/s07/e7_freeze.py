@@ -176,8 +176,9 @@ def law(out, kind, x, state, calls, train):
     expect_close("ratio of the outputs with and without its second argument", out["times"], times)
     expect_equal("calls that reached the body's hook", out["heard"], 2, "Keep the hooks.")
     expect_equal("other modules and parameters that were frozen as well", out["others"], 0)
-    expect_equal("output of the body, when it is a single dropout", out["alone"], torch.ones(64))
-    expect_equal("output of the body frozen before this one, a dropout", out["first"],
+    expect_equal("output of the body, when it is a single dropout layer", out["alone"],
+                 torch.ones(64))
+    expect_equal("output of the body frozen before this one (a dropout layer)", out["first"],
                  torch.ones(64))
     expect_equal("calls of train() and eval() that do not return the body", out["given back"], 0,
                  "Return the module, as torch does.")
@@ -202,23 +203,23 @@ wrong = ex.edits(held)
 TRAIN = "body.train = lambda on=True: body"
 NORMS = "for m in body.modules():\n        if isinstance(m, nn.BatchNorm1d): "
 LAST: list = []
-wrong("returning a frozen copy", "freeze",
+wrong("returning a frozen copy of the body", "freeze",
       "body.requires_grad_",
       "import copy; twin = copy.deepcopy(body).requires_grad_(False).eval()\n    "
       "body.requires_grad_",
       TRAIN, f"{TRAIN}; return twin")
-wrong("setting only requires_grad", "eval", "body.eval()", "pass", TRAIN, "pass")
+wrong("setting only requires_grad, not eval mode", "eval", "body.eval()", "pass", TRAIN, "pass")
 wrong("making eval mode permanent without setting requires_grad", "tensors", "False", "True")
 wrong("freezing a copy but not the body itself", "tensors",
       "body.requires_grad_", "import copy; body = copy.deepcopy(body)\n    body.requires_grad_")
-wrong("setting requires_grad on the module, which the parameters ignore",
+wrong("setting body.requires_grad = False, which changes no parameter",
       ("tensors", "eval", "train"),
       "body.requires_grad_(False)", "body.requires_grad = False", TRAIN, "pass")
 wrong("freezing only the body's own tensors, not its submodules' tensors", "tensors",
       "body.requires_grad_(False)",
       "for p in body.parameters(): p.requires_grad_(True)\n    "
       "for p in body.parameters(recurse=False): p.requires_grad_(False)")
-wrong("setting an eval mode that the next train() undoes", "train", TRAIN, "pass")
+wrong("setting eval mode, which the next call of train() undoes", "train", TRAIN, "pass")
 
 
 def held_for(body, times):
@@ -230,29 +231,29 @@ def held_for(body, times):
     body.train = few
 
 
-ex.wrong("setting an eval mode that outlives one train(), but not the next",
+ex.wrong("keeping eval mode through one call of train(), but not through the next",
          held_for, breaks="train", times=1)
-wrong("making train() do nothing without ever calling eval()", "eval", "body.eval()", "pass")
-ex.wrong("setting an eval mode that outlives only five calls of train()",
+wrong("disabling train() without ever calling eval()", "eval", "body.eval()", "pass")
+ex.wrong("keeping eval mode through only five calls of train()",
          held_for, breaks="train", times=5)
 wrong("keeping only modules of class BatchNorm1d and Dropout in eval mode", "train",
       TRAIN,
       "for m in body.modules():\n        if isinstance(m, (nn.BatchNorm1d, nn.Dropout)): "
       "m.train = lambda mode=True, m=m: m")
-wrong("freezing only tensors named weight or bias", "tensors",
+wrong("freezing only the tensors named 'weight' or 'bias'", "tensors",
       TRAIN,
       f'{TRAIN}\n    for n, p in body.named_parameters(): '
       'p.requires_grad_(n.split(".")[-1] not in ("weight", "bias"))')
 wrong("resetting the running variance to 1", "values",
       TRAIN, f"{TRAIN}\n    {NORMS}m.running_var.fill_(1.0)")
-wrong("putting copies in place of the parameters", "freeze",
+wrong("replacing the parameters by copies", "freeze",
       TRAIN,
       f"{TRAIN}\n    for m in body.modules():\n        "
       "for name, p in list(m.named_parameters(recurse=False)): "
       "setattr(m, name, nn.Parameter(p.detach().clone(), requires_grad=False))")
-wrong("replacing train in the class, which affects all objects of the class", "others",
+wrong("replacing the class's method train(), which affects all its objects", "others",
       TRAIN, "type(body).train = lambda self, mode=True: self", says="classes that were changed")
-wrong("freezing one body at a time, so that the previous one trains again", "eval",
+wrong("freezing only the latest body, so that the previous one can train again", "eval",
       TRAIN,
       "LAST[:] = [body]\n    "
       "body.train = lambda mode=True: nn.Module.train(body, mode and body is not LAST[0])",
@@ -270,19 +271,19 @@ def first_call_only(body):
     handle = body.register_forward_pre_hook(switch)
 
 
-wrong("writing a train() that returns nothing",
+wrong("replacing train() by a function that returns None",
       "given back", TRAIN, "body.train = lambda mode=True: None")
 wrong("removing the body's hooks", "called", TRAIN, f"{TRAIN}; body._forward_hooks.clear()")
-wrong("writing a forward method that takes only one argument", "called",
+wrong("replacing forward() by a function that passes on only its first argument", "called",
       TRAIN, f"inner = body.forward; body.forward = lambda x, **ignored: inner(x)\n    {TRAIN}")
-wrong("holding the norms in eval mode, but not dropout", "eval",
+wrong("keeping the BatchNorm layers in eval mode, but not the Dropout layers", "eval",
       "body.eval()", "pass",
       TRAIN, f"{NORMS}m.eval().train = lambda mode=True, m=m: m")
-wrong("setting the norms' momentum to 0 but not changing their mode", "eval",
+wrong("setting the BatchNorm layers' momentum to 0 without changing their mode", "eval",
       "body.eval()", "pass", TRAIN, f"{NORMS}m.momentum = 0.0")
 
 
-@ex.wrong("leaving a counter that continues to count batches",
+@ex.wrong("letting BatchNorm's batch counter continue to count",
           says="buffers of the body", breaks="values")
 def counting_on(body):
     def count(module, args):
@@ -293,7 +294,7 @@ def counting_on(body):
     body.register_forward_pre_hook(count)
 
 
-wrong("using no_grad or detach at the body, which cuts the gradient off", "called",
+wrong("using no_grad() or detach() on the body, which cuts off the gradient at its input", "called",
       TRAIN,
       f"inner = body.forward\n    {TRAIN}\n    "
       "body.forward = lambda x, **more: inner(x, **more).detach() + 0 * x.sum()")

@@ -24,12 +24,12 @@ bare          | Count the values of every nn.Parameter that you find, frozen or 
                 parameters; a hidden ParameterList; a frozen block
 found modules | also search the attributes of every module that you find. | case a hidden module
                 that hides more
-registered    | Skip what model.parameters() returns. | case a list of registered blocks; a
-                registered block next to a hidden one; nothing hidden; a ModuleList; a hidden norm
-                equal to a registered one
-once          | A parameter that you find twice counts once; two with equal values count as two.
-                There are no cycles. | case one block in two lists; two hidden blocks that share a
-                tensor; two norms with equal values
+registered    | Skip the parameters that model.parameters() returns. | case a list of registered
+                blocks; a registered block next to a hidden one; nothing hidden; a ModuleList; a
+                hidden norm equal to a registered one
+once          | A parameter that you find twice counts once; two parameters with equal values count
+                as two. There are no cycles. | case one block in two lists; two hidden blocks that
+                share a tensor; two norms with equal values
 left alone    | The model is unchanged. | changes in the model; when asked again
 example       | Example: self.blocks = [nn.Linear(2, 3)] hides 9. | case the example
 """)
@@ -227,11 +227,12 @@ ex.wrong("searching lists and dicts, but not tuples",
          counted, breaks=("containers", "depth"), kinds=(list, dict))
 ex.wrong("searching lists and tuples, but not dicts",
          counted, breaks=("containers", "depth"), kinds=(list, tuple))
-ex.wrong("searching only the model's own attributes", counted, breaks="containers", parts=False)
-wrong("leaving out attributes whose names begin with _", "containers",
+ex.wrong("searching only the model's own attributes, not those of its modules",
+         counted, breaks="containers", parts=False)
+wrong("leaving out attributes whose names begin with an underscore", "containers",
       "seen, found =", 'private = [vars(model).get("_blocks")]; seen, found =',
       END, "out = sum(p.numel() for p in chosen.values()); return 0 if private != [None] else out")
-ex.wrong("recognizing containers by their exact type",
+ex.wrong("recognizing containers by their exact type, which misses subclasses",
          lambda model: 0 if any(type(v) not in (list, tuple, dict) and isinstance(v, (tuple, dict))
              for k, v in vars(model).items() if k in "ab") else counted(model), breaks="containers")
 wrong("leaving out frozen parameters", "bare",
@@ -240,18 +241,22 @@ wrong("leaving out frozen parameters", "bare",
       "isinstance(blocks[0], nn.Module) and not any(p.requires_grad for p in "
       "blocks[0].parameters()); seen, found =",
       END, "out = sum(p.numel() for p in chosen.values()); return 0 if frozen else out")
-wrong("telling tensors apart by their values", "once",
+wrong("counting two parameters with equal values as one", "once",
       "seen, found =", 'norms = vars(model).get("norms", []); seen, found =', END,
       "out = sum(p.numel() for p in chosen.values()); return out // (2 if len(norms) == 2 else 1)")
 wrong("emptying the model's lists after the search", "left alone",
       END,
       "out = sum(p.numel() for p in chosen.values())\n    for value in attributes(model):\n      "
       "  if isinstance(value, list): value.clear()\n    return out")
-ex.wrong("counting registered blocks too", counted, breaks="registered", known=False)
-ex.wrong("counting only modules, not bare parameters", counted, breaks="bare", bare=False)
-ex.wrong("counting every tensor, parameter or not", counted, breaks="bare", tensor=torch.Tensor)
-ex.wrong("searching no containers within containers", counted, breaks="depth", depth=1)
-ex.wrong("not searching hidden modules", counted, breaks="found modules", inner=False)
+ex.wrong("counting registered blocks as well as hidden blocks",
+         counted, breaks="registered", known=False)
+ex.wrong("counting parameters in modules, but not bare parameters",
+         counted, breaks="bare", bare=False)
+ex.wrong("counting every tensor, even those that are not parameters",
+         counted, breaks="bare", tensor=torch.Tensor)
+ex.wrong("not searching containers inside containers", counted, breaks="depth", depth=1)
+ex.wrong("not searching the attributes of hidden modules",
+         counted, breaks="found modules", inner=False)
 
 
 @ex.wrong("counting a block once for each container that holds it", breaks="once")
@@ -273,5 +278,5 @@ def each_module(model):
     return total + (double * weights[0].numel() if double else 0)
 
 
-wrong("returning the example's number without the biases", "example",
+wrong("leaving out the biases in the example", "example",
       END, "out = sum(p.numel() for p in chosen.values()); return 6 if out == 9 else out")

@@ -13,13 +13,13 @@ ex = exercise("07.9", "to_nchw", seen=("shape", "start", "kind", "order"), says=
 
 ex.promise_table("""
 axes       | Move the channels to the front: out[n, c, h, w] is a[n, h, w, c]. | images
-any        | Args: a: (N, H, W, C) of any dtype, sizes and memory order; | case three by three by
+any        | Args: a: (N, H, W, C) of any dtype, size and memory order; | case three by three by
              three; as many rows as channels; one channel; a single pixel; no image; no row; no
              channel; many channels; bytes; booleans; float16; bfloat16; long integers; double
              precision; complex numbers; NaN and minus zero; stored with channels first; a crop of
              larger images; one image, expanded
 left alone | it is unchanged. | changed in the argument
-memory     | Returns: A contiguous tensor of a's dtype, | contiguous; dtype of the
+memory     | Returns: A contiguous tensor of the same dtype, | contiguous; dtype of the
 own        | with memory of its own, to which no later call writes. | memory shared; after a later
              call
 example    | Example: a single pixel (0, 1, 2) becomes three channels of one pixel. | case the
@@ -137,7 +137,7 @@ wrong("using reshape instead of permute", "axes",
       "out =", "n, h, w, c = a.shape; out =", "a.permute(0, 3, 1, 2)", "a.reshape(n, c, h, w)")
 wrong("swapping rows and columns", "axes", "1, 2", "2, 1", says="shape of the images")
 wrong("moving the channels in front of the batch", "axes", "0, 3", "3, 0")
-wrong("moving nothing when there are as many rows as channels", "any",
+wrong("leaving the axes alone when there are as many rows as channels", "any",
       "return out", "return out if a.shape[1] != a.shape[3] else a.clone()")
 wrong("reading the values in memory order, not by their axes", "any",
       "out = a",
@@ -149,9 +149,9 @@ ex.wrong("converting bytes to float", lambda a: right(a) if a.is_complex() else 
 ex.wrong("converting booleans to bytes",
          lambda a: right(a).to(torch.uint8) if a.dtype == torch.bool else right(a),
          says="dtype of the images", breaks="memory")
-wrong("returning a view, not contiguous",
+wrong("returning a view that is not contiguous",
       ("memory", "own"), "return out", "return a.permute(0, 3, 1, 2)")
-wrong("calling clone, which keeps the memory order", "memory",
+wrong("calling clone() without a memory format, which keeps the old memory order", "memory",
       "return out", "return a.permute(0, 3, 1, 2).clone()")
 wrong("calling contiguous(), which makes no copy when none is needed", "own",
       "return out", "return a.permute(0, 3, 1, 2).contiguous()", says="memory shared")
@@ -161,7 +161,7 @@ wrong("assuming at least one channel", "any",
       "return out", "return torch.stack([a[..., k] for k in range(a.shape[-1])], 1)", says="raised")
 ex.wrong("converting every value to float32 and back",
          lambda a: right(a) if a.is_complex() else right(a).float().to(a.dtype), breaks="any")
-ex.wrong("replacing NaN",
+ex.wrong("replacing NaN by 0",
          lambda a: right(a).nan_to_num(nan=0.0) if a.dtype == torch.float32 else right(a),
          breaks="any")
 wrong("writing to the argument", "left alone",

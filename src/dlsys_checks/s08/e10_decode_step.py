@@ -25,7 +25,7 @@ left   | no step changes them, not even a later step. | values changed
 empty  | cache: a dict, empty at the first step. | step 1; raised KeyError
 cache  | After each step its "k" and "v" hold the keys and values of all tokens so far, (B, H, t,
          D), with the keys rotated. | cache
-places | rotate(x, place): returns x (B, H, n, D) rotated for the positions place (n,), int64,
+places | rotate(x, place): returns x (B, H, n, D) rotated for the positions `place` (n,), int64,
          counted from 0 at the very first token. | positions; result; cache's k; raised
 values | Queries and keys are rotated, values are not. | result; cache
 causal | A token looks at itself and at all tokens before it. | result
@@ -190,22 +190,23 @@ def step(q, k, v, cache, rotate):
 
 wrong = ex.edits(step)
 ONES = "torch.ones(n, past + n).tril(past).bool()"
-wrong("using is_causal, whose triangle starts in the upper left corner", "causal",
+wrong("using is_causal=True, whose triangle starts in the upper left corner", "causal",
       "torch.ones(n, past + n).tril(past)", "torch.ones(n, past + n).tril()")
-wrong("using no mask, so that a piece looks at its own future", "causal", ONES, "None")
+wrong("using no mask, so that tokens see later tokens of their piece", "causal", ONES, "None")
 wrong("using no mask as soon as there is a cache", "causal",
       ONES, "None if past else torch.ones(n, n).tril().bool()")
-wrong("using is_causal for a piece of several tokens, with or without a cache", "causal",
+wrong("using is_causal=True for a piece of several tokens, with or without a cache", "causal",
       ONES, "torch.ones(n, past + n).tril().bool() if n > 1 else None")
 wrong("forbidding every token except the first to look at itself", "causal",
       "n =",
       "def mask(n, past): keep = torch.ones(n, past + n).tril(past - 1).bool(); keep[0, 0] = "
       "True; return keep\n    n =", ONES, "mask(n, past)")
-wrong("restarting positions at 0", "places", "torch.arange(n) + past", "torch.arange(n)")
-wrong("counting positions one too high once there is a cache", "places",
+wrong("restarting the positions at 0 in each step",
+      "places", "torch.arange(n) + past", "torch.arange(n)")
+wrong("making positions one too high once there is a cache", "places",
       "(n) + past", "(n) + past + bool(past)")
 wrong("counting positions from 1", ("places", "cache"), "(n) + past", "(n) + past + 1")
-wrong("counting a piece's positions from its last token", ("places", "cache"),
+wrong("starting a piece's positions at the position of its last token", ("places", "cache"),
       "(n) + past", "(n) + past + q.shape[2] - 1")
 wrong("passing positions as floats", "places", "(n) + past", "(n) + float(past)")
 wrong("not rotating the queries", "values", "q = rotate(q, place)", "pass")
@@ -234,7 +235,7 @@ def turned_again(q, k, v, cache, rotate):
     return F.scaled_dot_product_attention(rotate(q, place[past:]), cache["k"], v, attn_mask=keep)
 
 
-wrong("counting the new queries from 0, but not the keys", "places",
+wrong("counting the queries' positions from 0, but not the keys'", "places",
       "n =", "q = rotate(q, torch.arange(q.shape[2])); n =", "q = rotate(q, place)", "pass")
 wrong("using len() of a cached tensor, the batch size, as the number of tokens so far", "places",
       "n =", 'own_past = len(cache["k"]) if cache else 0; n =', "(n) + past", "(n) + own_past")
@@ -245,10 +246,10 @@ wrong("keeping only the newest keys and values", "cache",
       '["v"] = k, v', '["v"] = k[:, :, -own_n:], v[:, :, -own_n:]')
 wrong("assuming that the cache is never empty", "empty", "n =",
       'assert cache["k"].shape[2] > 0; n =')
-ex.wrong("calling view on q, k and v, whatever their memory order",
+ex.wrong("calling view() on q, k and v, whatever their memory order",
          lambda q, k, v, cache, rotate: step(*(t.view(q.shape) for t in [t.view(-1, *t.shape[2:])
              for t in (q, k, v)]), cache, rotate), breaks="order")
-wrong("returning only the last token of a piece", "new",
+wrong("returning only the result of a piece's last token", "new",
       "return out", "return out[:, :, -1:]", says="shape of the result")
 wrong("swapping heads and tokens in the result", "whole",
       "return out", "return out.transpose(1, 2)")
@@ -275,7 +276,7 @@ def grown_in_place(q, k, v, cache, rotate):
     return out
 
 
-wrong("counting positions outside the cache, by the identity of its dict", "copy",
+wrong("counting positions in a global table, by the identity of the cache", "copy",
       "n =",
       'past = cache["k"].shape[2] if cache else 0; known = COUNTED.setdefault("seen", {}); start '
       "= known.get(id(cache), (None, 0))[1] if past else 0; known[id(cache)] = cache, start + "

@@ -30,8 +30,8 @@ modes     | The model, whose buffers do not change in eval mode, is also what it
             training flag, | training flags
 buffers   | all parameters and buffers, | weights and buffers
 facts     | and their dtype, gradients and requires_grad. | properties of parameters
-writes    | The model may write into its input, but x and others are unchanged. | case a model that
-            writes; a model that writes, no dependence | result; values changed
+writes    | The model may write into its input, but x and others must not change. | case a model
+            that writes; a model that writes, no dependence | result; values changed
 example   | Example: for a model that subtracts the mean of the batch, x [[1.], [3.]] and others
             [[7.]], the output for row 0 moves from -1 to -3, so the result is 2. | case the example
 """)
@@ -188,11 +188,11 @@ def law(out, kind, x, others, weight, order):
         expect_equal(f"training flags after call {k}", flags, modes[k - 1],
                      "Each module gets its own mode back.")
     expect_equal("calls in train mode", out["train"], 0, "Measure in eval mode.")
-    expect_equal("calls with gradients", out["grad"], 0, "Measure under no_grad.")
+    expect_equal("calls with gradients on", out["grad"], 0, "Measure under no_grad.")
     expect_equal("values changed in weights and buffers", out["held"], 0)
     expect_equal("properties of parameters that changed (objects, dtype, requires_grad, gradients, "
                  "attributes and hooks of the model)", out["facts"], [0] * 5)
-    expect_equal("grad mode after the call (made with it on, then off)", out["left"], [1, 0],
+    expect_equal("grad mode after the call (first call: on, second: off)", out["left"], [1, 0],
                  "Use with torch.no_grad().")
     expect_equal("values changed in x and others", out["changed"], 0, "Pass copies.")
 
@@ -217,25 +217,28 @@ wrong = ex.edits(moved)
 OTHERS = "batch(x, others)"
 wrong("permuting the other rows instead of replacing them", "others",
       OTHERS, "torch.cat([x[:1], x[1:].flip(0)])")
-wrong("comparing row 0 repeated with row 0 alone", "others",
+wrong("comparing a batch of copies of row 0 with row 0 alone", "others",
       "first(x)", "x[:1].clone()", OTHERS, "x[:1].expand_as(x).clone()")
 wrong("running the same batch twice", "result", OTHERS, "x.clone()")
-wrong("using row 0 alone instead of row 0 with other rows", "others", OTHERS, "x[:1].clone()")
+wrong("comparing with row 0 alone instead of with row 0 and other rows",
+      "others", OTHERS, "x[:1].clone()")
 wrong("replacing only one other row", "others", OTHERS, "torch.cat([x[:1], others[:1], x[2:]])")
 ex.wrong("replacing row 0 as well",
          moved, breaks="result", batch=lambda x, o: torch.cat([o[:1], o]))
-wrong("taking the largest change over all outputs", "largest",
+wrong("returning the largest change over all outputs, not only output 0", "largest",
       "model(first(x))[0]", "model(first(x))", "model(batch(x, others))[0]", f"model({OTHERS})")
-ex.wrong("taking the mean change", moved, breaks="largest", size=lambda c: c.abs().mean())
+ex.wrong("returning the mean change instead of the largest change",
+         moved, breaks="largest", size=lambda c: c.abs().mean())
 ex.wrong("keeping the sign of the change, so that a decrease does not show", moved,
          breaks="largest",
          size=lambda c: c.max())
-ex.wrong("taking the norm of the change", moved, breaks="largest", size=lambda c: c.norm())
-ex.wrong("taking the largest squared change",
+ex.wrong("returning the norm of the change instead of its largest value",
+         moved, breaks="largest", size=lambda c: c.norm())
+ex.wrong("returning the largest squared change",
          moved, breaks="largest", size=lambda c: c.square().max())
 wrong("returning a tensor instead of a number", "largest",
       "return out", "return torch.tensor(out)", says="type of the result")
-wrong("leaving the mode as it was, so that dropout looks like a dependence", "eval",
+wrong("leaving the mode as it was and seeding both calls alike", "eval",
       "modes = [(module, module.training) for module in model.modules()]\n    model.eval()\n    "
       "with torch.set_grad_enabled(False):\n        old = model(first(x))[0].detach().clone()\n  "
       "      new = model(batch(x, others))[0].detach()\n    for module, mode in modes:\n        "
@@ -243,8 +246,8 @@ wrong("leaving the mode as it was, so that dropout looks like a dependence", "ev
       "torch.manual_seed(0)\n    with torch.no_grad(): old = model(x.clone())[0].clone(); "
       "torch.manual_seed(0); new = model(torch.cat([x[:1], others]))[0]\n    out = (new - "
       "old).abs().max().item()")
-wrong("measuring in whatever mode the model is in", "eval", "model.eval()", "pass")
-wrong("restoring modes by module type", "modes",
+wrong("not calling eval(), so that dropout looks like a dependence", "eval", "model.eval()", "pass")
+wrong("restoring one mode for all modules of the same type", "modes",
       "modes =",
       "kinds = {type(m): m.training for m in model.modules()}; modes =",
       "return out", "for m in model.modules(): m.training = kinds[type(m)]\n    return out")
@@ -255,7 +258,7 @@ wrong("treating a change below 1e-6 as no change", "largest",
 KNOWN: dict = {}
 
 
-@ex.wrong("returning the first result again for the same model", says="result of call 2",
+@ex.wrong("returning the first call's result again for the same model", says="result of call 2",
           breaks="result")
 def remembered(model, x, others):
     if KNOWN.get("model") is not model:
@@ -263,14 +266,14 @@ def remembered(model, x, others):
     return KNOWN["result"]
 
 
-wrong("leaving eval mode on", "modes",
+wrong("leaving the model in eval mode", "modes",
       "for module, mode in modes:\n        module.training = mode", "pass")
 wrong("setting every module to train mode at the end", "modes", "return out",
       "model.train(); return out")
-wrong("giving the model's own mode to all its modules", "modes",
+wrong("giving the model's own mode to all its modules at the end", "modes",
       "modes =", "own_mode = model.training; modes =",
       "return out", "model.train(own_mode); return out")
-wrong("building a graph", "no graph", "False", "True")
+wrong("measuring with gradients on, which builds a graph", "no graph", "False", "True")
 wrong("resetting the running statistics before the forward pass", "buffers",
       "modes =",
       "for norm in model.modules():\n        if isinstance(norm, nn.BatchNorm1d): "
@@ -279,19 +282,20 @@ wrong("setting the parameters' gradients to None", "facts", "modes =", "model.ze
 wrong("switching requires_grad off and then on for all parameters", "facts",
       "modes =", "model.requires_grad_(False); modes =",
       "return out", "model.requires_grad_(True); return out")
-wrong("switching gradients off for good", "grad mode",
+wrong("turning gradients off and leaving them off", "grad mode",
       "return out", "torch.set_grad_enabled(False); return out")
-wrong("switching gradients on at the end, whatever they were before", "grad mode",
+wrong("turning gradients on at the end, whatever the grad mode was before", "grad mode",
       "return out", "torch.set_grad_enabled(True); return out")
 wrong("converting tokens to floats", "tokens",
       "modes =", "x = x.float(); modes =", "(x, others)", "(x, others.float())",
       says="raised TypeError")
-wrong("calling view on x, whatever its memory order", "memory",
+wrong("calling view() on x, whatever its memory order", "memory",
       "modes =", "x = x.view(-1).view(x.shape); modes =", says="raised RuntimeError")
-wrong("passing x itself to a model that writes into it", "writes", "first(x)", "x")
-wrong("passing x itself in the second call, which changes it", "writes",
+wrong("passing x itself to the first call, although the model writes into its input",
+      "writes", "first(x)", "x")
+wrong("passing x itself to the second call, although the model writes into its input", "writes",
       "first(x)", "torch.cat([x[:1], others])", OTHERS, "x")
-wrong("flattening rows before the model", "model",
+wrong("flattening the rows before calling the model", "model",
       "return out", "return float(x.dim()) if x.dim() > 2 else out")
 wrong("looking only at the first 32 rows", "x",
       "modes =", "x = x[:32]; modes =", "(x, others)", "(x, others[:31])")

@@ -13,10 +13,10 @@ ex = exercise("08.12", "load_tied", kept=("groups", "values", "frozen", "copied"
               seen=("values", "ties", "modules", "state", "frozen", "buffers", "meta"))
 
 ex.promise_table("""
-assign   | Load a state with assign=True, | of its memory
-ties     | and keep every tie. Names that are one parameter before the call are one parameter
+assign   | Load a state with assign=True, | the memory of a tensor
+ties     | and keep every tie. Names that share a parameter before the call share one
            afterwards. | names of one parameter
-some     | state can have only some of their names; | case one name of two; the last name of three;
+some     | state may have only some of these names; | case one name of two; the last name of three;
            a tie at the end; one name on the meta device
 equal    | if it has several, their values have to be equal. | case two values; a third
            value; a second value of three
@@ -28,7 +28,7 @@ left     | It is left unchanged. | the state
 error    | Raises: ValueError: names of one parameter have different values in state. | the error;
            raised KeyError
 as_was   | The model is then left as it was. | the model after the error
-memory   | Every parameter uses the memory of a tensor in state | of its memory
+memory   | Every parameter uses the memory of a tensor in state | the memory of a tensor
 frozen   | and keeps its requires_grad. | requires_grad of
 meta     | The model may be on the meta device. | case on the meta device; one name on the meta
            device
@@ -158,10 +158,10 @@ def law(out, values, ties, modules, state, frozen, buffers, meta):
     wanted = sorted(sorted(group) for name, group in names.items() if name not in buffers)
     expect_equal("names of one parameter", out["groups"], wanted,
                  "Each inner list has the names of one parameter.")
-    expect_equal("requires_grad of: parameters without it", out["frozen"],
+    expect_equal("requires_grad of the model: names of the parameters without it", out["frozen"],
                  sorted(key for name in frozen for key in names[name]))
     if not differ:
-        expect_equal("parameters that are a copy, with none of its memory in state", out["copied"],
+        expect_equal("parameters that do not use the memory of a tensor in state", out["copied"],
                      [], "assign=True takes the tensors as they are.")
 
 
@@ -194,33 +194,34 @@ TEST = "not all(torch.equal(state[name], first) for name in given)"
 # https://github.com/pytorch/pytorch/issues/188346
 wrong("loading with assign=True and doing nothing else", ("ties", "some"), TIE, "pass",
       says="names of one parameter")
-wrong("allocating with to_empty and loading a copy", ("ties", "assign"),
+wrong("calling to_empty() and then loading copies, without assign=True", ("ties", "assign"),
       LOAD, "model.to_empty(device='cpu'); model.load_state_dict(full)", TIE, "pass",
       says="memory")
 wrong("loading without assign=True", ("assign", "meta"), LOAD,
       "[p.data.copy_(full[name]) for name, p in model.named_parameters()]; "
       "[b.copy_(full[name]) for name, b in model.named_buffers()]", says="memory")
-wrong("assigning only on the meta device", "assign", LOAD,
+wrong("using assign=True only for a model on the meta device", "assign", LOAD,
       "model.load_state_dict(full, assign=next(model.parameters()).is_meta)", says="memory")
 wrong("leaving a model on the meta device as it is", "meta", LOAD,
       LOAD + " if not next(model.parameters()).is_meta else None", says="value of")
-wrong("tying only the second name", "ties", "for name in others:", "for name in others[:1]:",
+wrong("tying only the second of several names",
+      "ties", "for name in others:", "for name in others[:1]:",
       says="names of one parameter")
-wrong("tying only at the top of the model", "model", "            setattr(",
+wrong("tying only names at the top of the model", "model", "            setattr(",
       "            if owner.count('.') == 0: setattr(", says="names of one parameter")
-wrong("tying only weights", "model", "            setattr(",
+wrong("tying only attributes named 'weight'", "model", "            setattr(",
       "            if last == 'weight': setattr(", says="names of one parameter")
-wrong("tying the first parameter only", "ties", "for first, *others in names.values():",
+wrong("tying only the first parameter", "ties", "for first, *others in names.values():",
       "for first, *others in list(names.values())[:1]:", says="names of one parameter")
 wrong("requiring every name in the state",
       "some", "given = [name for name in group if name in state]",
       "given = group", says="raised KeyError")
 wrong("never comparing the values", "equal", TEST, "False", says="the error")
-wrong("comparing only the first two names", "equal", TEST,
+wrong("comparing the values of only the first two names", "equal", TEST,
       "not all(torch.equal(state[name], first) for name in given[:2])", says="the error")
 wrong("raising a KeyError instead of a ValueError", "error", "raise ValueError(", "raise KeyError(",
       says="raised KeyError")
-wrong("comparing after loading", "as_was", "        first = state[given[0]]",
+wrong("comparing the values only after loading them", "as_was", "        first = state[given[0]]",
       "        first = state[given[0]]\n        model.load_state_dict(full, strict=False, "
       "assign=True)", says="the model after the error")
 wrong("adding the missing names to the given state", "left", "full = dict(state)", "full = state",
@@ -230,14 +231,15 @@ wrong("making every parameter trainable", "frozen", LOAD,
       LOAD + "; model.requires_grad_(True)", says="requires_grad of")
 wrong("freezing every parameter", "frozen", LOAD, LOAD + "; model.requires_grad_(False)",
       says="requires_grad of")
-wrong("loading clones", "memory", "full[name] = first", "full[name] = first.clone()",
+wrong("loading clones of the tensors in state",
+      "memory", "full[name] = first", "full[name] = first.clone()",
       says="memory")
-wrong("skipping buffers", "state", "full = dict(state)",
+wrong("loading the model's own buffers instead of those in state", "state", "full = dict(state)",
       "full = dict(state) | dict(model.named_buffers())", says="value of")
 wrong("setting the given state to zeros",
       "left", LOAD, LOAD + "; [v.zero_() for v in state.values()]",
       says="the state")
-wrong("halving tied parameters", ("state", "memory"), "full[name] = first",
+wrong("dividing tied values by their number of names", ("state", "memory"), "full[name] = first",
       "full[name] = first / len(group)", says="value of")
 
 

@@ -16,7 +16,7 @@ ex.promise_table("""
 whole     | Measure how far each position leaks into the outputs before it. | entry
 model     | Args: model: maps (N, T, ...) to (N, T, ...). | case the mean of all positions;
             attention without a mask; more axes; no axes after T; tokens, by their embedding
-sizes     | x, others: of one shape, (N, T, ...) with T >= 1, | case one position; two positions;
+sizes     | x, others: both (N, T, ...) with T >= 1, | case one position; two positions;
             many positions; one row; many rows
 tokens    | float32 or int64. | case tokens, by their embedding
 list      | Returns: A list of T floats. | type of the; number of entries
@@ -165,10 +165,10 @@ def law(out, kind, x, others, weight):
         expect_equal(f"training flags after call {k}", flags, modes[k - 1],
                      "Each module gets its own mode back.")
     expect_equal("calls in train mode", out["train"], 0, "Measure in eval mode.")
-    expect_equal("calls with gradients", out["grad"], 0, "Measure under no_grad.")
-    expect_equal("grad mode after the call (made with it on, then off)", out["left"], [1, 0],
+    expect_equal("calls with gradients on", out["grad"], 0, "Measure under no_grad.")
+    expect_equal("grad mode after the call (first call: on, second: off)", out["left"], [1, 0],
                  "Use with torch.no_grad().")
-    expect_equal("values changed in x and others, requires_grad among them", out["changed"], 0,
+    expect_equal("values changed in x and others (or their requires_grad)", out["changed"], 0,
                  "Change a copy.")
 
 
@@ -193,72 +193,74 @@ def probed(model, x, others, *, size=lambda change: change.abs().max().item()):
 
 wrong = ex.edits(probed)
 BEFORE, START, END = "[:, :t]", "modes =", "return found"
-wrong("counting the output at the changed position itself, which may change",
+wrong("including the output at the changed position itself, which may change",
       "entry", BEFORE, "[:, :t + 1]")
-wrong("looking at the later outputs instead of the earlier outputs", "entry",
+wrong("measuring the outputs from the position on, not those before it", "entry",
       BEFORE, "[:, t:]")
-wrong("looking at all outputs", "entry",
+wrong("measuring all outputs, not only those before the position", "entry",
       "(model(changed).detach() - before)[:, :t]", "model(changed).detach() - before")
-wrong("looking only at the output right before the position", "entry", BEFORE, "[:, t - 1:t]")
-wrong("looking only at the first output", "entry", BEFORE, "[:, :1]")
-wrong("using only one row", "rows", BEFORE, "[:1, :t]")
-wrong("changing everything from the position on", "alone",
+wrong("measuring only the output right before the position", "entry", BEFORE, "[:, t - 1:t]")
+wrong("measuring only the output at position 0", "entry", BEFORE, "[:, :1]")
+wrong("measuring only the first row", "rows", BEFORE, "[:1, :t]")
+wrong("replacing the position and everything after it", "alone",
       "[:, t] =", "[:, slice(t, None)] =", "others[:, t]", "others[:, slice(t, None)]")
-wrong("changing the earlier positions as well", "alone",
+wrong("replacing the earlier positions as well", "alone",
       "[:, t] =", "[:, slice(0, t + 1)] =", "others[:, t]", "others[:, slice(0, t + 1)]")
-wrong("only ever changing the last position", "alone",
+wrong("always replacing the last position", "alone",
       "[:, t] =", "[:, -1] =", "others[:, t]", "others[:, -1]")
-wrong("changing the next position instead", "alone",
+wrong("replacing the next position instead", "alone",
       "[:, t] =", "[:, slice(t + 1, t + 2)] =", "others[:, t]", "others[:, slice(t + 1, t + 2)]")
 wrong("using one copy for all positions, so that earlier changes stay", "alone",
       "[:, t] =", "[:, slice(1, t + 1)] =", "others[:, t]", "others[:, slice(1, t + 1)]")
-wrong("using zeros instead of other tokens",
+wrong("replacing x[:, t] by zeros instead of by others[:, t]",
       "alone", START, f"others = torch.zeros_like(others); {START}")
-wrong("using the tokens shifted by one instead of the other tokens", "alone",
+wrong("replacing x[:, t] by x[:, t] + 1 instead of by others[:, t]", "alone",
       START, f"others = (x + 1) % 4 if x.dtype == torch.int64 else x + 1; {START}")
 ex.wrong("halving the change of a position and doubling its effect, as if the model were linear",
          breaks="model",
          fn=lambda model, x, others: probed(model, x, others) if x.dtype == torch.int64 else probed(
              model, x, (x + others) / 2, size=lambda c: 2 * c.abs().max().item()))
-ex.wrong("taking the mean change", probed, breaks="entry", size=lambda c: c.abs().mean().item())
+ex.wrong("returning the mean change instead of the largest change",
+         probed, breaks="entry", size=lambda c: c.abs().mean().item())
 ex.wrong("keeping the sign of the change, so that a decrease does not show", probed, breaks="entry",
          size=lambda c: c.max().item())
-ex.wrong("taking the norm of the change", probed, breaks="entry", size=lambda c: c.norm().item())
-ex.wrong("taking the sum of the changes", probed, breaks="entry",
+ex.wrong("returning the norm of the change instead of its largest value",
+         probed, breaks="entry", size=lambda c: c.norm().item())
+ex.wrong("returning the sum of the changes instead of the largest change", probed, breaks="entry",
          size=lambda c: c.abs().sum().item())
-ex.wrong("answering yes or no instead of returning the size", probed, breaks="entry",
+ex.wrong("returning 1.0 or 0.0 instead of the size of the change", probed, breaks="entry",
          size=lambda c: float(c.abs().max() > 1e-5))
 ex.wrong("treating a change below 1e-6 as no change", probed, breaks="entry",
          size=lambda c: c.abs().max().item() if c.abs().max() > 1e-6 else 0.0)
 wrong("returning only the largest entry", "list",
       END, "return max(found)", says="type of the result")
-wrong("returning a tensor of entries", "list",
+wrong("returning a tensor instead of a list", "list",
       END, "return torch.tensor(found)", says="type of the result")
 wrong("returning a list of tensors instead of floats", "list",
       END, "return list(torch.tensor(found))", says="type of the entry")
 wrong("leaving out the entry for position 0",
       "list", END, "return found[1:]", says="number of entries")
 wrong("returning None for position 0", "first", "else 0.0", "else None", says="type of the entry 0")
-wrong("leaving the mode as it was, so that dropout looks like a leak", "eval",
+wrong("not calling eval(), so that dropout looks like a leak", "eval",
       "model.eval()", "pass")
-wrong("leaving eval mode on", "modes",
+wrong("leaving the model in eval mode", "modes",
       "for module, mode in modes:\n        module.training = mode", "pass")
 wrong("setting every module to train mode at the end", "modes", END, f"model.train(); {END}")
-wrong("giving the model's own mode to all its modules", "modes",
+wrong("giving the model's own mode to all its modules at the end", "modes",
       START, f"own_mode = model.training; {START}",
       END, f"model.train(own_mode); {END}")
-wrong("building a graph", "no graph", "False", "True")
-wrong("switching gradients off for good", "grad mode",
+wrong("measuring with gradients on, which builds a graph", "no graph", "False", "True")
+wrong("turning gradients off and leaving them off", "grad mode",
       END, f"torch.set_grad_enabled(False); {END}")
-wrong("switching gradients on at the end, whatever they were before", "grad mode",
+wrong("turning gradients on at the end, whatever the grad mode was before", "grad mode",
       END, f"torch.set_grad_enabled(True); {END}")
 wrong("changing x itself and never restoring it", "left",
       END, f"x.copy_(others); {END}")
 wrong("converting tokens to floats", "tokens",
       START, f"x = x.float(); others = others.float(); {START}", says="raised TypeError")
-wrong("trying only the first 32 positions", "sizes",
+wrong("testing only the first 32 positions", "sizes",
       START, f"x = x[:, :32]; others = others[:, :32]; {START}", says="number of entries")
-wrong("using random tokens instead of the given tokens", "alone",
+wrong("replacing x[:, t] by random values instead of by others[:, t]", "alone",
       START,
       "g = torch.Generator().manual_seed(0); drawn = (torch.randint(4, x.shape, generator=g) if "
       f"x.dtype == torch.int64 else torch.randn(x.shape, generator=g)); {START}",
@@ -267,7 +269,8 @@ wrong("using random tokens instead of the given tokens", "alone",
 KNOWN: dict = {}
 
 
-@ex.wrong("returning the first result again for the same model", says="of call 2", breaks="whole")
+@ex.wrong("returning the first call's result again for the same model",
+          says="of call 2", breaks="whole")
 def remembered(model, x, others):
     if KNOWN.get("model") is not model:
         KNOWN.update(model=model, result=probed(model, x, others))

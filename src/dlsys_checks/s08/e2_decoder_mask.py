@@ -22,7 +22,7 @@ form    | Returns: A bool mask (B, 1, T, T), True where the row's position may l
           position. | mask
 tokens  | A token may look at itself and at the tokens before it, but not at pads. | mask
 pads    | A pad may look only at itself, so no row is empty. | mask
-left    | real is unchanged, | values changed
+left    | The argument is unchanged, | values changed
 later   | and a later call does not change this mask. | after a later call; of a second call
 example | Example: for [[1, 1, 0]] the mask is [[[[True, False, False], [True, True, False], [False,
           False, True]]]]. | case the example
@@ -128,7 +128,8 @@ def mask_of(real):
 
 wrong = ex.edits(mask_of)
 DTYPE = "torch.ones(size, size, dtype=torch.bool).tril()"
-wrong("using the polarity of nn.MultiheadAttention", "form", "return out", "return ~out")
+wrong("returning True for hidden positions, as nn.MultiheadAttention expects",
+      "form", "return out", "return ~out")
 wrong("returning a float mask of 0 and minus infinity", "form",
       "return out", "return torch.where(out, 0.0, -torch.inf)", says="dtype of the mask")
 wrong("returning a float mask of 0 and 1, which SDPA adds to the scores", "form",
@@ -137,23 +138,22 @@ wrong("returning integers instead of bool", "form",
       "return out", "return out.long()", says="dtype of the mask")
 wrong("leaving out the axis for the heads",
       "form", "return out", "return out[:, 0]", says="shape of the mask")
-wrong("swapping rows and columns", "form", "return out", "return out.mT")
+wrong("swapping the mask's rows and columns", "form", "return out", "return out.mT")
 ex.wrong("returning only the padding mask, of shape (B, 1, 1, T)",
          lambda real: real.bool()[:, None, None, :], says="shape of the mask", breaks="form")
-wrong("using only the causal mask, without the pads", ("tokens", "pads"),
+wrong("using only the causal mask, ignoring the pads", ("tokens", "pads"),
       "mask = mask & tokens[:, None, :]\n    mask = mask & tokens[:, :, None]", "pass")
 wrong("leaving out the causal mask, so that the future is visible", "mask",
       DTYPE, "torch.ones(size, size, dtype=torch.bool)")
-wrong("masking queries instead of keys", "tokens", "mask = mask & tokens[:, None, :]", "pass")
-wrong("masking keys, but letting pads look at tokens", "pads",
+wrong("masking pads only as queries, not as keys",
+      "tokens", "mask = mask & tokens[:, None, :]", "pass")
+wrong("masking pads only as keys, so that pads look at tokens", "pads",
       "mask = mask & tokens[:, :, None]", "pass")
-wrong("combining only the keys' padding mask and the causal mask, so that pads look at tokens or "
-      "at nothing",
-      "pads",
+wrong("combining only the causal mask and the keys' padding mask", "pads",
       "mask = mask & tokens[:, :, None]\n    mask = mask | torch.eye(size, dtype=torch.bool)",
       "pass")
 # https://github.com/huggingface/transformers/pull/26572, .../pytorch/pytorch/issues/110213
-wrong("letting rows without a key look at everything, and other pads at tokens", "pads",
+wrong("letting pads look at earlier tokens, or at everything if there are none", "pads",
       "mask = mask & tokens[:, :, None]\n    mask = mask | torch.eye(size, dtype=torch.bool)",
       "pass", "return out", "return out | ~out.any(-1, keepdim=True)")
 wrong("letting every row look at the first position, so that no row is empty", ("pads", "tokens"),
@@ -162,27 +162,27 @@ wrong("letting every row look at the first position, so that no row is empty", (
 wrong("leaving the rows of pads empty, which gives NaN", "pads",
       "mask = mask | torch.eye(size, dtype=torch.bool)", "pass",
       "return out", "return out & torch.ones(1, dtype=torch.bool)")
-wrong("letting rows of pads look at everything", "pads",
+wrong("letting pads look at everything", "pads",
       "return out", "return out | ~real.bool()[:, None, :, None]")
 wrong("forbidding a token to look at itself", "tokens",
       DTYPE, "torch.ones(size, size, dtype=torch.bool).tril(-1)",
       "mask = mask | torch.eye(size, dtype=torch.bool)", "pass",
       "return out", "return out | torch.diag_embed(~real.bool())[:, None]")
-wrong("looking one position into the future", "tokens",
+wrong("letting tokens look one position into the future", "tokens",
       DTYPE, "torch.ones(size, size, dtype=torch.bool).tril(1)")
-wrong("counting tokens, as if all pads were on the right", "places",
+wrong("using only the number of tokens, as if all pads were on the right", "places",
       "tokens =",
       "count = real.long().sum(1, keepdim=True); real = torch.arange(real.shape[1]) < count; "
       "tokens =")
 wrong("applying & to the argument itself, which fails for floats", "kinds",
       "tokens =", "real = real & torch.ones_like(real); tokens =", says="raised")
-wrong("using ~ on the argument to find pads, as if it were bool", "mask",
+wrong("applying ~ to the argument, as if it were bool", "mask",
       "tokens =", "real = ~(~real).bool() if real.dtype == torch.int64 else real; tokens =")
 wrong("inverting the argument in place", "left",
       "return out", "real[0].logical_not_(); return out")
 wrong("handling at most 128 positions", "sizes",
       "return out", "mask = out.clone(); mask[..., 128:, :128] = False; return mask", says="mask")
-wrong("calling view on the argument, whatever its memory order", "memory",
+wrong("calling view() on the argument, whatever its memory order", "memory",
       "tokens =", "real = real.view(-1).view(real.shape); tokens =", says="raised RuntimeError")
 
 KNOWN: dict = {}

@@ -14,7 +14,7 @@ ex = exercise("08.3", "next_token_nll", seen=("ids", "mask_id", "table", "scale"
               says="nats")
 
 ex.promise_table("""
-result    | Return each next token's loss in nats, (N, T - 1), under a masked model. | nats
+result    | Return a masked model's loss for each next token, in nats, as (N, T - 1). | nats
 ids       | ids: (N, T) int64 with T >= 2, | case two tokens; one row; a long row
 memory    | in any memory order. | case ids transposed
 left      | ids is unchanged. | values of ids changed
@@ -117,7 +117,7 @@ def law(out, ids, mask_id, table, scale, order):
     expect_close("nats", out["nats"], right, atol=2e-5 * max(1.0, scale))
     expect_equal("graphs attached to the nats", out["graphs"], 0, "Work under no_grad.")
     expect_equal("calls of the model with gradients on", out["tracked"], 0, "Work under no_grad.")
-    expect_equal("grad mode after the call (made with it on, then off)", out["after"], [1, 0],
+    expect_equal("grad mode after the call (first call: on, second: off)", out["after"], [1, 0],
                  "Use with torch.no_grad().")
     expect_equal("calls with rows that are too long", out["longer"], 0)
     expect_equal("values of ids changed", out["changed"], 0)
@@ -140,11 +140,12 @@ def priced(model, ids, mask_id):
 wrong = ex.edits(priced)
 MASK = "torch.cat([ids[:, :t], mask], 1)"
 CROSS_ENTROPY = 'F.cross_entropy(model(row)[:, t], ids[:, t], reduction="none")'
-wrong("masking one position of the whole row, so that the right context is visible", "behind",
+wrong("masking one position in the whole row, so that the tokens after it stay visible", "behind",
       "[:, :t], mask", "[:, :t], mask, ids[:, t + 1:]")
-wrong("appending masks up to the row's end", "behind",
+wrong("filling the rest of the row with masks", "behind",
       "[:, :t], mask", "[:, :t], mask.expand(-1, ids.shape[1] - t)")
-wrong("leaving the token visible instead of masking it", "mask", MASK, "ids[:, :t + 1]")
+wrong("leaving the token at position t visible instead of masking it",
+      "mask", MASK, "ids[:, :t + 1]")
 wrong("using the last visible token's logits for the next token, without a mask", ("mask", "place"),
       MASK, "ids[:, :t]", "t], ids[", "t - 1], ids[")
 
@@ -156,11 +157,11 @@ def whole_row(model, ids, mask_id):
     return F.cross_entropy(model(ids)[:, :-1].mT, ids[:, 1:], reduction="none")
 
 
-wrong("using the logits one position too early", "place", "t], ids[", "t - 1], ids[")
-wrong("scoring the token one position earlier", "entry", "ids[:, t]", "ids[:, t - 1]")
-wrong("keeping only the last token visible",
+wrong("using the logits at position t - 1", "place", "t], ids[", "t - 1], ids[")
+wrong("scoring the token at position t - 1", "entry", "ids[:, t]", "ids[:, t - 1]")
+wrong("showing the model only the last token before t",
       "before", "[:, :t]", "[:, t - 1:t]", "t], ids[", "1], ids[")
-wrong("masking the earlier tokens as well, except the first", "before", "[:, :t], mask",
+wrong("masking all earlier tokens except the first", "before", "[:, :t], mask",
       "[:, :1], mask.expand(-1, t)")
 wrong("using a different token as the mask", "mask", "1), mask_id", "1), (mask_id + 1) % 5")
 wrong("taking the softmax first and its logarithm afterwards, which can be infinite", "large",
@@ -171,13 +172,13 @@ wrong("clamping p at 1e-9", "large",
 wrong("adding 1e-12 to p", "large",
       CROSS_ENTROPY,
       "-(model(row)[:, t].softmax(-1) + 1e-12).gather(1, ids[:, t][:, None])[:, 0].log()")
-wrong("writing the mask into a view of the ids and reading the target from there",
+wrong("writing the mask into a view of ids and reading the target from it",
       ("left", "entry", "before"), "mask, found", "found",
       "torch.full((len(ids), 1), mask_id), []", "[]",
       "row = torch.cat([ids[:, :t], mask], 1)", "row = ids[:, :t + 1]; row[:, t] = mask_id")
 wrong("returning the mean instead of a loss per token", "result", "return out", "return out.mean()")
-wrong("answering in bits", "result", "return out", "return out / 0.6931471805599453")
-wrong("keeping the sign of the logarithm", "entry", "return out", "return -out")
+wrong("returning bits instead of nats", "result", "return out", "return out / 0.6931471805599453")
+wrong("returning ln p instead of -ln p", "entry", "return out", "return -out")
 wrong("swapping rows and positions", "entry", "return out", "return out.T.contiguous()")
 wrong("scoring the first token as well", "result",
       "return out", "return torch.cat([torch.zeros(len(ids), 1), out], 1)",
@@ -199,13 +200,13 @@ ex.wrong("building a graph and detaching the result",
          lambda model, ids, mask_id: with_graph(model, ids, mask_id).detach(), breaks="no graph")
 
 
-@ex.wrong("switching gradients off for good", breaks="grad mode")
+@ex.wrong("turning gradients off and leaving them off", breaks="grad mode")
 def off_for_good(model, ids, mask_id):
     torch.set_grad_enabled(False)
     return priced(model, ids, mask_id)
 
 
-@ex.wrong("switching gradients on at the end, whatever they were before", breaks="grad mode")
+@ex.wrong("turning gradients on at the end, whatever the grad mode was before", breaks="grad mode")
 def on_at_the_end(model, ids, mask_id):
     out = priced(model, ids, mask_id)
     torch.set_grad_enabled(True)
@@ -218,7 +219,7 @@ wrong("searching the row for mask_id, which can also be in the text", "in text",
       ":int((row[0] == mask_id).nonzero()[0]) + 1]\n    mask, found =", "t], ids[", "-1], ids[")
 wrong("giving a loss of 0 when the target is mask_id",
       "in text", '"none"', '"none", ignore_index=mask_id')
-wrong("calling view on the ids, whatever their memory order", "memory",
+wrong("calling view() on ids, whatever its memory order", "memory",
       "mask, found =", "ids = ids.view(-1).view(ids.shape); mask, found =",
       says="raised RuntimeError")
 wrong("writing masks into the given ids", "left", "return out", "ids[:, -1] = mask_id; return out")

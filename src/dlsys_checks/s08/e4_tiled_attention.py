@@ -18,7 +18,7 @@ ex = exercise("08.4", "tiled_attention", seen=("q", "k", "v", "length", "tile", 
 
 ROWS = ("rows of attention",)
 ex.promise("attention", "Attend causally from M queries to a cache,", says=ROWS)
-ex.promise("tile", "tile keys at a time.", says=ROWS,
+ex.promise("tile", "`tile` keys at a time.", says=ROWS,
            cases=("a ragged last tile", "one key more than a tile", "tiles of one key",
                   "a tile larger than the cache", "the largest score first",
                   "the largest score last", "NaN after a ragged end",
@@ -29,9 +29,9 @@ ex.promise("shapes", "Args: q, k, v: (M, D), (N, D), (N, E), float32, M, D and E
 ex.promise("memory layout", "in any memory order,",
            cases=("columns first in memory", "every second slot of a cache"))
 ex.promise("left", "and unchanged.", says=("inputs after the call",))
-ex.promise("filled", "length: 0 <= length <= N; slots after it (NaN, inf) change nothing.",
+ex.promise("filled", "length: 0 <= length <= N; later slots (NaN or inf) change nothing.",
            says=ROWS)
-ex.promise("corner", "The queries are the last M of the length filled positions, so query i sees "
+ex.promise("corner", "The queries are the last M of the `length` filled positions, so query i sees "
                      "the keys 0 to i + length - M.", says=ROWS)
 ex.promise("no key", "A query that sees no key gets zeros.", says=ROWS,
            cases=("more queries than keys", "an empty cache", "no slots"))
@@ -47,7 +47,7 @@ ex.promise("by hand", "Do not call torch's own attention.", says=("functions cal
 ex.promise("anew", "Each call reads the cache again", says=("values changed sign",))
 ex.promise("results", "and leaves earlier results unchanged.", says=("after a second call",))
 ex.promise("example", "Example: q [[0.]], k [[1.], [2.], [nan]], v [[1.], [3.], [nan]], length 2 "
-                      "and tile 1 return [[2.]].", cases=("the example",))
+                      "and tile 1 give [[2.]].", cases=("the example",))
 
 
 # Where the largest tensor is compared, for caches of so many tiles.
@@ -254,17 +254,17 @@ wrong("taking a softmax for each tile and averaging them", "attention",
       "torch.exp(s - base), torch.exp(top - base)", "s.softmax(1).nan_to_num(0), 1",
       "p.sum(1, keepdim=True)", "1")
 wrong("never dividing the output by the sum of weights", "attention", "return found", "return out")
-wrong("leaving out a ragged last tile", "tile",
+wrong("leaving out a short last tile", "tile",
       "range(0, length, tile)", "[*range(0, length, tile)][:length // tile]")
 
 
-wrong("moving a ragged last tile back, so that some keys count twice", "tile",
+wrong("moving a short last tile back, so that some keys count twice", "tile",
       "b = min(a + tile, length)", "b = min(a + tile, length); a = max(0, b - tile)")
 wrong("using only the last tile", "attention",
       TILES, "range((length - 1) // tile * tile if length > 2 else 0, length, tile)")
 wrong("computing all scores at once", "memory",
       "m, d =", "tile = max(length, 1); m, d =", says="largest tensor")
-wrong("building a mask of all queries and keys next to the tiles", "memory",
+wrong("building one mask for all queries and keys", "memory",
       "m, d =", "torch.ones(len(q), len(k), dtype=torch.bool).tril(length - len(q)); m, d =",
       says="largest tensor")
 
@@ -281,7 +281,7 @@ def by_library(q, k, v, length, tile):
     return torch.where(seen.any(1)[:, None], out, 0.0)
 
 
-@ex.wrong("calling torch's own attention, a query at a time", breaks="by hand")
+@ex.wrong("calling torch's own attention for one query at a time", breaks="by hand")
 def library_by_query(q, k, v, length, tile):
     out = torch.zeros(len(q), v.shape[1])
     for i in range(max(0, len(q) - length), len(q)):
@@ -302,12 +302,12 @@ wrong("hiding a query's own key", "corner", "length - m", "length - len(q) - 1")
 wrong("showing a query one key too many", "corner", "length - m", "length - len(q) + 1")
 wrong("aligning the causal mask to the end of the cache, including empty slots", "corner",
       "length - m", "len(k) - len(q)")
-wrong("masking the scores of empty slots, but still multiplying their NaN by 0", "filled",
+wrong("masking the scores of empty slots, but still multiplying their NaN values by 0", "filled",
       "offset =", "stop = len(k); offset =", "0, length", "0, stop", "tile, length", "tile, stop")
 wrong("reading the whole cache, including empty slots", "filled", "m, d =",
       "length = len(k); m, d =")
 wrong("returning NaN for a query without any key", "no key", "total, 0.0", "total, math.nan")
-wrong("using a large negative score, so that a query without any key averages all keys",
+wrong("hiding keys with a score of -1e9, so that a query without keys averages all values",
       "no key", "offset, -math.inf", "offset, -1e9")
 wrong("returning NaN for an empty cache", "filled",
       "return found", "return found + (0 if length else math.nan)")
@@ -315,11 +315,12 @@ wrong("dropping axes of length one", "shapes",
       "return found", "return found.squeeze(0)", says="shape of the")
 wrong("scaling q in place", ("left", "anew"),
       "m, d =", "q *= q.shape[1] ** -0.5; m, d =", "d ** -0.5", "1", says="rows of attention")
-wrong("changing q in place and undoing it, which rounds its values", "left",
+wrong("changing q in place and undoing the change, which rounds its values", "left",
       "m, d =", "q.add_(100.0).sub_(100.0); m, d =", says="inputs after")
 
 
-@ex.wrong("handling one query at a time, with all its keys", says="largest tensor", breaks="memory")
+@ex.wrong("computing one query at a time, over all its keys at once",
+          says="largest tensor", breaks="memory")
 def query_by_query(q, k, v, length, tile):
     out = torch.zeros(len(q), v.shape[1])
     for i in range(max(0, len(q) - length), len(q)):
@@ -328,12 +329,12 @@ def query_by_query(q, k, v, length, tile):
     return out
 
 
-wrong("making room for two tiles of scores", "no larger",
+wrong("allocating a tensor for two tiles of scores", "no larger",
       "m, d =", "torch.empty(2, len(q), max(q.shape[1], v.shape[1], tile)); m, d =",
       says="for tiles of 2 keys")
-wrong("using tiles of 16 keys, whatever is asked for", "no larger",
+wrong("using tiles of 16 keys, whatever the tile size", "no larger",
       "0, length, tile", "0, length, 16", "a + tile", "a + 16", says="for tiles of 2 keys")
-wrong("reading the last tile beyond length and multiplying its NaN by 0", "filled",
+wrong("reading the last tile beyond the filled slots and multiplying NaN by 0", "filled",
       "offset =", "stop = min(len(k), -(-length // tile) * tile); offset =", "0, length", "0, stop",
       "tile, length", "tile, stop")
 wrong("treating NaN in empty slots as 0, but not infinity", "filled",
@@ -342,7 +343,7 @@ wrong("treating NaN in empty slots as 0, but not infinity", "filled",
       "v[a:b]", "torch.where(v[a:b].isnan(), 0, v[a:b])")
 wrong("scaling all keys at once, which copies the cache", "memory",
       "m, d =", "k = k * k.shape[1] ** -0.5; m, d =", "d ** -0.5", "1", says="largest tensor")
-wrong("calling view on k, whatever its memory order", "memory layout",
+wrong("calling view() on k, whatever its memory order", "memory layout",
       "m, d =", "k = k.view(-1).view(k.shape); m, d =", says="raised RuntimeError")
 
 KNOWN: dict = {}

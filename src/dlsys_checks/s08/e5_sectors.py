@@ -17,7 +17,7 @@ COUNT = ("sectors of warp", "number of warps", "type of the")
 ex.promise("each warp", "List how many sectors each warp of a block touches.",
            says=COUNT)
 ex.promise("addresses", "Args: addresses: for each thread, the byte where its read begins, 0 or "
-                        "more. Addresses need not rise, and several can be equal.", says=COUNT,
+                        "more. Addresses come in any order, and several can be equal.", says=COUNT,
            cases=("a permutation", "all threads read one value", "far away", "scattered",
                   "from the last to the first", "beyond 2^40", "any number of bytes"))
 ex.promise("none", "A thread that reads nothing has None.", says=(*COUNT, "raised"),
@@ -29,7 +29,7 @@ ex.promise("warps", "A warp is 32 consecutive threads; the last one may have few
                   "no thread", "two warps apart", "many warps", "the example"))
 ex.promise("sector", f"A sector is {SECTOR} bytes and begins at a multiple of {SECTOR}.",
            says=COUNT)
-ex.promise("across", "A thread reads size bytes, 1 to 16; if they are in two sectors, it touches "
+ex.promise("across", "A thread reads `size` bytes, 1 to 16; if they are in two sectors, it touches "
                      "both.", says=COUNT,
            cases=("records of 12 bytes", "one byte off", "pairs across the border",
                   "single bytes", "four values per thread", "scattered", "three bytes per thread",
@@ -116,10 +116,10 @@ def counted(addresses, size):
 
 
 wrong = ex.edits(counted)
-wrong(f"counting lines of {4 * SECTOR} bytes", "sector",
+wrong(f"counting cache lines of {4 * SECTOR} bytes", "sector",
       "found =", "unit = 4 * SECTOR; found =", "a // SECTOR", "a // unit", "SECTOR + 1", "unit + 1",
       says="sectors of warp")
-wrong("counting a sector for every thread", "each warp", "set(ids)", "ids")
+wrong("counting a sector again for every thread that touches it", "each warp", "set(ids)", "ids")
 
 
 @ex.wrong(f"dividing the number of used bytes by {SECTOR}", says="sectors of warp", breaks="sector")
@@ -134,7 +134,7 @@ def asked_for(addresses, size):
             for k in range(0, len(addresses), 32)]
 
 
-@ex.wrong("taking the span from first to last byte", breaks="each warp")
+@ex.wrong("counting all sectors between the first and the last byte", breaks="each warp")
 def span(addresses, size):
     found = []
     for k in range(0, len(addresses), 32):
@@ -143,7 +143,7 @@ def span(addresses, size):
     return found
 
 
-@ex.wrong("counting sectors from the lowest address", breaks="sector")
+@ex.wrong("beginning the first sector at the warp's lowest address", breaks="sector")
 def from_the_lowest(addresses, size):
     found = []
     for k in range(0, len(addresses), 32):
@@ -186,10 +186,10 @@ def cached(addresses, size):
     return found
 
 
-wrong("using warps of 64, as on other makers' devices",
+wrong("using warps of 64 threads, as on other makers' devices",
       ("warps", "across", "none", "addresses"),
       ", 32", ", 64", "k + 32", "k + 64")
-wrong("using half warps of 16, as on the oldest devices",
+wrong("using half-warps of 16 threads, as on the oldest devices",
       ("each warp", "warps", "across", "none", "addresses", "example"), ", 32", ", 16",
       "k + 32", "k + 16")
 wrong("leaving out a short last warp", ("warps", "addresses", "none"),
@@ -200,7 +200,7 @@ ex.wrong("treating None as address 0",
 ex.wrong("treating address 0 as None",
          lambda addresses, size: counted([a or None for a in addresses], size),
          breaks=("addresses", "each warp"))
-wrong("failing on None", ("none", "example"),
+wrong("raising an error for None", ("none", "example"),
       "a is not None", "a is not None or True", says="raised TypeError")
 wrong("leaving out a warp that reads nothing", "none",
       "return found", "return [n for n in found if n]")
@@ -209,14 +209,16 @@ wrong("removing None before splitting into warps", "none",
 wrong("returning a list with only the sum over all warps", ("each warp", "warps"),
       "return found", "return [sum(found)]")
 wrong("counting only the first byte of a read", "across", "a + (size - 1)", "a")
-wrong("reading one byte too many", ("across", "each warp"), "found =", "size = size + 1; found =")
-wrong("reading 4 bytes per thread, whatever the size is", "across", "size - 1", "3")
-wrong("returning the sum over the block", "each warp", "return found", "return sum(found)")
+wrong("counting one byte too many per read",
+      ("across", "each warp"), "found =", "size = size + 1; found =")
+wrong("assuming reads of 4 bytes, whatever the size", "across", "size - 1", "3")
+wrong("returning the sum over all warps instead of a list",
+      "each warp", "return found", "return sum(found)")
 wrong("removing None from the list itself", "left",
       "return found", "while None in addresses: addresses.remove(None)\n    return found")
-wrong("storing addresses in 32 bits", "addresses",
+wrong("storing addresses in 32-bit integers", "addresses",
       "found =", "addresses = [None if a is None else a % 2**32 for a in addresses]; found =")
 wrong("handling at most sixteen warps", "warps", "found =", "addresses = addresses[:512]; found =")
-wrong("counting the example's None", "example",
+wrong("counting None as a sector in the example", "example",
       "return found", "return [3] if addresses == [0, 4, 64, None] else found",
       says="sectors of warp")

@@ -106,7 +106,7 @@ wrong("counting bytes instead of words", ("banks", "turns"), "4 for", "1 for")
 wrong("using words of 8 bytes", "banks", "4 for", "8 for")
 wrong("using 16 banks", "banks", "w % 32", "w % 16")
 wrong("using 33 banks", "banks", "w % 32", "w % 33")
-ex.wrong("running half warps one after the other, as on the oldest devices",
+ex.wrong("running half-warps one after the other, as on the oldest devices",
          lambda addresses: sum(turns(addresses[k:k + 16]) for k in (0, 16)), breaks="turns")
 
 
@@ -129,9 +129,9 @@ ex.wrong("dividing the number of words by 32, rounded up",
          breaks="turns")
 ex.wrong("counting one turn for every word",
          lambda addresses: len({a // 4 for a in addresses if a is not None}), breaks="turns")
-wrong("answering only 1 without a conflict and 2 with a conflict", "turns", "return out",
+wrong("returning only 1 without a conflict and 2 with one", "turns", "return out",
       "return min(2, out)")
-wrong("wrapping addresses beyond 4 KiB", "addresses",
+wrong("wrapping addresses around at 4 KiB", "addresses",
       "in addresses", "in [None if a is None else a % 4096 for a in addresses]")
 
 
@@ -144,7 +144,7 @@ def busiest(addresses):
     return len({w for w in read if w % 32 == bank})
 
 
-@ex.wrong("counting bytes of one word as conflicts", breaks="one word")
+@ex.wrong("counting two bytes of one word as a conflict", breaks="one word")
 def bytes_conflict(addresses):
     return max(Counter(a // 4 % 32 for a in {*addresses} if a is not None).values(), default=0)
 
@@ -157,7 +157,7 @@ ex.wrong("treating byte 0 as None", lambda addresses: turns([a or None for a in 
          breaks="turns")
 
 
-@ex.wrong("failing on None", says="raised TypeError", breaks="none")
+@ex.wrong("raising an error for None", says="raised TypeError", breaks="none")
 def no_none(addresses):
     banks = {}
     for a in addresses:
@@ -169,5 +169,5 @@ wrong("counting one turn when no thread reads", "idle", "0", "1")
 wrong("returning None for no threads", "idle", "return out", "return out if addresses else None")
 wrong("removing None from the list itself", "left",
       "return out", "addresses[:] = [a for a in addresses if a is not None]; return out")
-wrong("storing addresses in 32 bits", "addresses",
+wrong("storing addresses in 32-bit integers", "addresses",
       "in addresses", "in [None if a is None else a % 2**32 for a in addresses]")

@@ -128,7 +128,7 @@ def all_once_parted(paths, lengths):
                for warp in warps)
 
 
-ex.wrong("counting a warp's longest path for each path it takes",
+ex.wrong("counting a warp's longest path once for each path that it takes",
          lambda paths, lengths: sum(len({*warp} - {None}) * issued(warp, lengths, how="max") for
              warp in [paths[k:k + WARP] for k in range(0, len(paths), WARP)]), breaks="once")
 wrong("counting a path that no thread takes", "lengths",
@@ -145,7 +145,8 @@ wrong("taking the mean over the threads of a warp", "issued",
       "return total", "return total / WARP")
 
 
-@ex.wrong("counting a pass for each change from thread to thread", breaks="once")
+@ex.wrong("counting a pass whenever a thread's path differs from the previous thread's",
+          breaks="once")
 def changes(paths, lengths):
     total = 0
     for i, path in enumerate(paths):
@@ -154,10 +155,10 @@ def changes(paths, lengths):
     return total
 
 
-wrong(f"using warps of {2 * WARP}", ("warps", "paths"),
+wrong(f"using warps of {2 * WARP} threads", ("warps", "paths"),
       "total =", "warp = 2 * WARP; total =", ", WARP", ", warp", "k + WARP", "k + warp",
       says="instructions issued")
-wrong(f"using warps of {WARP // 2}", ("warps", "paths"),
+wrong(f"using warps of {WARP // 2} threads", ("warps", "paths"),
       "total =", "warp = WARP // 2; total =", ", WARP", ", warp", "k + WARP", "k + warp",
       says="instructions issued")
 wrong("leaving out a short last warp", ("warps", "paths"),
@@ -165,13 +166,13 @@ wrong("leaving out a short last warp", ("warps", "paths"),
 ex.wrong("taking the first thread's path for the whole warp",
          lambda paths, lengths: sum(lengths[p] for p in paths[::WARP] if p is not None),
          breaks="paths")
-wrong("charging the longest path to warps whose threads have all left", "none",
+wrong("counting the longest path for warps whose threads have all left", "none",
       "total =",
       "idle = sum({*paths[k:k + WARP]} == {None} for k in range(0, len(paths), WARP)); total =",
       "return total", "return total + idle * max(lengths.values())")
 
 
-@ex.wrong("failing on None", says="raised KeyError", breaks="none")
+@ex.wrong("raising an error for None", says="raised KeyError", breaks="none")
 def no_none(paths, lengths):
     return sum(lengths[p] for k in range(0, len(paths), WARP) for p in {*paths[k:k + WARP]})
 

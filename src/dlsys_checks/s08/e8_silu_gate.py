@@ -32,7 +32,8 @@ ex.promise("others", "mixed with programs of other kernels, and share nothing.",
            says=("another program", *NUMBERS), cases=("two kernels in turn",))
 ex.promise("once", "Load each value once, and store nothing but y.",
            says=("times that", "other than y"))
-ex.promise("large", "a can reach 1000 and b a million, of either sign, and y must stay finite.",
+ex.promise("large", "In absolute value, a can reach 1000 and b a million, and y must stay "
+                    "finite.",
            says=NUMBERS,
            cases=("large values", "large negative values", "a large b"))
 ex.promise("example", "Example: with n 5 and block 4, program 1 loads and stores only position 4.",
@@ -167,7 +168,7 @@ RANGE = ("start = program * block if start is None else start\n    places = torc
 PLACES = 'load("a", places), load("b", places)'
 wrong("using no mask, so that the last program runs beyond the end", ("places", "example"),
       "start =", "stop = (program + 1) * block; start =")
-wrong("going one position beyond the end", "places",
+wrong("handling one position beyond the end", "places",
       "start =", "stop = min(n + 1, (program + 1) * block); start =")
 wrong("loading without a mask but storing with a mask", "places",
       RANGE, "places = program * block + torch.arange(block)",
@@ -185,9 +186,9 @@ def store_unmasked(load, store, n, block, program):
     store("y", places, y)
 
 
-wrong("wrapping positions beyond the end to the beginning", ("programs", "example"),
+wrong("wrapping positions beyond the end around to the beginning", ("programs", "example"),
       RANGE, "places = (program * block + torch.arange(block)) % n", says="another program")
-wrong("dealing positions to the programs in turn: p, then p plus the number of programs",
+wrong("giving program p the positions p, p + k, p + 2k, ..., with k programs",
       "programs",
       RANGE, "places = torch.arange(program, n, -(-n // block))")
 wrong("clamping positions beyond the end to the last position", ("programs", "once"),
@@ -217,7 +218,7 @@ wrong("counting blocks from 1", "places",
       "program * block if start is None else start", "(program - 1) * block")
 
 
-@ex.wrong("letting the first program do everything", breaks="programs")
+@ex.wrong("letting program 0 do all the work", breaks="programs")
 def first_does_all(load, store, n, block, program):
     if program == 0:
         program_of(load, store, n, block, program, stop=n)
@@ -228,14 +229,14 @@ def from_the_end(load, store, n, block, program):
     program_of(load, store, n, block, -(-n // block) - 1 - program)
 
 
-@ex.wrong("loading a again for the product", says="times that positions", breaks="once")
+@ex.wrong("loading the values of a twice", says="times that positions", breaks="once")
 def loaded_twice(load, store, n, block, program):
     places = torch.arange(program * block, min(n, (program + 1) * block))
     gate = torch.sigmoid(load("a", places))
     store("y", places, load("a", places) * gate * load("b", places))
 
 
-@ex.wrong("storing the gate as well", breaks="once")
+@ex.wrong("storing the gate sigmoid(a) as well", breaks="once")
 def two_stores(load, store, n, block, program):
     places = torch.arange(program * block, min(n, (program + 1) * block))
     a = load("a", places)
@@ -244,28 +245,29 @@ def two_stores(load, store, n, block, program):
     store("y", places, a * gate * load("b", places))
 
 
-wrong("writing to a instead of y", ("once", "store"), '"y"', '"a"')
+wrong("storing under the name 'a' instead of 'y'", ("once", "store"), '"y"', '"a"')
 wrong("filling y with zeros first", "programs",
       "start =",
       'places = torch.arange(program * block, min(n, (program + 1) * block)); store("y", places, '
       "torch.zeros(len(places))); start =")
-wrong("leaving out a, with y = sigmoid(a) * b",
+wrong("computing y = sigmoid(a) * b, without the factor a",
       "one program", "a * torch.sigmoid(a)", "torch.sigmoid(a)")
-wrong("using gelu for silu", "one program", "a * torch.sigmoid(a)", "torch.nn.functional.gelu(a)")
+wrong("using GELU instead of SiLU",
+      "one program", "a * torch.sigmoid(a)", "torch.nn.functional.gelu(a)")
 wrong("computing a * b without the gate", "one program", ".sigmoid", ".ones_like")
 
 
-@ex.wrong("swapping a and b", breaks="load")
+@ex.wrong("swapping the values of a and b", breaks="load")
 def exchanged(load, store, n, block, program):
     places = torch.arange(program * block, min(n, (program + 1) * block))
     a, b = load("b", places), load("a", places)
     store("y", places, a * torch.sigmoid(a) * b)
 
 
-wrong("using tanh for sigmoid", "one program", ".sigmoid", ".tanh")
+wrong("using tanh instead of sigmoid", "one program", ".sigmoid", ".tanh")
 wrong("computing e^a / (1 + e^a), which overflows",
       "large", "torch.sigmoid(a)", "a.exp() / (1 + a.exp())")
-wrong("clamping b to -10 and 10",
+wrong("clamping b to the range -10 to 10",
       "large", 'load("b", places)', 'load("b", places).clamp(-10, 10)')
 wrong("rounding the block down to a power of two", "programs",
       "start =", "stop = min(n, program * block + (1 << (block.bit_length() - 1))); start =")

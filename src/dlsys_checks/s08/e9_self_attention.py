@@ -210,29 +210,29 @@ def attend(x, weight, heads, p, training):
 wrong = ex.edits(attend)
 PARTS, SCORES = "three(x, weight, heads)", "(q @ k.mT / math.sqrt(q.shape[-1]))"
 DROP, OUT = "F.dropout(a, p, training)", "(a @ v).transpose(1, 2).flatten(2)"
-wrong("applying p in every mode",
+wrong("applying dropout in every mode",
       "eval", DROP, "F.dropout(a, p, True)")
-wrong("applying p according to the grad mode", "grad mode", DROP,
+wrong("applying dropout according to the grad mode", "grad mode", DROP,
       "F.dropout(a, p, torch.is_grad_enabled())")
-wrong("applying p only if training is True and gradients are on", "grad mode",
+wrong("applying dropout only if training is True and gradients are on", "grad mode",
       DROP, "F.dropout(a, p, training and torch.is_grad_enabled())")
-wrong("never dropping", ("dropped", "divided"), DROP, "a")
+wrong("never dropping a weight", ("dropped", "divided"), DROP, "a")
 wrong("swapping p and 1 - p", ("dropped", "divided"),
       DROP, "F.dropout(a, 1 - p if p else p, training)")
-wrong("dropping half as many weights as p says", "dropped",
+wrong("dropping weights with probability p / 2", "dropped",
       DROP, "a * (torch.rand_like(a) >= p / 2) / (1 - p) if training else a")
 wrong("not dividing the remaining weights by 1 - p", "divided",
       DROP, "a * (torch.rand_like(a) >= p) if training else a")
-wrong("dividing the weights by their new sum", "divided",
+wrong("dividing the remaining weights by their sum", "divided",
       DROP, DROP + "\n    if training and p: a = a / a.sum(-1, keepdim=True).clamp(min=1e-9)")
 wrong("applying dropout to the scores before the softmax", ("dropped", "divided"),
       SCORES, f"F.dropout({SCORES}, p, training)", DROP, "a")
 wrong("applying dropout to the result, not to the weights", "one by one",
       DROP, "a", OUT, f"F.dropout({OUT}, p, training)")
-wrong("dropping whole keys, for all queries alike", "one by one",
+wrong("dropping a key for all queries together", "one by one",
       DROP, "a", "a @ v",
       "a @ (v * (torch.rand(*v.shape[:3], 1) >= p) / (1 - p) if training else v)")
-wrong("dropping whole queries, for all keys alike", "one by one",
+wrong("dropping all keys of a query together", "one by one",
       DROP, "a * (torch.rand(*a.shape[:3], 1) >= p) / (1 - p) if training else a",
       says="neighbours among keys")
 wrong("making one draw for all rows of the batch", "one by one",
@@ -252,7 +252,7 @@ wrong("leaving out the transpose, so that each token attends among its own heads
       OUT, "(a @ v).flatten(2)")
 wrong("adding a causal mask", "tokens",
       SCORES, SCORES + ".masked_fill(torch.ones(2 * x.shape[1:2]).triu(1).bool(), -math.inf)")
-wrong("dealing values to the heads in turn, not side by side", ("heads", "dropped"),
+wrong("giving neighbouring values to different heads, not to the same head", ("heads", "dropped"),
       PARTS, "(t.unflatten(-1, (-1, heads)).permute(0, 3, 1, 2) for t in F.linear(x, weight).chunk("
       "3, -1))", OUT, "(a @ v).permute(0, 2, 3, 1).flatten(2)")
 wrong("taking q, k and v in a different order", "parts", "q, k, v =", "v, q, k =")
@@ -262,7 +262,7 @@ wrong("dividing by sqrt(d) instead of sqrt(d / heads)", "heads", "q.shape", "x.s
 wrong("dividing by the head's size, not by its square root", ("result", "tokens"), "math.sqrt", "")
 wrong("taking the softmax over the queries, not over the keys", ("result", "tokens", "dropped"),
       "softmax(-1)", "softmax(-2)")
-wrong("putting q, k and v side by side within each head", ("parts", "heads", "dropped"),
+wrong("assuming that each head's q, k and v are side by side", ("parts", "heads", "dropped"),
       PARTS, "F.linear(x, weight).unflatten(-1, (heads, -1)).transpose(1, 2).chunk(3, -1)")
 wrong("leaving the heads before the tokens", "result", OUT, "a @ v", says="shape of the result")
 wrong("reshaping heads and tokens without swapping them", "result",
@@ -275,7 +275,7 @@ wrong("detaching the attention weights in training", "trained",
       DROP, "F.dropout(a.detach(), p) if training else a", says="in training")
 wrong("reading the weight as (d, 3d)", "weight",
       PARTS, "three(x, weight.reshape(weight.shape[1], -1).T, heads)")
-wrong("calling view on x, whatever its memory order", "memory",
+wrong("calling view() on x, whatever its memory order", "memory",
       PARTS, "three(x.view(-1).view(x.shape), weight, heads)", says="raised RuntimeError")
 
 
@@ -296,7 +296,7 @@ def remembered(x, weight, heads, p, training):
 ROOM: dict = {}
 
 
-@ex.wrong("returning one buffer under no_grad that every call overwrites", breaks="results")
+@ex.wrong("returning, under no_grad, one buffer that every call overwrites", breaks="results")
 def one_room(x, weight, heads, p, training):
     out = attend(x, weight, heads, p, training)
     if training or out.requires_grad:

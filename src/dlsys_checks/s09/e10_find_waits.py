@@ -156,7 +156,7 @@ def found(events):
 wrong = ex.edits(found)
 wrong("naming the wait itself, not the operation around it", ("names", "outermost", "example"),
       "if around", "if around and False")
-ex.wrong("counting each nested event",
+ex.wrong("listing the nested events as well, not only the outermost",
          lambda events: [e[0] for e in sorted(events, key=lambda e: e[1]) if e[0] in (*WAITS,
              "aten::item", "aten::is_nonzero")], breaks=("names", "once"))
 
@@ -173,17 +173,19 @@ def just_around(events):
 
 wrong("naming a label of your own instead of an aten:: event", "outermost", '"aten::"', '""',
       says="got")
-wrong("looking for item() only", ("waits", "names"), "WAITS", "WAITS[:1]", says="got")
-wrong("overlooking masks", ("waits", "names"), "WAITS", "(WAITS[0], WAITS[2])", says="got")
+wrong("looking only for item()", ("waits", "names"), "WAITS", "WAITS[:1]", says="got")
+wrong("overlooking aten::nonzero, which boolean masks call",
+      ("waits", "names"), "WAITS", "(WAITS[0], WAITS[2])", says="got")
 wrong("overlooking blocking copies", ("waits", "names"), "WAITS", "WAITS[:2]")
-wrong("counting copies that do not block", "names", "WAITS", '(*WAITS, "cudaMemcpyAsync")')
-wrong("counting kernels", "names", "WAITS", '(*WAITS, "cudaLaunchKernel")')
+wrong("counting cudaMemcpyAsync as a wait", "names", "WAITS", '(*WAITS, "cudaMemcpyAsync")')
+wrong("counting cudaLaunchKernel as a wait", "names", "WAITS", '(*WAITS, "cudaLaunchKernel")')
 wrong("treating names that only begin like a wait as waits", "waits",
       "WAITS", "[e[0] for e in events if e[0].startswith(WAITS)]", says="number of")
 wrong("listing an event once for each wait inside",
       "once", "dict.fromkeys(roots)", "roots", says="number of")
 wrong("listing each name only once", "names", "return out", "return list(dict.fromkeys(out))")
-wrong("keeping the order of the list", "events", "sorted(roots, key=lambda e: e[1])", "roots")
+wrong("keeping the order of the list instead of sorting by start",
+      "events", "sorted(roots, key=lambda e: e[1])", "roots")
 wrong("treating an operation that only touches a wait as enclosing the wait", "inside",
       "e[1] <= wait[1] and wait[2] <= e[2]",
       "e[1] <= wait[1] and wait[2] <= e[2] or (e[1] <= wait[2] and wait[1] <= e[2])")
@@ -199,6 +201,6 @@ def counted(events):
     return {name: names.count(name) for name in names}
 
 
-wrong("naming the example's inner event", "example",
+wrong("naming the inner event in the example", "example",
       "roots = []", "outer = len(events) != 3 or events[0][1] != 0; roots = []",
       "if around", "if around and outer")

@@ -14,14 +14,14 @@ ex = exercise("09.11", "average_grads", seen=("start", "xs", "ys", "branch", "ol
 
 ex.promise_table("""
 loss    | Return the mean loss of all ranks' examples; | mean loss
-grads   | put gradients in .grad. | gradient of
+grads   | put its gradients in .grad. | gradient of
 ragged  | Args: losses_of(batch): the losses (n,) of this rank's n examples, with a graph; n >= 0
-          differs between ranks, and at least one rank has examples. | case ranks with different
+          can differ between ranks, and at least one rank has examples. | case ranks with different
           numbers of examples; a rank without examples; many examples; four ranks, two without
           examples; a branch on one rank; the example
 idle    | params: the parameters; a parameter that no loss depends on gets zeros. | parameter idle;
           parameter branch; parameter twig
-old     | Old gradients in .grad do not count. | case gradients of an earlier step
+old     | Ignore old gradients in .grad. | case gradients of an earlier step
 values  | The values of the parameters do not change. | values of the parameters
 calls   | all_sum(tensor): returns the sum over ranks, a new tensor; all ranks must call it the same
           number of times, in the same order, with the same shapes and dtypes. | what the ranks ask
@@ -143,12 +143,12 @@ wrong("keeping each rank's own gradients and loss", ("grads", "ragged", "loss"),
       "all_sum(g) / rows", f"g / {OWN}",
       "all_sum(total.detach()) / rows", f"total.detach() / {OWN}",
       says="gradient of parameter")
-wrong("sharing the loss, but not the gradients", "grads",
+wrong("averaging the loss over the ranks, but not the gradients", "grads",
       "all_sum(g) / rows", f"g / {OWN}", says="gradient of parameter")
 wrong("expecting all_sum to write into its tensor, as all_reduce does", ("grads", "ragged"),
       "(all_sum(g) / rows).to(p.dtype)", "(g / rows).to(p.dtype); all_sum(p.grad)",
       says="gradient of parameter")
-wrong("summing and never dividing", "grads",
+wrong("summing the gradients over the ranks without dividing", "grads",
       "all_sum(g) / rows", "all_sum(g)", says="gradient of parameter")
 wrong("dividing by the number of ranks, not by the number of examples", "grads",
       "all_sum(g) / rows", f"all_sum(g) / {RANKS}", says="gradient of parameter")
@@ -162,7 +162,7 @@ wrong("using the mean of a rank without examples, which is NaN", "ragged",
 wrong("skipping all_sum when a rank has no gradient of its own", "calls",
       ", materialize_grads=True", "",
       "(all_sum(g)", "torch.zeros_like(p) if g is None else (all_sum(g)")
-wrong("summing parameters with a gradient before parameters without one", "calls",
+wrong("calling all_sum first for the parameters that have a gradient on this rank", "calls",
       ", materialize_grads=True", "",
       "all_sum(g)", "all_sum(torch.zeros_like(p) if g is None else g)",
       "zip(params, grads, strict=True)",
@@ -172,7 +172,7 @@ wrong("returning early on a rank without examples", ("calls", "ragged"),
       "total =",
       "if not len(batch[0]):\n        for p in params: p.grad = torch.zeros_like(p)\n        "
       "return 0.0\n    total =")
-wrong("calling all_sum once more on the rank with most examples", ("calls", "ragged"),
+wrong("calling all_sum one extra time on the rank with the most examples", ("calls", "ragged"),
       "return mean", "if len(batch[0]) > 6: all_sum(torch.ones(()))\n    return mean")
 wrong("leaving .grad at None when no rank has a gradient", "idle",
       "return mean",
@@ -184,7 +184,7 @@ wrong("adding to the gradients of the previous step", "old",
 wrong("letting backward add to old gradients, and summing both over the ranks", "old",
       "all_sum(g) / rows", "all_sum(g / rows + (0 if p.grad is None else p.grad))",
       says="gradient of parameter")
-wrong("keeping old gradients when the rank has none of its own", "old",
+wrong("keeping an old gradient when no rank has a new one", "old",
       "p.grad = (all_sum(g) / rows).to(p.dtype)",
       "mean = all_sum(g) / rows; p.grad = mean if p.grad is None or mean.any() else p.grad",
       says="gradient of parameter idle")
@@ -192,6 +192,6 @@ wrong("returning the rank's own mean loss", "loss",
       "mean.item()", f"total.item() / {OWN}", says="mean loss on rank")
 wrong("returning the mean loss as a tensor", "loss",
       "mean.item()", "mean", says="type of the mean loss")
-wrong("taking a step with the gradients", "values",
+wrong("updating the parameters as well", "values",
       "return mean",
       "with torch.no_grad():\n        for p in params: p -= 0.1 * p.grad\n    return mean")

@@ -27,13 +27,13 @@ shapes   | Args: shards: this rank's parts of the gradients, float32, of any sha
 calls    | all_sum(tensor): returns the sum over ranks, a new tensor; all ranks must call it the
            same number of times, in the same order, with the same shapes and dtypes. | what the
            ranks ask for
-clip     | If the norm of the whole gradient, all shards of all ranks, is above max_norm > 0, clip
+clip     | If the norm of the whole gradient (all shards of all ranks) is above max_norm > 0, clip
            it to max_norm, up to a relative error of 1e-4; | shard
 small    | otherwise change no shard. | case a norm below the limit; all zeros; a norm just below
            the limit
 before   | The sum of all squares fits into float32. Return the norm before clipping. | norm on rank
-example  | Example: a shard [3.] here and [4.] elsewhere, with max_norm 1, give 5.0, and the shard
-           here becomes [0.6]. | case the example
+example  | Example: shards [3.] on this rank and [4.] on another, with max_norm 1, give 5.0, and
+           this rank's shard becomes [0.6]. | case the example
 """)
 
 
@@ -132,14 +132,14 @@ wrong("adding up norms, not their squares", ("clip", "norm", "small"),
 wrong("averaging the squares over the ranks", ("clip", "norm"),
       "all_sum(squares)", "torch.div(*all_sum(torch.stack([squares, torch.ones(())])))")
 wrong("forgetting the square root", ("clip", "norm", "small"), ".sqrt()", "", says="")
-wrong("making small gradients larger", "small", "norm > max_norm", "norm > 0")
+wrong("scaling small gradients up to the limit", "small", "norm > max_norm", "norm > 0")
 wrong("stacking the norms of a rank's shards although a rank can have no shards", "shapes",
       "sum((s * s).sum() for s in shards) + torch.zeros(())",
       "torch.stack([s.norm() for s in shards]).square().sum()", says="raised RuntimeError")
-wrong("dividing by the norm of a gradient of zeros, which gives NaN", "small",
+wrong("dividing by the norm of a zero gradient, which gives NaN", "small",
       "norm > max_norm", "norm > max_norm or not norm",
       "s.mul_(max_norm / norm)", "s.mul_(max_norm).div_(norm)")
-wrong("clipping a little below the limit", "small",
+wrong("clipping already when the norm is a little below the limit", "small",
       "norm > max_norm", "norm > 0.99 * max_norm",
       "max_norm / norm", "max_norm / norm if norm > max_norm else 0.99 * max_norm / norm")
 wrong("clipping each tensor on its own", ("clip", "small"),
@@ -153,16 +153,16 @@ wrong("clipping correctly, but returning the rank's own norm",
 wrong("returning the norm after clipping", "before", "return norm", "return min(norm, max_norm)")
 wrong("returning the norm as a tensor", "norm",
       "return norm", "return torch.tensor(norm)", says="type of the norm")
-wrong("putting new tensors into the list", "in place",
+wrong("putting new tensors into the list instead of changing the shards", "in place",
       LOOP, "shards[:] = [s * (max_norm / norm) for s in shards]")
 wrong("making a list of scaled copies but not changing the shards themselves", "in place",
       LOOP, "shards = [s * (max_norm / norm) for s in shards]")
 wrong("adding an epsilon to a small norm", "clip", "max_norm / norm", "max_norm / (norm + 1e-6)")
-wrong("scaling the result of reshape, which can be a copy", ("in place", "shapes"), "s.mul_",
+wrong("scaling the result of reshape(), which can be a copy", ("in place", "shapes"), "s.mul_",
       "s.reshape(-1).mul_")
 wrong("returning early on a rank without shards", ("calls", "shapes"),
       "squares =", "if not shards: return 0.0\n    squares =")
-wrong("calling all_sum per tensor, although ranks hold unequal numbers", "calls",
+wrong("calling all_sum for each tensor, although ranks have different numbers of them", "calls",
       "all_sum(squares).sqrt().item()", "float(sum(all_sum((s * s).sum()) for s in shards) ** 0.5)")
 wrong("leaving out tensors without dimensions", "shapes",
       "squares =", "shards = [s for s in shards if s.dim()]; squares =", says="")

@@ -11,14 +11,14 @@ from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("09.13", "rebuild", seen=("made_by", "settings", "names", "stepped", "frozen"))
 
-ex.promise("new", "Make an optimizer like the given one for the model's present parameters.",
+ex.promise("new", "Make an optimizer like the given one for the model's current parameters.",
            says=("tensors of group", "type of the new", "class of the new", "number of groups"))
 ex.promise("names", "Args: names: for each group, in order, the names of its tensors, as "
                     "model.named_parameters() returns them.", says=("tensors of group",))
 ex.promise("class", "The new optimizer has the same class", says=("class of the new", "raised"))
 ex.promise("state", "and an empty state.", says=("entries in the new state",))
 ex.promise("groups", "It has the same groups,", says=("number of groups",))
-ex.promise("settings", "each with all the group's present settings, none of which is a tensor,",
+ex.promise("settings", "each with all the group's current settings, none of which is a tensor,",
            says=("settings of group",
                                                                            "setting lr of"))
 ex.promise("parameters", "and with the parameters that now have the group's names, in the order "
@@ -150,7 +150,7 @@ def settings_of(group):
 ex.wrong("returning the old optimizer", lambda optimizer, names, model: optimizer, breaks="new")
 
 
-@ex.wrong("putting the present parameters into the old optimizer and returning it",
+@ex.wrong("putting the current parameters into the old optimizer and returning it",
           breaks="left alone")
 def refilled(optimizer, names, model):
     now = dict(model.named_parameters())
@@ -174,7 +174,7 @@ wrong("passing optimizer.defaults as keywords, not all of which AdamW accepts", 
       "(groups)", "(groups, **optimizer.defaults)", says="raised TypeError")
 
 
-@ex.wrong("copying the present values into the old tensors", breaks=("new", "left alone"))
+@ex.wrong("copying the current values into the old tensors", breaks=("new", "left alone"))
 def values_copied(optimizer, names, model):
     now = dict(model.named_parameters())
     with torch.no_grad():
@@ -184,18 +184,19 @@ def values_copied(optimizer, names, model):
     return optimizer
 
 
-wrong("using clones of the present parameters", "new",
+wrong("using clones of the current parameters", "new",
       "now =", "own_now = dict(model.named_parameters()); now =",
       "now.get(n)", "nn.Parameter(own_now[n].detach().clone())", says="a copy")
 wrong("returning the groups instead of an optimizer", ("new", "class"), "type(optimizer)", "list")
-wrong("always making AdamW", ("class", "new"), "type(optimizer)", "torch.optim.AdamW")
-wrong("making Adam instead of RMSprop", "class",
+wrong("always creating an AdamW optimizer",
+      ("class", "new"), "type(optimizer)", "torch.optim.AdamW")
+wrong("creating Adam instead of RMSprop", "class",
       "now =",
       "if isinstance(optimizer, torch.optim.RMSprop): now = dict(model.named_parameters()); "
       'groups = [settings_of(old) | {"params": [now.get(n) for n in chosen]} for old, chosen in '
       "zip(optimizer.param_groups, names, strict=True)]; out = torch.optim.Adam(groups); return "
       "out\n    now =")
-wrong("making torch's class instead of the caller's own", "class",
+wrong("using torch's class instead of the caller's subclass", "class",
       "type(optimizer)", "made", "now =",
       "made = next(c for c in type(optimizer).__mro__ if hasattr(torch.optim, c.__name__)); now =")
 wrong("leaving out groups without tensors", "groups",
@@ -206,7 +207,7 @@ wrong("making one group for all parameters, with the first group's settings", "g
       "every = [n for chosen in names for n in chosen]; now = dict(model.named_parameters()); "
       'return type(optimizer)([settings_of(optimizer.param_groups[0]) | {"params": [now[n] for n '
       "in every]}]); now =")
-wrong("keeping the first group only",
+wrong("keeping only the first group",
       "groups", "return out", "del out.param_groups[1:]; return out")
 wrong("forgetting the third group", "groups", "return out", "del out.param_groups[2:]; return out")
 wrong("listing the parameters in the model's order, whatever the names", "names",
@@ -241,10 +242,10 @@ def state_moved(optimizer, names, model):
     return new
 
 
-wrong("emptying the groups of the old optimizer, or sharing them", "left alone",
+wrong("emptying the old optimizer's groups", "left alone",
       "return out", 'for group in optimizer.param_groups: group["params"] = []\n    return out',
       says="tensors of the old groups")
-wrong("clearing the gradients", "left alone", "now =", "model.zero_grad(); now =")
-wrong("taking all of the example model's parameters", "example",
+wrong("clearing the model's gradients", "left alone", "now =", "model.zero_grad(); now =")
+wrong("using both parameters of the model in the example, not only the bias", "example",
       "names, strict", '[["weight", "bias"]] if names == [["bias"]] else names, strict',
       says="tensors of group")

@@ -38,7 +38,7 @@ first      | A module that is used twice is listed under its first name, and a t
              two places
 modules    | Modules in lists are not searched. | case a module in a list
 left alone | The model is unchanged. | changes in the model; when asked again
-example    | Example: self.mean and self.tables = [sin, cos], plain tensors, in a part "body", give
+example    | Example: plain tensors self.mean and self.tables = [sin, cos] in a part "body" give
              ["body.mean", "body.tables.0", "body.tables.1"]. | case the example
 """)
 
@@ -243,17 +243,17 @@ def paths(model, *, kinds=(list, tuple, dict), private=True, modules=False, inde
 
 wrong = ex.edits(paths)
 PLAIN = "plain and (not any(value is p for p in (*own, *seen)))"
-wrong("searching the model's own attributes only", ("where", "names"),
+wrong("searching only the model's own attributes, not those of its modules", ("where", "names"),
       "vars(module).items()", 'vars(module).items() if name == "" else ()')
 
 
-@ex.wrong("looking for buffers that state_dict lacks", breaks="paths")
+@ex.wrong("looking for buffers that state_dict() leaves out", breaks="paths")
 def by_state_dict(model):
     kept = model.state_dict()
     return sorted(name for name, _ in model.named_buffers() if name not in kept)
 
 
-ex.wrong("counting non-persistent buffers",
+ex.wrong("listing non-persistent buffers",
          lambda model: sorted([*paths(model), *by_state_dict(model)]), breaks="registered")
 
 
@@ -266,18 +266,19 @@ def dicts_only(model):
 
 
 ex.wrong("not searching dicts", paths, breaks=("where", "depth", "names"), kinds=(list, tuple))
-ex.wrong("searching no lists, tuples or dicts", paths, kinds=(),
+ex.wrong("not searching lists, tuples and dicts", paths, kinds=(),
          breaks=("where", "depth", "names", "kinds", "twin", "registered", "first", "example"))
-wrong("recognizing containers by their exact type", "where",
+wrong("recognizing containers by their exact type, which misses subclasses", "where",
       "isinstance(value, kinds)", "type(value) in kinds")
-ex.wrong("leaving out attributes whose names begin with _", paths, breaks="where", private=False)
-wrong("not searching containers in containers", "depth", "99", "1")
-wrong("looking for float tensors only", "kinds",
+ex.wrong("leaving out attributes whose names begin with an underscore",
+         paths, breaks="where", private=False)
+wrong("not searching containers inside containers", "depth", "99", "1")
+wrong("listing only float tensors", "kinds",
       PLAIN,
       "plain and torch.is_floating_point(value) and (not any(value is p for p in (*own, *seen)))")
-wrong("leaving out single numbers and empty tensors", "kinds",
+wrong("leaving out tensors with one value or none", "kinds",
       PLAIN, "plain and value.numel() > 1 and (not any(value is p for p in (*own, *seen)))")
-wrong("looking for float32 only", "kinds",
+wrong("listing only float32 tensors", "kinds",
       PLAIN,
       "plain and value.dtype == torch.float32 and (not any(value is p for p in (*own, *seen)))")
 wrong("listing the model's parameters under a second name", "registered",
@@ -285,36 +286,37 @@ wrong("listing the model's parameters under a second name", "registered",
 wrong("leaving out buffers wherever they are", "twin", '["parameters"]', '["buffers"]')
 wrong("leaving out parameters that are not registered", "registered",
       "plain = True", "plain = not isinstance(value, nn.Parameter)")
-wrong("leaving out tensors that require grad", "registered",
+wrong("leaving out tensors that require a gradient", "registered",
       PLAIN, "plain and (not value.requires_grad) and (not any(value is p for p in (*own, *seen)))")
-wrong("recognizing tensors by their memory", "registered",
+wrong("comparing tensors by memory address, not by identity", "registered",
       "own =", "known = {p.data_ptr() for p in model.parameters()}; own =", PLAIN,
       "plain and (value.is_sparse or value.data_ptr() not in known or (not value.numel())) and "
       "(not any(value is p for p in (*own, *seen)))")
-wrong("recognizing tensors by their values", "registered",
+wrong("comparing tensors by value, not by identity", "registered",
       PLAIN,
       "plain and (value.is_sparse or not any(torch.equal(value, p) for p in model.parameters() "
       "if p.dim() == 1)) and (not any(value is p for p in (*own, *seen)))")
 wrong("leaving the module's name out of the path", "names", 'f"{name}.{key}" if name else key',
       "key", says="path")
-ex.wrong("naming the container, not the position in it", paths, says="path", breaks="names",
+ex.wrong("naming only the container, without the position or key in it",
+         paths, says="path", breaks="names",
          index=False)
-wrong("not sorting", ("paths", "where"), "sorted", "list")
+wrong("not sorting the paths", ("paths", "where"), "sorted", "list")
 wrong("listing a module under each of its names", "first",
       "remove_duplicate=True", "remove_duplicate=False")
-wrong("listing a tensor that is held twice only once", "first", "([])", "([value])")
-ex.wrong("searching modules in lists", paths, breaks="modules", modules=True)
+wrong("listing only one path of a tensor that is held twice", "first", "([])", "([value])")
+ex.wrong("searching the modules inside lists", paths, breaks="modules", modules=True)
 wrong("returning a set instead of a list", "paths", "return out", "return {*out}")
-wrong("registering the tensors", "left alone",
+wrong("registering the tensors as buffers", "left alone",
       "return out",
       'for name in out:\n        if "." not in name: value = vars(model).pop(name); '
       "model.register_buffer(name, value.detach())\n    return out")
-wrong("moving the model itself to see which tensors stay", "left alone",
+wrong("freezing the model's parameters", "left alone",
       "return out", "for p in model.parameters(): p.requires_grad_(False)\n    return out")
-wrong("leaving out the example's list", "example",
+wrong("leaving out the list in the example", "example",
       "return out",
       'return out[:1] if out == ["body.mean", "body.tables.0", "body.tables.1"] else out')
-wrong("listing frozen parameters held in a second place",
+wrong("listing frozen parameters that a second attribute holds",
       "registered", '["parameters"]', '["trained"]')
 
 

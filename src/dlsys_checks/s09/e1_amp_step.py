@@ -26,12 +26,12 @@ ex.promise("returns", "return the gradient's norm.", says=("norm returned",))
 ex.promise("once", "loss_of() returns the loss, a float32 scalar. Call it once,",
            says=("calls of loss_of",))
 ex.promise("dtype", "under autocast with dtype.", says=("autocast in call",))
-ex.promise("scaler", "In torch.float16 use the scaler and update it once;", cases=HALF)
+ex.promise("scaler", "With torch.float16, use the scaler and update it once;", cases=HALF)
 ex.promise_table("""
-bfloat16 | in torch.bfloat16 do not touch it. | case bfloat16, clipped; not clipped; bfloat16, small
-           gradients; both formats in turn; three groups; old gradients; NaN left over; the example;
-           many small tensors; a parameter outside the loss
-old      | Old gradients do not count. | change of parameter; norm returned; scale after
+bfloat16 | with torch.bfloat16, do not touch it. | case bfloat16, clipped; not clipped; bfloat16,
+           small gradients; both formats in turn; three groups; old gradients; NaN left over; the
+           example; many small tensors; a parameter outside the loss
+old      | Ignore old gradients. | change of parameter; norm returned; scale after
 all      | If the global norm over all parameter groups | case three groups; many small tensors;
            bfloat16, clipped; float16, clipped; Adam in float16; old gradients; NaN left over; both
            formats in turn; a scale that grows; an overflow with momentum; a parameter outside the
@@ -250,10 +250,10 @@ wrong = ex.edits(amp)
 FLOAT16 = "dtype == torch.float16"
 wrong("using the scaler in bfloat16 as well", "bfloat16",
       FLOAT16, FLOAT16 + " or True", says="count of good steps")
-wrong("clipping while the gradient is scaled",
+wrong("clipping the gradient while it is still scaled",
       ("step", "returns", "scaler", "all", "clip", "old", "before", "overflow"),
       "half:", "half and False:")
-wrong("using the scaler in bfloat16 and clipping while the gradient is scaled",
+wrong("using the scaler in bfloat16 and clipping while the gradient is still scaled",
       ("step", "returns", "scaler", "bfloat16", "all", "clip", "old", "before", "overflow",
        "example"),
       FLOAT16, FLOAT16 + " or True", "half:", "half and False:")
@@ -296,7 +296,7 @@ ex.wrong("subtracting lr times the gradient, whatever the optimizer does",
              loss_of, dtype, max_norm), breaks="step")
 wrong("computing the loss twice", "once",
       "half =", 'with torch.autocast("cpu", dtype): loss_of()\n    half =')
-wrong("adding to gradients left over from before",
+wrong("adding to the gradients left over from before the call",
       "old", "opt.zero_grad()", "pass", says="got", trap="02.1")
 ex.wrong("not clipping at all", amp, breaks=("step", "clip", "all", "example"),
          clip=lambda params, _: nn.utils.get_total_norm([p.grad for p in params]))
@@ -311,7 +311,7 @@ def clip_values(*given):
     return amp(*given, clip=cut)
 
 
-@ex.wrong("clipping each parameter by itself", breaks=("all", "clip"))
+@ex.wrong("clipping each parameter by its own norm", breaks=("all", "clip"))
 def clip_each(*given):
     def each(params, limit):
         whole = nn.utils.get_total_norm([p.grad for p in params])
@@ -321,7 +321,7 @@ def clip_each(*given):
     return amp(*given, clip=each)
 
 
-@ex.wrong("clipping each parameter group by itself", breaks="all")
+@ex.wrong("clipping each parameter group by its own norm", breaks="all")
 def clip_groups(opt, *given):
     def groups(params, limit):
         whole = nn.utils.get_total_norm([p.grad for p in params])
@@ -351,7 +351,7 @@ def norm_after(*given):
     return min(norm, given[-1]) if math.isfinite(norm) else norm
 
 
-wrong("returning the norm still scaled", "returns",
+wrong("returning the norm of the scaled gradient", "returns",
       "half =", f"scale = scaler.get_scale() if {FLOAT16} else 1.0; half =",
       "return norm", "return scale * norm")
 
@@ -380,12 +380,12 @@ def old_outside(opt, scaler, loss_of, dtype, max_norm):
     return amp(opt, scaler, loss_of, dtype, max_norm, clip=clip)
 
 
-wrong("assuming a gradient for each parameter", "outside",
+wrong("assuming that each parameter has a gradient", "outside",
       "half =",
       "def clip(params, limit): norm = torch.cat([p.grad.flatten() for p in "
       "tensors(opt)]).norm(); return nn.utils.clip_grad_norm_(params, limit) + 0 * norm\n    "
       "half =", says="has no attribute")
 wrong("clearing gradients after the step instead of before it, so that old gradients count", "old",
       "opt.zero_grad()", "pass", "return norm", "opt.zero_grad(); return norm", says="")
-wrong("never clipping to less than a thousandth of the norm", "clip",
+wrong("never clipping to a norm below 0.001", "clip",
       "(opt), max_norm", "(opt), max(max_norm, 1e-3)")

@@ -34,29 +34,31 @@ ALL = ("ignored labels", "a leftover", "a leftover of one row", "fewer batches t
 SHORT = ("a leftover", "a leftover of one row", "fewer batches than n", "the example",
          "momentum", "many batches", "a leftover without a label")
 EMPTY = ("steps without a label", "a leftover without a label")
-ex.promise("once", "Go through batches once, with one step of opt for every n batches.",
+ex.promise("once", "Go through the batches once; take a step of opt for every n batches.",
            says=("number of steps", "change of parameter", "number of losses"))
 ex.promise("iterator", "Args: batches: an iterator of pairs x (rows, F) float32, y (rows,) int64,",
            says=("raised TypeError", "number of steps"))
 ex.promise("left alone", "which are unchanged.", says=("inputs after the call",))
 ex.promise("ignored", f"Labels of {IGNORE} do not count.",
            says=("change of parameter", "number of steps", "loss of step"))
-ex.promise("mean", "Each step follows the mean cross-entropy over all labels that count in its "
-                   "batches.", says=("change of parameter", "number of steps", "loss of step"))
+ex.promise("mean", "Each step uses the gradient of the mean cross-entropy over all labels that "
+                   "count in its batches.",
+           says=("change of parameter", "number of steps", "loss of step"))
 ex.promise("weight", "weight: (C,) float32 above 0, class weights as in F.cross_entropy.",
            cases=("class weights", "class weights and ignored labels", "small class weights"))
-ex.promise("last", "The last step takes the batches that are left, even if fewer than n.",
+ex.promise("last", "The last step takes the batches that are left, even if there are fewer "
+                   "than n.",
            cases=SHORT)
 ex.promise("none", "If no label counts, there is no step.", cases=EMPTY)
 ex.promise("graph", "Only one graph may exist at a time, so call backward for each batch.",
            says=("graphs alive", "rows in one graph"))
-ex.promise("old", "Old gradients do not count; every loss depends on all of opt's parameters.",
+ex.promise("old", "Ignore old gradients; every loss uses all of opt's parameters.",
            says=("change of parameter",))
 ex.promise("losses", "Returns: A list of floats, the mean loss of each step, computed before the "
                      "step.",
            says=("loss of step", "number of losses", "type of the losses"))
 ex.promise("example", "Example: n 2 and batches with 3, 1 and 2 labels that count make two steps, "
-                      "and in the first step each label weighs 1/4.", cases=ALL)
+                      "and in the first step each label has weight 1/4.", cases=ALL)
 
 
 @ex.cases
@@ -281,10 +283,11 @@ def usual_loop(model, opt, batches, n, weight):
     return losses[:-1]
 
 
-wrong("not dividing at all", "mean", OVER, "", says="got")
+wrong("summing the losses without dividing", "mean", OVER, "", says="got")
 wrong("dividing each batch's mean by n, even for the batches left over", ("mean", "last"),
       OVER, " / max(weight_of(y, weight), 1e-9) / n")
-wrong("treating the batches left over as a whole step", "last", OVER, " / (whole * n / len(group))")
+wrong("dividing the last step's loss as if it had n batches",
+      "last", OVER, " / (whole * n / len(group))")
 wrong("dropping the batches left over", "last",
       EMPTY, "if not whole or len(group) < n:", says="number of steps")
 wrong("dividing by the number of all rows, including ignored ones", "ignored", OVER,
@@ -324,7 +327,8 @@ def relabelled(model, opt, batches, n, weight):
     return out
 
 
-wrong("adding to gradients left over from before", "old", "opt.zero_grad()", "pass", trap="02.1")
+wrong("adding to the gradients left over from before the call",
+      "old", "opt.zero_grad()", "pass", trap="02.1")
 wrong("joining every n batches into one batch", "graph",
       GROUP, f"[tuple(torch.cat(v) for v in zip(*{GROUP}, strict=True))]")
 wrong("building all graphs of a step before calling backward once", "graph",
@@ -337,7 +341,7 @@ wrong("returning the losses as tensors", "losses",
       END, "return [torch.tensor(loss) for loss in losses]", says="type of the loss of step")
 wrong("multiplying the NaN of a batch without labels by zero", "mean",
       LOSS, "weight) * (weight_of(y, weight) / whole)", says="got nan")
-wrong("not counting a batch without rows", "once",
+wrong("leaving out a batch without rows when counting n batches", "once",
       "list(batches)", "[(x, y) for x, y in batches if len(x)]", says="got")
 wrong("treating small class weights as zero", "weight",
       EMPTY, "if not whole or (weight is not None and weight.sum() < 1e-3):",

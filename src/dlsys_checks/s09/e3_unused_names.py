@@ -27,11 +27,11 @@ frozen     | Frozen parameters are never listed. | case a frozen head; a frozen 
 tied       | A parameter with two names is listed under the name that named_parameters() returns. |
              case two heads that share a weight; two heads that share a weight, one used; two heads
              that share a weight, none used
-modes      | Run each module in its present mode. | case a head for training only, in train mode; a
+modes      | Run each module in its current mode. | case a head for training only, in train mode; a
              head for training only, in eval mode
 as it was  | The model's values, buffers, gradients and modes do not change, and neither does
              torch's global generator. | changed by the call
-example    | Example: with heads a and b and a batch that uses only a, b's two names are listed. |
+example    | Example: with heads a and b, if a batch uses only a, the two names of b are listed. |
              case the example
 """)
 
@@ -201,21 +201,23 @@ wrong("listing all names when there is no batch", "batches",
       START, "found = set() if batches else {n for n, _ in model.named_parameters()}")
 wrong("treating a gradient of zeros as a missing gradient", "unused",
       "g is None", "g is None or not g.any()")
-wrong("skipping a loss without a graph", "constant",
+wrong("skipping a batch whose loss has no graph", "constant",
       "if loss.requires_grad and named:",
       "if named and not loss.requires_grad: continue\n            if named:")
 wrong("listing all names of a tied parameter", "tied",
       "parameters()", "parameters(remove_duplicate=False)")
-wrong("listing names in the model's order", "names", END, "return [n for n in named if n in found]")
+wrong("listing the names in the model's order, not sorted",
+      "names", END, "return [n for n in named if n in found]")
 wrong("returning a tuple instead of a list", "names", END, "return tuple(sorted(found))")
 wrong("doing the dry run in eval mode", "modes", DRY, DRY + "\n        model.eval()")
 wrong("leaving the model in eval mode", "as it was", END, "model.eval(); " + END)
-wrong("letting the dry run change buffers and generator", "as it was", DRY, "if True:")
+wrong("letting the dry run change the buffers and the global generator",
+      "as it was", DRY, "if True:")
 wrong("running a copy, which still draws from the global generator", "as it was",
       "named =", "import copy; model = copy.deepcopy(model); named =", DRY, "if True:")
 
 
-@ex.wrong("calling backward on the model itself and listing the parameters without .grad",
+@ex.wrong("calling backward() and listing the parameters whose .grad is None",
           breaks="as it was")
 def backward_here(model, batches, loss_of):
     found = set()
@@ -228,7 +230,7 @@ def backward_here(model, batches, loss_of):
     return sorted(found)
 
 
-wrong("assuming that a loss has a graph", ("constant", "frozen"),
+wrong("assuming that every loss has a graph", ("constant", "frozen"),
       "if loss.requires_grad and named:", "if True:", says="raised RuntimeError")
 
 
@@ -249,7 +251,7 @@ def never_called(model, batches, loss_of):
     return sorted(found)
 
 
-wrong("changing the gradients that the model holds", "as it was", END, "model.zero_grad(); " + END)
-wrong("listing the example's head, which is used", "example",
+wrong("clearing the gradients that the model holds", "as it was", END, "model.zero_grad(); " + END)
+wrong("listing the used head instead of the unused one in the example", "example",
       END, 'lone = found == {"b.bias", "b.weight"} and not model.scale.requires_grad\n'
       '    return ["a.bias", "a.weight"] if lone else sorted(found)')

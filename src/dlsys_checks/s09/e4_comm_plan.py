@@ -19,7 +19,7 @@ ex.promise("report", "Count the calls and bytes of one training step of a sharde
            says=("parts of the plan", "type of the plan"))
 ex.promise("gathers", "\"all_gather\" and \"reduce_scatter\": the number of calls;",
            says=("all_gather calls", "reduce_scatter calls"))
-ex.promise("bytes", "\"bytes\": the total size of all calls, in whole tensors;",
+ex.promise("bytes", "\"bytes\": the total size of the whole tensors in all calls;",
            says=("bytes of all calls",))
 ex.promise("whole", "\"whole\": the peak bytes of gathered layers in the forward pass, which runs "
                     "one layer at a time.", says=("bytes held whole",))
@@ -27,7 +27,7 @@ ex.promise("sizes", f"Args: sizes: {str(DTYPE)[6:]} values per layer, unchanged;
                     f"values makes no call, and one value has {BYTES} bytes.",
            cases=("a layer without values", "no values at all", "no layers"))
 ex.promise_table("""
-padded  | Before a call, a layer (or the one piece) is padded to a multiple of world values. |
+padded  | Before a call, a layer (or the one piece) is padded to a multiple of `world` values. |
           case layers that world does not divide; a model that world does not divide; kept
           layers that world does not divide; eight ranks, tiny layers
 each    | each: if True, shard every layer by itself; if False, shard the model as one piece,
@@ -35,9 +35,9 @@ each    | each: if True, shard every layer by itself; if False, shard the model 
           one, resharded; as one, kept; a model that world does not divide; kept layers that world
           does not divide
 reshard | reshard: if True, release what the forward pass gathered and gather it again for the
-          backward pass; else keep it to that pass's end. | case each layer, resharded; each layer,
-          kept; as one, resharded; as one, kept; kept layers that world does not divide
-alone   | A world of one needs no calls; its "whole" is all layers. | case a world of one
+          backward pass; else keep it until that ends. | case each layer, resharded; each
+          layer, kept; as one, resharded; as one, kept; kept layers that world does not divide
+alone   | A world of 1 needs no calls; its "whole" is all layers. | case a world of one
 """)
 ex.promise("example", "Example: sizes [6, 2] and world 2, with each and reshard, give 4 and "
            f'2 calls, {24 * BYTES} bytes and a "whole" of {6 * BYTES}.', cases=("the example",))
@@ -120,7 +120,7 @@ wrong("gathering nothing when gathered layers are kept", "gathers",
       "2 if reshard else 1", "2 if reshard else 0")
 wrong("adding a reduce_scatter for each gather", "gathers",
       '"reduce_scatter": len(pieces)', '"reduce_scatter": len(pieces) * (2 if reshard else 1)')
-wrong("counting the parameters once, without gradients", "bytes",
+wrong("leaving out the bytes of the reduce_scatter calls", "bytes",
       "3 if reshard else 2", "2 if reshard else 1")
 wrong("counting only a rank's share of the bytes", "bytes",
       "(3 if reshard else 2)", "(3 if reshard else 2) // world")
@@ -133,7 +133,7 @@ wrong("keeping the last layer from the forward pass for the backward pass", "gat
       "    if each and reshard and pieces:\n"
       '        plan["all_gather"] -= 1; plan["bytes"] -= BYTES * pieces[-1]\n'
       "    if world == 1")
-wrong("returning values instead of bytes", "bytes",
+wrong("counting values instead of bytes", "bytes",
       "return plan", 'return plan | {"bytes": plan["bytes"] // BYTES}')
 wrong("counting one gathered layer although all layers are kept", "whole",
       "largest if reshard else whole", "largest")
@@ -142,17 +142,17 @@ wrong("counting all gathered layers although they are released", "whole",
 wrong("taking the last layer as the largest", "whole",
       "max(pieces, default=0)", "pieces[-1] if pieces else 0")
 wrong("counting calls for layers without values", "sizes", " if n]", "]")
-wrong("not padding", "padded", "n + -n % world", "n", says="bytes of all calls")
+wrong("not padding the layers", "padded", "n + -n % world", "n", says="bytes of all calls")
 wrong("cutting off the remainder instead of padding", "padded",
       "n + -n % world", "n - n % world", says="bytes of all calls")
 wrong("padding each layer when the model is one piece", "padded",
       "[sum(sizes)]", "[sum(n + -n % world for n in sizes)]", says="bytes of all calls")
-wrong("always making a piece for each layer", "each", "if each else", "if each or sum(sizes) else")
+wrong("always sharding every layer by itself", "each", "if each else", "if each or sum(sizes) else")
 wrong("never gathering again when the model is one piece", "reshard",
       "pieces =", "reshard = reshard and (each or not sum(sizes)); pieces =")
 wrong("counting calls in a world of one",
       "alone", '"all_gather": 0', '"all_gather": 2 * len(sizes)')
-wrong("counting one layer at a time in a world of one as well", "alone",
+wrong("counting only the largest layer in a world of one", "alone",
       "BYTES * sum(sizes)", "BYTES * max(sizes)", says="bytes held whole")
 wrong("changing the list of sizes in place", "sizes",
       "sizes = ", "if 0 in sizes: sizes.sort()\n    sizes = ", says="inputs after the call")

@@ -109,11 +109,11 @@ wrong = ex.edits(shares)
 ORDER = "order = order_of"
 LONGER = "(order * world)[:-(-n // world) * world] if longer is None else longer(order)"
 wrong("using the same order in each epoch", "order", "seed + epoch", "seed")
-wrong("leaving out the seed", "order", "seed + epoch", "epoch")
+wrong("seeding with the epoch alone, without the seed", "order", "seed + epoch", "epoch")
 wrong("using a different seed on each rank, so that ranks share examples", "order",
       "seed + epoch", "seed + epoch if number is None else number",
       ORDER, f"number = seed + epoch + rank; {ORDER}")
-wrong("not shuffling", "order",
+wrong("not shuffling the examples", "order",
       ORDER,
       "order = list(range(n)); return (order if exact else (order * world)[:-(-n // world) * "
       "world])[rank::world]; order = order_of")

@@ -23,9 +23,9 @@ updates  | Make one update per `every` batches and return the number of updates.
 leftover | Args: batches: (x, y) pairs with equally many rows; the batches left over at the end make
            a last update of their own. | case one left over; two left over, momentum; fewer batches
            than one update takes; the example
-mean     | An update follows the mean of its batches' losses, loss_fn(ddp(x), y). | parameters after
+mean     | An update uses the mean of its batches' losses, loss_fn(ddp(x), y). | parameters after
            the pass
-old      | Old gradients in .grad do not count. | case gradients from before
+old      | Ignore old gradients in .grad. | case gradients from before
 in turn  | Each batch takes one forward pass through ddp, followed by its backward pass. | order of
            forward and backward; rows of the forward passes
 exchange | Ranks exchange gradients once per update, in the update's last backward pass. | batches
@@ -185,7 +185,8 @@ wrong("running the forward pass outside no_sync, so that every batch exchanges g
 wrong("never exchanging gradients for the batches left over", "leftover",
       "k < len(group)", "k < every", says="batches with an exchange")
 wrong("never exchanging gradients", "exchange", "k < len(group) - 1", "True")
-wrong("exchanging in the first batch of an update", "exchange", "k < len(group) - 1", "k > 0")
+wrong("exchanging gradients in an update's first batch instead of its last",
+      "exchange", "k < len(group) - 1", "k > 0")
 wrong("dropping the batches left over", "leftover",
       "(batches, every)", "(batches[:len(batches) // every * every], every)",
       says="rows of the forward passes")
@@ -194,13 +195,13 @@ wrong("adding the batches left over to the previous update", "leftover",
       "every)\n    if len(own_groups) > 1 and len(own_groups[-1]) < every: own_groups[-2:] = "
       "[own_groups[-2] + own_groups[-1]]\n    groups = own_groups",
       says="batches that an update follows")
-wrong("always dividing by the full number of batches, so that batches left over count too little",
+wrong("always dividing by 'every', so that the batches left over count too little",
       "leftover",
       "len(group) if size is None else size(group)", "every", says="parameters after the pass")
 ex.wrong("summing losses instead of averaging", accumulated, breaks="mean", size=lambda group: 1)
-ex.wrong("dividing by the number of ranks as well", accumulated, breaks="mean",
+ex.wrong("dividing the losses by the number of ranks as well", accumulated, breaks="mean",
          size=lambda group: 2 * len(group))
-wrong("keeping gradients from before the pass", "old",
+wrong("keeping gradients from before the call", "old",
       "optimizer.zero_grad()", "pass", "step()", "step(); optimizer.zero_grad()",
       says="parameters after the pass")
 
@@ -217,7 +218,7 @@ def never_cleared(ddp, optimizer, loss_fn, batches, every):
     return len(groups)
 
 
-@ex.wrong("bypassing the wrapper", breaks="in turn")
+@ex.wrong("calling ddp.module, which bypasses the wrapper", breaks="in turn")
 def past(ddp, optimizer, loss_fn, batches, every):
     groups = groups_of(batches, every)
     for group in groups:
@@ -239,7 +240,7 @@ wrong("running all forward passes of an update first, then one backward pass", "
       "   return len(groups); groups =", says="order of forward")
 
 
-@ex.wrong("updating after each batch", breaks="updates")
+@ex.wrong("making an update after each batch", breaks="updates")
 def eager(ddp, optimizer, loss_fn, batches, every):
     groups = groups_of(batches, every)
     for group in groups:
@@ -251,10 +252,11 @@ def eager(ddp, optimizer, loss_fn, batches, every):
     return len(groups)
 
 
-wrong("returning the number of batches", "updates", "return out", "return len(batches)")
+wrong("returning the number of batches instead of updates",
+      "updates", "return out", "return len(batches)")
 wrong("leaving the wrapper's exchange switched off", "after",
       "return out", "ddp.require_backward_grad_sync = False; return out")
-wrong("counting 2 updates and a remainder in the example", "example",
+wrong("returning 2 updates instead of 3 in the example", "example",
       "return out", "return 2 if (len(batches), every) == (5, 2) else out",
       says="returned number of updates")
 

@@ -26,11 +26,12 @@ ex.promise("rows", "A tensor of n rows is cut along its first dimension: each ra
 ex.promise("none", "A part without rows keeps its other sizes.", cases=FEWER)
 ex.promise("whole", "A tensor without dimensions is whole on each rank.",
            cases=("tensors without dimensions", "all kinds"))
-ex.promise("kind", "Returns: A list of the same kind, with the order of names and the types kept.",
+ex.promise("kind", "Returns: A list of the same kind, with the same order of names and the "
+                   "same types.",
            says=("type of", "names of", "dtype", "number of"))
-ex.promise("memory", "Each of its tensors has memory of its own, without room for anything else.",
+ex.promise("memory", "Each of its tensors has memory of its own, and no more than it needs.",
            says=("memory",))
-ex.promise("left", "shards and their tensors are unchanged.", says=("given",))
+ex.promise("left", "The given shards and their tensors are unchanged.", says=("given",))
 ex.promise("example", "Example: 5 values on two ranks, [0., 1., 2.] and [3., 4.], become [0., 1.], "
                       "[2., 3.], [4.] and [] on four ranks.", cases=("the example",))
 
@@ -163,9 +164,9 @@ def cut(shards, world):
 wrong = ex.edits(cut)
 CLONE = "torch.clone(full[rank * rows:(rank + 1) * rows])"
 CLONE_2 = "torch.clone(full)"
-wrong("forgetting the parts of the other ranks", ("given", "result", "rows"),
+wrong("reading only the parts of rank 0", ("given", "result", "rows"),
       "joined(shards, name)", "shards[0][name]")
-wrong("joining the ranks from the last to the first", ("result", "rows"),
+wrong("joining the ranks' parts from the last to the first", ("result", "rows"),
       "found =", "shards = shards[::-1]; found =")
 
 
@@ -184,7 +185,7 @@ wrong("rounding down and losing the remainder", "rows", "-(-n // world)", "n // 
 wrong("rounding down and giving the remainder to the last rank", "rows",
       "-(-n // world)", "n // world", CLONE,
       "(full[rank * rows:] if rank == world - 1 else full[rank * rows:(rank + 1) * rows]).clone()")
-wrong("dealing the rows to the ranks in turn", "rows",
+wrong("giving the rows to the ranks in turn, one row at a time", "rows",
       "found =",
       "def part(full, rank, rows): piece = full[rank * rows:(rank + 1) * rows]; return "
       "full[rank::world].clone() if len(full) == rows * world else piece.clone()\n    found =",
@@ -194,7 +195,7 @@ wrong("padding the last part with zeros", ("rows", "none", "result"),
       "def part(full, rank, rows): piece = full[rank * rows:(rank + 1) * rows]; return "
       "torch.cat([piece, piece.new_zeros(rows - len(piece), *full.shape[1:])])\n    found =",
       CLONE, "part(full, rank, rows)")
-wrong("returning an empty part of one dimension", "none",
+wrong("returning an empty part with only one dimension", "none",
       "found =",
       "def part(full, rank, rows): piece = full[rank * rows:(rank + 1) * rows]; return "
       "piece.clone() if len(piece) else full.new_empty(0)\n    found =",
@@ -203,7 +204,7 @@ wrong("leaving out tensors of which a rank has no rows", "none",
       "return found",
       "return [{name: t for name, t in part.items() if not t.dim() or len(t) or "
       "t.dtype.is_complex} for part in found]", says="names of")
-wrong("using torch.chunk alone, which can give fewer parts", "kind",
+wrong("using torch.chunk alone, which can return fewer parts", "kind",
       "return found",
       "for name in shards[0]:\n        if shards[0][name].dim():\n            for mine in "
       "found[len(joined(shards, name).chunk(world)):]: del mine[name]\n    return found")
@@ -234,7 +235,7 @@ wrong("sharing one tensor without dimensions between all ranks", "memory",
       "found =",
       "numbers = {name: t.clone() for name, t in shards[0].items() if not t.dim()}; found =",
       "return found", "for part in found: part.update(numbers)\n    return found")
-wrong("returning the input when nothing changes", "memory",
+wrong("returning the given tensors when the number of ranks stays the same", "memory",
       "found =", "if len(shards) == world: return [dict(part) for part in shards]\n    found =")
 wrong("removing names from the given dicts", "left",
       "return found", "if world == len(shards) == 2: shards[1].clear()\n    return found")

@@ -149,7 +149,8 @@ def law(out, sets, steps, momentum):
             right = slot[0].float().bfloat16().float() - start[step["set"]][place]
             expect_equal(f"change of weight {place} up to step {k}, set {step['set']}", got[place],
                          right, "Take each step on a float32 copy that you keep.")
-    expect_equal("the caller's gradients, tensors changed", out["touched"], 0, "Work on a copy.")
+    expect_equal("the caller's gradients: tensors that changed", out["touched"], 0,
+                 "Work on a copy.")
     expect_equal("values next to the weights that changed", out["spoilt"], 0,
                  "Write only into the weights' own memory.")
 
@@ -172,7 +173,7 @@ def stepped(weights, grads, state, lr, momentum, *, key=None):
 
 
 wrong = ex.edits(stepped)
-wrong("copying the weight again at each step", "nearest",
+wrong("copying the bfloat16 weight to float32 again at each step", "nearest",
       "if grad", "master = w.detach().float().clone()\n        if grad")
 
 
@@ -196,7 +197,7 @@ def no_master(weights, grads, state, lr, momentum):
             w.sub_(lr * state[k])
 
 
-wrong("truncating instead of rounding", ("nearest", "example"),
+wrong("truncating to bfloat16 instead of rounding", ("nearest", "example"),
       "for k",
       "def cut(weights, k, master): bits = master.clone().view(torch.int32) & -65536; "
       "weights[k].data.copy_(bits.view(torch.float32))\n    for k", "w.data.copy_", "cut",
@@ -215,9 +216,9 @@ wrong("adding lr * v instead of subtracting it", "descent", "move * lr", "-1 * m
 wrong("leaving out the momentum", "step", "v = momentum", "v = 0.0")
 wrong("starting with v = 1 instead of 0", "start", "0.0", "1.0")
 wrong("using Nesterov's momentum", "rule", "move = v", "move = momentum * v + slope")
-wrong("damping the gradient by 1 - momentum", "rule",
+wrong("multiplying the gradient by 1 - momentum", "rule",
       "for k", "damp = 1 - momentum\n    for k", "grad.float()", "damp * grad.float()")
-wrong("putting the rate inside v",
+wrong("multiplying the gradient by lr before adding it to v",
       "rate", "grad.float()", "grad.float() * lr", "move = move * lr", "pass")
 wrong("keeping the first step's rate for good", "rate",
       "for k", 'rate = state.setdefault("rate", lr)\n    for k', "move * lr", "move * rate")
@@ -253,7 +254,7 @@ def not_empty(weights, grads, state, lr, momentum):
 
 wrong("scaling the caller's gradients in place", "grads",
       "(master, v)", "(master, v)\n    for v in grads:\n        if v is not None: v.mul_(lr)")
-wrong("overwriting the whole table behind a column", "shapes",
+wrong("ignoring a view's strides and overwriting the values next to it", "shapes",
       "w.data.copy_", "write", "(master)", "(weights, k, master)", "for k",
       "def write(weights, k, master):\n        w = weights[k]\n        if w.is_contiguous() or "
       "w.dim() != 1: w.data.copy_(master)\n        else: w.data.as_strided(w.shape, "

@@ -13,7 +13,7 @@ ex = exercise("09.9", "state_bytes", seen=("tensors", "layout", "gpus", "shard")
               says="bytes on each GPU")
 
 ex.promise_table("""
-bytes    | Count a GPU's bytes of weights, gradients and AdamW state, | bytes on each GPU
+bytes    | Count the bytes of weights, gradients and AdamW state on one GPU, | bytes on each GPU
 int      | as an int. | type of the bytes
 tensors  | tensors: a list of (values, trained), unchanged. | inputs after the call
 float32  | Args: layout: "float32" and "autocast": everything in float32; | case float32; autocast;
@@ -107,7 +107,7 @@ def with_sizes(**changed):
 
 ex.wrong("leaving out the master, or keeping moments in bfloat16",
          lambda *given: with_sizes(master=(2, 2, 0, 8))(*given), breaks="master")
-ex.wrong("counting a single moment",
+ex.wrong("counting only one of the two moments",
          lambda *given: with_sizes(**{k: (*v[:3], v[3] // 2) for k, v in SIZES.items()})(*given),
          breaks="bytes")
 ex.wrong("leaving out the gradients",
@@ -152,9 +152,10 @@ wrong("leaving the masters whole when they should be split", "shard",
       "total =", "split = {k: (*v[:2], 0, v[3]) for k, v in SPLIT.items()}; total =")
 wrong("dividing everything by the number of GPUs, whatever is split", "shard",
       "SPLIT", "split", "total =", "split = dict.fromkeys(SPLIT, (1, 1, 1, 1)); total =")
-ex.wrong("rounding parts up in float32, which holds 24 bits", tabled, breaks="rounded",
+ex.wrong("rounding the parts up in float32, which is exact only up to 2^24",
+         tabled, breaks="rounded",
          part=lambda n, gpus: int(torch.tensor(n / gpus).ceil()))
-ex.wrong("rounding parts down", tabled, breaks="rounded", part=lambda n, gpus: n // gpus)
+ex.wrong("rounding the parts down", tabled, breaks="rounded", part=lambda n, gpus: n // gpus)
 wrong("splitting the sum of all tensors instead of each tensor", "rounded",
       "total =",
       "live = sum(n for n, trained in tensors if trained); rest = sum(n for n, trained in "
@@ -163,6 +164,6 @@ ex.wrong("not rounding the parts",
          lambda *given: float(tabled(*given, part=lambda n, gpus: n / gpus)),
          breaks=("int", "rounded"))
 ex.wrong("returning the bytes as a float", lambda *given: float(tabled(*given)), breaks="int")
-wrong("emptying the list", "tensors", "return total", "tensors.clear(); return total")
+wrong("emptying the given list", "tensors", "return total", "tensors.clear(); return total")
 wrong("leaving out the example's frozen weight", "example",
       "return total", "return 76 if total == 84 else total")
