@@ -90,7 +90,7 @@ def page(lessons: book_pages.Lessons) -> str:
 def measured() -> str:
     """What the finder does on phrases of people who asked, see tests/test_find.py."""
     got = finder_record.RECORD.entries()
-    fresh, unseen, later, newest = (got[name] for name in ("fresh", "unseen", "later", "newest"))
+    unseen, later, newest = got["unseen"], got["later"], got["newest"]
     every = unseen["with"] + unseen["without"] + unseen["rows"]
     sentences = [
         "The finder's confidence comes from a curve fitted to phrases from public threads.",
@@ -105,10 +105,12 @@ def measured() -> str:
         f"{unseen['hedged'] - unseen['nothing']} more it calls no cause more than possible.",
         f"In all, {unseen['mistaken']} of the {every} phrases get a likely or very likely answer "
         "without the right cause.",
-        "On an older set of phrases, which was used only to measure, the finder shows the right "
-        f"trap for {fresh['shown']} of {fresh['with']} phrases, gives this trap as its answer for "
-        f"{fresh['found']}, and says for {fresh['nothing']} of the other {fresh['without']} "
-        "phrases that none of its causes fits.",
+        f"The newest set has {newest['with'] + newest['without'] + newest['rows']} phrases, from "
+        "repositories that nothing else of the finder names, and was tried once after the last "
+        f"fit. The finder shows the right trap for {newest['shown']} of {newest['with']} phrases, "
+        f"says for {newest['nothing']} of the {newest['without']} phrases whose cause is in no row "
+        f"that none of its causes fits, and gives {newest['mistaken']} of all a likely or very "
+        "likely answer without the right cause.",
         f"The hardest set has {later['with'] + later['without'] + later['rows']} phrases. Many of "
         "them show the sign of a cause that a lesson teaches, but have a different cause. For "
         f"{later['nothing']} of the {later['without']} phrases whose cause is in no row, the "

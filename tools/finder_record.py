@@ -30,13 +30,14 @@ PHRASES = {"seen": ROOT / "tests" / "finder_phrases.yml",
 # trap moved 21 of 450, and a count by up to two. So a count may fall by SLACK before it is a
 # finding.
 SLACK = 3
-FLOORS = {"seen": {"shown": 118, "found": 111, "honest": 32},
-          "fresh": {"shown": 94, "found": 75, "honest": 43},
-          "unseen": {"shown": 44, "found": 38, "honest": 22, "hedged": 26, "told": 5},
-          "later": {"shown": 13, "found": 9, "honest": 12, "hedged": 24}}
+FLOORS = {"seen": {"shown": 118, "found": 107, "honest": 33},
+          "fresh": {"shown": 94, "found": 75, "honest": 45},
+          "unseen": {"shown": 49, "found": 41, "honest": 25, "hedged": 30, "told": 3},
+          "later": {"shown": 13, "found": 8, "honest": 14, "hedged": 24},
+          "newest": {"honest": 22, "hedged": 26}}
 OF = {"honest": "without", "hedged": "without", "told": "rows"}  # what a count is counted of
 # The most phrases that get a likely answer without the right cause, with the same slack.
-CEILINGS = {"seen": 9, "fresh": 8, "unseen": 6, "later": 9}
+CEILINGS = {"seen": 6, "fresh": 3, "unseen": 2, "later": 7, "newest": 2}
 FLOORS_AT = "tools/finder_record.py"
 
 
