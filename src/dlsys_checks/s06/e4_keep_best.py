@@ -291,7 +291,7 @@ def nan_first(model, train_epoch, val_loss, epochs):
 
 wrong("returning the last loss instead of the lowest", ("lowest", "nan", "ties", "example"),
       "return lowest", "return loss if loss == loss else math.inf")
-wrong("rounding the lowest loss", "lowest",
+wrong("returning a value near the lowest loss, not the loss itself", "lowest",
       "return lowest", "return lowest if lowest in (math.inf, 1.25, 1.0) else lowest * 1.001")
 wrong("validating before training in each epoch", "order",
       "loss = val_loss(model)", "pass", "train_epoch(model)", LOSS + "(model); train_epoch(model)",
