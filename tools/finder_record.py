@@ -1,9 +1,9 @@
 """How well the symptom finder answers what people wrote, into tests/records/finder.json.
 
-tests/finder_phrases.yml is looked at while rows and spellings are improved, finder_fresh.yml only
-measures. finder_unseen.yml, finder_later.yml (the hardest) and finder_newest.yml each came after the
-finder had been fitted, and were tried once before anything else was changed. book_finder shows the
-figures on the finder's page:
+tests/finder_phrases.yml is looked at while rows and spellings are improved, and finder_fresh.yml
+only measures. finder_unseen.yml, finder_later.yml (the hardest) and finder_newest.yml each came
+after the finder had been fitted, and were tried once before anything else was changed. book_finder
+shows the figures on the finder's page:
 
     .venv/bin/python -m tools.finder_record
 """
