@@ -122,6 +122,8 @@ def test_a_call_inside_of_words_counts():
     ("plot_lines(x, title='a')", "plot_lines(x, title='b')", True),
     ("ax.plot(x, label='a')", "ax.plot(x, label='b')", True),
     ("run(x, label='a')", "run(x, label='b')", False),
+    ("rows.asks('a', '1, or 16', f)", "rows.asks('b', '16, or 1', f)", True),
+    ("rows.asks('a', 1.0, f)", "rows.asks('a', 2.0, f)", False),
     ("plot_lines(f('a'))", "plot_lines(f('b'))", False),
 ])
 def test_the_essence_of_code(before, after, same):

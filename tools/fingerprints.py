@@ -92,8 +92,11 @@ def lesson_words(call: ast.Call) -> Iterator[ast.expr]:
     """What a lesson says of its numbers: a claim's text, a question, what a figure or print shows.
     """
     name = _name(call)
-    if name in ("claim", "asks"):   # the second: what a table of GPU measurements asks
+    if name == "claim":
         yield from call.args[:1]
+    elif name == "asks":   # of a table of GPU measurements; a prediction may be words
+        yield from (one for one in call.args if isinstance(one, ast.JoinedStr)
+                    or (isinstance(one, ast.Constant) and isinstance(one.value, str)))
     elif name == "guess":
         yield from (*call.args[1:], *(keyword.value for keyword in call.keywords))
     elif name in SHOWING or name.startswith(SHOWS):
