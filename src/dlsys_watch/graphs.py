@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 PASSED = ("Squeeze", "Unsqueeze", "View", "Reshape", "Alias", "Transpose", "Permute", "TBackward",
           "Clone", "ToCopy", "Select", "Slice", "Expand", "Flatten", "MovedimBackward", "Movedim")
 
@@ -32,6 +34,12 @@ def is_made_by(tensor, *names: str) -> bool:
 def kind(node) -> str:
     """The name of a node's function without number and ending: "Softmax"."""
     return node.name().partition("Backward")[0]
+
+
+def saved_number(node) -> float | None:
+    """The one number by which / or * makes a tensor; None for all else."""
+    other = getattr(node, "_saved_other", None) if node and kind(node) in ("Div", "Mul") else None
+    return float(other) if torch.is_tensor(other) and other.numel() == 1 else None
 
 
 def nodes(tensor, most: int = 4000) -> list:

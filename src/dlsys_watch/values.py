@@ -20,6 +20,25 @@ def some(tensor: torch.Tensor) -> torch.Tensor:
     return flat.reshape(-1)[:MOST]
 
 
+def size(tensor: torch.Tensor) -> float:
+    """The root mean square of a tensor's first numbers."""
+    numbers = some(tensor).double()
+    return (torch.linalg.vector_norm(numbers) / len(numbers) ** 0.5).item()
+
+
+def first_tensor(value, floating: bool = False):
+    """The first tensor in a batch or an answer, however it is wrapped; None without one.
+
+    floating: only one of floating-point numbers counts.
+    """
+    if torch.is_tensor(value):
+        return value if value.is_floating_point() or not floating else None
+    parts = value.values() if isinstance(value, dict) else value
+    if not isinstance(parts, list | tuple | type({}.values())):
+        return None
+    return next((t for part in parts if (t := first_tensor(part, floating)) is not None), None)
+
+
 def fingerprint(tensor: torch.Tensor) -> float:
     """A number that changes when the values or their order do; nan stays nan."""
     numbers = some(tensor).double()

@@ -2,7 +2,7 @@
 
 import torch
 
-from dlsys_watch.graphs import kind
+from dlsys_watch.graphs import kind, saved_number
 from dlsys_watch.rule import Rule
 
 WINDOWS, UNEVEN = 3, 2   # steps in a row; how much the labels of the parts differ
@@ -56,5 +56,4 @@ def factor_of_mean(node) -> float | None:
     operands = [before for before, _ in node.next_functions if before is not None]
     if len(operands) != 1 or not kind(operands[0]).startswith("NllLoss"):
         return None
-    factor = getattr(node, "_saved_other", None)
-    return float(factor) if torch.is_tensor(factor) and factor.numel() == 1 else None
+    return saved_number(node)

@@ -5,7 +5,7 @@ import weakref
 import torch
 
 from dlsys_watch.rule import Rule
-from dlsys_watch.values import counted
+from dlsys_watch.values import counted, first_tensor
 
 ROW = 5  # steps between two measurements: a pseudo-label is asked for at every step
 
@@ -31,7 +31,7 @@ class EvalInTrainMode(Rule):
         steps = self.asks.get(module, (0, 0))[0]
         if steps < self.run.steps:
             self.asks[module] = self.run.steps, self.run.steps - steps
-        values = first_tensor(output)
+        values = first_tensor(output, floating=True)
         if values is not None and self.run.active(module):
             self.answer = storage(values), weakref.ref(module), self.here()
             self.calls = self.run.grad_calls
@@ -82,13 +82,3 @@ class EvalInTrainMode(Rule):
 def storage(tensor) -> int:
     """Where a tensor's numbers lie: the same for all its views."""
     return tensor.untyped_storage().data_ptr()
-
-
-def first_tensor(output):
-    """The first floating-point tensor of an answer, however it is wrapped."""
-    if torch.is_tensor(output):
-        return output if output.is_floating_point() else None
-    values = output.values() if isinstance(output, dict) else output
-    if not isinstance(values, list | tuple | type({}.values())):
-        return None
-    return next((t for t in map(first_tensor, values) if t is not None), None)

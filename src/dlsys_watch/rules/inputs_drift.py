@@ -3,12 +3,9 @@
 import weakref
 from itertools import pairwise
 
-import torch
-
 from dlsys_watch.events import plain
 from dlsys_watch.rule import Rule
-from dlsys_watch.rules.random_evaluation import first_tensor
-from dlsys_watch.values import some
+from dlsys_watch.values import first_tensor, size
 
 TIMES, PASSES = 1.3, 3   # how much from pass to pass, and for how many passes in a row
 
@@ -26,11 +23,11 @@ class InputsDrift(Rule):
         rows = first_tensor(batch) if number == 0 else None
         if rows is None or not plain(rows) or not rows.is_floating_point() or rows.numel() < 64:
             return
-        size = torch.linalg.vector_norm(some(rows).double()).item() / min(rows.numel(), 4096) ** 0.5
-        sizes = self.sizes[loader] = [*self.sizes.get(loader, [])[-PASSES:], size]
+        sizes = self.sizes[loader] = [*self.sizes.get(loader, [])[-PASSES:], size(rows)]
         ratios = [after / before if before else 1.0
                   for before, after in pairwise(sizes)]
         if len(ratios) == PASSES and (min(ratios) > TIMES or max(ratios) < 1 / TIMES):
-            self.say(f"the first batch of this loader has a size of {size:.3g}, {PASSES} passes "
-                     f"earlier it was {sizes[0]:.3g}: does the dataset change its rows in place?",
+            self.say(f"the first batch of this loader has a size of {sizes[-1]:.3g}, {PASSES} "
+                     f"passes earlier it was {sizes[0]:.3g}: does the dataset change its rows "
+                     "in place?",
                      self.run.loader_places.get(loader))

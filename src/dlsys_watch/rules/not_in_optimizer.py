@@ -30,9 +30,10 @@ class NotInOptimizer(Rule):
             self.trained |= {id(p): weakref.ref(p) for p in params(optimizer)}
         if steps != 6:   # the rules that it follows have spoken
             return
+        held = self.run.held()
         out = [layer for layer in list(self.ran) for p in layer._parameters.values()
                if p is not None and p.requires_grad and p.grad is not None
-               and self.trained.get(id(p), int)() is not p and id(p) not in self.run.held()]
+               and self.trained.get(id(p), int)() is not p and id(p) not in held]
         if out:
             self.say(f"{self.run.name(out[0])} gets gradients, and no optimizer holds its "
                      "weights: forgotten?", self.run.opt(optimizer).place)

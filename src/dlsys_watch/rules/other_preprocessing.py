@@ -1,13 +1,10 @@
 """Inputs that are scaled differently in evaluation than in training."""
 
-import math
 import weakref
-
-import torch
 
 from dlsys_watch.events import plain
 from dlsys_watch.rule import Rule
-from dlsys_watch.values import some
+from dlsys_watch.values import size
 
 TIMES, ENOUGH = 30, 8
 
@@ -28,15 +25,14 @@ class OtherPreprocessing(Rule):
         x = args[0]
         if x.dim() < 2 or x.numel() < 64 or x.requires_grad:
             return
-        numbers = some(x).double()
-        size = torch.linalg.vector_norm(numbers).item() / math.sqrt(len(numbers))
-        low, high, count = self.sizes.get(module, (size, size, 0))
+        now = size(x)
+        low, high, count = self.sizes.get(module, (now, now, 0))
         if grad and module.training:
-            self.sizes[module] = min(low, size), max(high, size), count + 1
-        elif not grad and count >= ENOUGH and (size > TIMES * high or 0 < size * TIMES < low):
+            self.sizes[module] = min(low, now), max(high, now), count + 1
+        elif not grad and count >= ENOUGH and (now > TIMES * high or 0 < now * TIMES < low):
             self.off[module] = self.off.get(module, 0) + 1
             if self.off[module] == 2:
-                self.say(f"inputs of {type(module).__name__} have a size of {size:.3g} here and of "
+                self.say(f"inputs of {type(module).__name__} have a size of {now:.3g} here and of "
                          f"{low:.3g} to {high:.3g} in training: another scaling?")
         elif not grad:
             self.off[module] = -10**9   # also evaluated on inputs like those of training

@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import SequentialSampler
 
 from dlsys_watch.rule import Rule
-from dlsys_watch.values import fingerprint
+from dlsys_watch.values import fingerprint, first_tensor
 
 
 class RandomEvaluation(Rule):
@@ -41,16 +41,6 @@ class RandomEvaluation(Rule):
             self.say("the first batch of an evaluation loader in fixed order differs between two "
                      "passes, its labels do not: a random transform?",
                      self.run.loader_places.get(loader))
-
-
-def first_tensor(batch):
-    """The first tensor of a batch, however it is wrapped."""
-    if torch.is_tensor(batch):
-        return batch
-    parts = batch.values() if isinstance(batch, dict) else batch
-    if not isinstance(parts, list | tuple | type({}.values())):
-        return None
-    return next((t for t in map(first_tensor, parts) if t is not None), None)
 
 
 def others(batch, rows) -> list:

@@ -3,8 +3,7 @@
 import weakref
 
 from dlsys_watch.rule import Rule
-from dlsys_watch.rules.eval_in_train_mode import first_tensor
-from dlsys_watch.values import fingerprint, is_zero
+from dlsys_watch.values import fingerprint, first_tensor, is_zero
 
 ROW = 5                   # steps with zeros alone until it is said
 WATCHED, WEIGHTS = 40, 40  # steps after the first logsigmoid, weights that are compared
@@ -25,7 +24,7 @@ class ReferenceMoves(Rule):
     def on_root_done(self, module, output, grad):
         if self.steps is None or self.steps > WATCHED:
             return
-        answer = first_tensor((output,))
+        answer = first_tensor((output,), floating=True)
         if answer is not None and not is_zero(answer.detach()):   # what begins at 0 has no margin
             (self.trained if grad else self.asked).add(id(next(module.parameters(), None)))
             self.model = weakref.ref(module) if grad else self.model

@@ -4,9 +4,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from dlsys_watch.rule import Rule
-from dlsys_watch.rules.eval_in_train_mode import first_tensor
 from dlsys_watch.rules.past_the_wrapper import world
-from dlsys_watch.values import fingerprint
+from dlsys_watch.values import fingerprint, first_tensor
 
 BATCHES = 3
 KEY = "dlsys_watch/batches/"   # in the store that the ranks met at: no message between them
@@ -28,7 +27,7 @@ class SameBatchOnRanks(Rule):
     def on_root(self, module, args, kwargs, grad):
         if not isinstance(module, DistributedDataParallel) or not grad or self.told:
             return
-        rows = first_tensor(args)
+        rows = first_tensor(args, floating=True)
         if rows is not None and len(self.marks) < BATCHES:
             self.marks.append(fingerprint(rows))
             self.line = self.here()

@@ -5,8 +5,7 @@ import weakref
 import torch
 
 from dlsys_watch.rule import Rule
-from dlsys_watch.rules.eval_in_train_mode import first_tensor
-from dlsys_watch.values import fingerprint
+from dlsys_watch.values import fingerprint, first_tensor
 
 ROUNDS = 3
 
@@ -25,7 +24,7 @@ class SameRowsFromWorkers(Rule):
 
     def on_batch(self, loader, batch, number):
         marks = self.marks.get(loader)
-        values = first_tensor(batch) if marks is not None else None
+        values = first_tensor(batch, floating=True) if marks is not None else None
         if marks is None or len(marks) != number:
             return
         if not torch.is_tensor(values) or loader.num_workers > 64:

@@ -5,8 +5,7 @@ import weakref
 from torch.utils.data import RandomSampler
 
 from dlsys_watch.rule import Rule
-from dlsys_watch.rules.random_evaluation import first_tensor
-from dlsys_watch.values import fingerprint
+from dlsys_watch.values import fingerprint, first_tensor
 
 FEWEST = 8   # rows of a batch: fewer may come in the same order by chance
 

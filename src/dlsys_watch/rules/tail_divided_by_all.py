@@ -1,6 +1,6 @@
 """A last, shorter accumulation whose losses are divided as if it were complete."""
 
-from dlsys_watch.graphs import kind
+from dlsys_watch.graphs import kind, saved_number
 from dlsys_watch.rule import Rule
 
 WATCHED, FULL, SHORT = 600, 2, 2   # backward passes of the run; complete steps, then short ones
@@ -38,8 +38,7 @@ class TailDividedByAll(Rule):
 
 def divisor(node) -> float | None:
     """What divides a loss, by / or by *."""
-    other = getattr(node, "_saved_other", None)
-    if node is None or kind(node) not in ("Div", "Mul") or not hasattr(other, "numel") or (
-            other.numel() != 1 or not float(other)):  # type: ignore
+    number = saved_number(node)
+    if not number:
         return None
-    return float(other) if kind(node) == "Div" else 1 / float(other)  # type: ignore
+    return number if kind(node) == "Div" else 1 / number
