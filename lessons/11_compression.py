@@ -138,9 +138,9 @@ def saved(state):
 # %% [markdown] trap="11.1" role="situation" core=true fault="2 bits on a symmetric grid: most weights become zero" symptom="accuracy collapses after low-bit quantization, although a few more bits cost nothing"
 # ## Fewer and fewer bits
 #
-# You train five classifiers with four layers each on the digits; only their initial
-# weights differ. Then you round each weight matrix with its own symmetric grid. At 8, 4
-# and 3 bits, the classifiers lose little accuracy. At 2 bits, they break down.
+# You train five four-layer classifiers on the digits; only their initial weights differ.
+# Then you round each weight matrix with its own symmetric grid. At 8, 4 and 3 bits, the
+# classifiers lose little accuracy. At 2 bits, they break down.
 #
 # Two bits allow four codes, and a symmetric grid uses three of them. Your comment says:
 # "An affine grid has one more level, which cannot be worth much."
@@ -229,10 +229,9 @@ claim("accuracy at 2 bits with affine grids minus accuracy with symmetric "
       "grids", by_four - read[2], above=0.35)
 
 # %% [markdown] trap="11.1" role="why"
-# Rounding errors are positive or negative, so most cancel in a sum of 64 products. But at
-# 2 bits, a symmetric grid has only three levels: zero and plus or minus the largest
-# absolute value. Every weight whose absolute value is below *half of the largest* is
-# rounded to zero:
+# Rounding errors of both signs mostly cancel in a sum of 64 products. But at 2 bits, a
+# symmetric grid has only three levels: zero and plus or minus the largest absolute value.
+# Every weight whose absolute value is below *half of the largest* is rounded to zero:
 
 # %% trap="11.1" role="why"
 matrices = [m.weight.data for m in classifier if isinstance(m, nn.Linear)]
@@ -291,8 +290,8 @@ claim("one 2-bit grid per matrix: accuracy with affine grids minus "
 # The explorer below shows the first layer of a digit classifier. Weights between two
 # levels are *rounded*, and weights beyond the last level are *clipped*. The control
 # *Outlier* divides one pixel's brightness by a number and multiplies the pixel's weights
-# by the same number. Guess first: is the best clipping for the *weights* also best for
-# the layer's *output*?
+# by the same number. Is the best clipping for the *weights* also best for the layer's
+# *output*?
 
 # %% role="explore" explorer="quantization"
 from dlsys_helpers.explorers.quantization import quantization
