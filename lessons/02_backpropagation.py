@@ -2098,10 +2098,10 @@ claim("largest gap between the compiled and the plain gradients",
 # happens to the memory of the forward pass, with a graph and without one?
 #
 # With *meta* tensors, which have a shape but no data, you can count FLOPs (floating-point
-# operations), bytes and kernel launches on any machine. A linear layer needs one matrix
-# product in the forward pass and two in the backward pass, one for its weight and one for
-# its input. The first layer does not need the product for its input, because the data
-# need no gradient.
+# operations) and bytes and estimate kernel launches on any machine. A linear layer needs
+# one matrix product in the forward pass and two in the backward pass, one for its weight
+# and one for its input. The first layer does not need the product for its input, because
+# the data need no gradient.
 #
 # To find out how long a step takes, you need a GPU or a prediction. From a datasheet, you
 # can compute the minimum time that the FLOPs and the bytes need. A small stack mostly

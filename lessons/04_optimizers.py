@@ -163,7 +163,7 @@ claim("Adam's mean step in learning rates, with noise ten times as large "
 
 # %% [markdown] role="concept"
 # Where the gradient is steady, Adam moves a weight by the full learning rate at each
-# step, however large or small the gradient is. Where the gradient is mostly noise, Adam's
+# step, whether the gradient is 100 or 0.0001. Where the gradient is mostly noise, Adam's
 # steps are short and careful. Because of this division, a single learning rate, often
 # 0.001, works for many networks.
 

@@ -2625,8 +2625,8 @@ claim("fraction of the digits missing from one pass when each worker "
 # %% [markdown] trap="06.10" role="more"
 # Torch warns about the repeated rows if the dataset has a `__len__` and you have called
 # `len(loader)`. But in the version of torch measured here, the check compares *batches*
-# with *rows*, so there is no warning as long as a batch has more rows than there are
-# workers:
+# with *rows*, so torch warns only if all workers together return more batches than the
+# dataset has rows:
 
 # %% trap="06.10" role="more"
 import warnings

@@ -450,8 +450,8 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 # **Keep:** The maps of a convolutional net grow with the batch and with the pixels, but
 # the convolutions' weights do not. If memory runs out, shrink the maps first. **In your
 # own code:** Before you rent a larger GPU, sum batch x channels x rows x columns over
-# all layers that keep their input: convolutions, norm layers and activations such as
-# GELU. **Source:** [He et al. 2015, "Deep Residual Learning for Image
+# all layers that keep their input: convolutions, linear layers, pooling, norm layers and
+# activations such as GELU. **Source:** [He et al. 2015, "Deep Residual Learning for Image
 # Recognition"](https://arxiv.org/abs/1512.03385), section 3.3: half the map, twice the
 # filters, "so as to preserve the time complexity per layer". The number of
 # multiplications per layer stays the same, and the maps take fewer bytes.

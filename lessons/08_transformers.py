@@ -2237,9 +2237,9 @@ plot_lines(
 # %% [markdown] trap="08.8" role="repair"
 # `F.gelu` is such a fused kernel. What does a kernel look like from the inside? A
 # kernel is a *program* of which many instances are started. Each instance knows its own
-# number and handles one block of positions. The last block is seldom full, and a kernel
-# that does not mask this block reads and writes memory that is not its own. In the cell
-# below, two functions stand in for the device's load and store:
+# number and handles one block of positions. If the last block is not full, a kernel that
+# does not mask this block reads and writes memory that is not its own. In the cell below,
+# two functions stand in for the device's load and store:
 
 # %% trap="08.8" role="repair"
 memory = {"x": torch.randn(10), "y": torch.full((10,), math.nan)}

@@ -2001,11 +2001,11 @@ claim("training loss with labels masked by length, divided by loss with "
 
 # %% [markdown] trap="10.6" role="more" topics="a separate padding token · what few steps teach"
 # If the vocabulary has no unused token, a separate padding token needs one more row in
-# the embedding, and another in the head if the head is not tied to the embedding. Masking
-# by length and a separate padding token produce the same model, because the initial
-# weights, the texts and the labels are the same, and nothing after the end has a label.
-# With so few steps, the model learns to stop, but not perfectly. With some seeds, the
-# model still misses the end of the longest answer, or writes one word too many.
+# the embedding, and another in the head if the head is not tied to the embedding. Here,
+# masking by length and a separate padding token produce the same model, because the
+# initial weights, the texts and the labels are the same, and nothing after the end has a
+# label. With so few steps, the model learns to stop, but not perfectly. With some seeds,
+# the model still misses the end of the longest answer, or writes one word too many.
 
 # %% trap="10.6" role="more"
 claim("training loss at the end, with labels masked by id",

@@ -3537,11 +3537,12 @@ plot_lines(range(1, 201), {
 # rates, it does grow](https://arxiv.org/abs/2309.14322). In the end, the softmax gives
 # almost all the weight to one key, and little gradient flows back through the softmax.
 #
-# *QK-norm* scales [each query and each key](https://arxiv.org/abs/2010.04245) to the same
-# norm before they are multiplied. No logit can then exceed the square root of the head's
-# width times the learned gains of the normalization.
-# [ViT-22B](https://arxiv.org/abs/2302.05442) uses QK-norm, after runs with 8 billion
-# parameters had diverged without it. So does [Qwen3](https://arxiv.org/abs/2505.09388).
+# *QK-norm* usually scales [each query and each
+# key](https://arxiv.org/abs/2010.04245) to the same norm before they are multiplied. No
+# logit can then exceed the square root of the head's width times the learned gains of the
+# normalization. [ViT-22B](https://arxiv.org/abs/2302.05442) uses QK-norm, after runs with
+# 8 billion parameters had diverged without it. So does
+# [Qwen3](https://arxiv.org/abs/2505.09388).
 
 # %% role="concept"
 def attention_logits(size, normed, width=16):

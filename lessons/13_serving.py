@@ -1941,10 +1941,10 @@ def commit(past: int, draft: list, says: list) -> tuple:
 #    token that the model added has not been fed yet.
 
 # %% [markdown] trap="13.6" role="keep"
-# **Keep:** After a check, cut the cache back. The cache must hold every token written so
-# far except the last, and nothing else. **In your own code:** With greedy decoding, or
-# with the same random numbers for both, speculative and plain decoding have to write the
-# same text. Test this with a draft that is often wrong. If your kernels' results depend
+# **Keep:** After a check, cut the cache back. The cache must hold every token of the text
+# except the last, and nothing else. **In your own code:** With greedy decoding, or with
+# the same random numbers for both, speculative and plain decoding have to write the same
+# text. Test this with a draft that is often wrong. If your kernels' results depend
 # on the number of tokens per call, only near ties may differ, so look at the two logits
 # at the first difference. **Source:** [Leviathan et al.
 # 2023](https://arxiv.org/abs/2211.17192). **Seen in the wild:** In [ml-explore/mlx-lm

@@ -2285,10 +2285,10 @@ def exposed(events: list) -> list:
 
 # %% [markdown] trap="15.7" role="keep"
 # **Keep:** In a trace, a collective's bar begins with a call, not with data on the wire.
-# A rank's own trace cannot show how long the rank waited for others. The shortest bar
-# among all ranks is closest to the transfer time. **In your own code:** Profile the same
-# steps on every rank, align the ends of the `all_reduce`s, and see which rank calls last.
-# Check whether this is always the same rank. **Source:** In
+# A rank's own trace cannot show how long the rank waited for others. In an `all_reduce`,
+# the shortest bar among all ranks is closest to the transfer time. **In your own code:**
+# Profile the same steps on every rank, align the ends of the `all_reduce`s, and see which
+# rank calls last. Check whether this is always the same rank. **Source:** In
 # [`NVIDIA/nccl#460`](https://github.com/NVIDIA/nccl/issues/460), a maintainer explains
 # that the rank with the shortest `all_reduce` came last. **Seen in the wild:** Since
 # [`deepspeedai/DeepSpeed#3579`](https://github.com/deepspeedai/DeepSpeed/pull/3579), the
