@@ -28,7 +28,7 @@ next_step()
 # A line with a ✓ is a *claim*: it shows a measured value next to the bound that the text
 # states, as in "accuracy: 0.24, below 0.65". A claim that does not hold stops the lesson.
 # The code of a claim is folded: click the three dots to open it. Before its first cell,
-# each lesson says what `fit`, `digits` and its other helpers do.
+# each lesson says what `claim`, `digits`, `fit` and `accuracy` do, if it uses them.
 #
 # Everything runs on this machine, without a GPU and without a download.
 

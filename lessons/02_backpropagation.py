@@ -398,9 +398,9 @@ draw_blocks({"the five steps": ["1. predict: model(x)",
 # %% [markdown] role="concept"
 # Every training program has these five steps in some form. The course calls `fit` where
 # the loop is not the subject, and `fit` is this loop with Adam as its optimizer. *Adam*
-# divides each weight's gradient by a running average of that gradient's own size, so the
-# length of a step depends little on how large the gradients are (stage 4). Each of the
-# five steps is one line, and each line is easy to forget.
+# divides a running average of each weight's gradient by a running average of the
+# gradient's size, so the length of a step depends little on how large the gradients are
+# (stage 4). Each of the five steps is one line, and each line is easy to forget.
 
 # %% [markdown] trap="02.1" role="situation" core=true fault="zero_grad is missing: gradients add up" symptom="loss goes up and down and never settles, zero_grad missing"
 # ## A training loop from memory

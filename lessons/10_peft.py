@@ -2656,11 +2656,11 @@ answers_here
 #
 # **Keep:** LoRA saves most of the memory for weights, gradients and optimizer, but only
 # about a third of the arithmetic. LoRA computes no gradients of frozen weights, but the
-# backward pass still goes through these weights. If every matrix has an A, LoRA saves few
-# activations, because autograd keeps the input of each A to compute its gradient. If only
-# queries and values have adapters, the inputs of the other matrices need not be kept.
-# QLoRA saves more memory, but no arithmetic. **Source:** Torchtune's tutorial [Finetuning
-# Llama2 with
+# backward pass still goes through all that come after the first adapter. If every matrix
+# has an A, LoRA saves few activations, because autograd keeps the input of each A to
+# compute its gradient. If only queries and values have adapters, the inputs of the other
+# matrices need not be kept. QLoRA saves more memory, but no arithmetic. **Source:**
+# Torchtune's tutorial [Finetuning Llama2 with
 # QLoRA](https://github.com/pytorch/torchtune/blob/main/docs/source/tutorials/qlora_finetune.rst),
 # for one matrix of 512 x 512 and for the 7B model.
 

@@ -633,8 +633,8 @@ claim("fraction of zeros after retraining without masks",
 # %% [markdown] trap="11.2" role="why"
 # `remove` writes the zeros into the weight and drops the mask. A zero is a value like any
 # other, so the first training step moves it. Only weights that no gradient reaches stay
-# zero: the weights of pixels that are always dark, and of hidden units that the pruning
-# has cut off. The good accuracy belongs to a classifier that is dense again, but neither
+# zero, mostly the weights of pixels that are always dark, and of hidden units that are
+# always off. The good accuracy belongs to a classifier that is dense again, but neither
 # the loss nor the accuracy tells you so. Keep the masks, and set the pruned weights to
 # zero again after *every* step:
 

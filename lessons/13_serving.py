@@ -1382,10 +1382,10 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
 #    then divides by the total, without overflow or underflow.
 
 # %% [markdown] trap="13.10" role="keep"
-# **Keep:** A mask at each step makes every answer valid, but it changes the odds. To get
-# the model's own odds among the valid answers, score whole answers. **In your own code:**
-# Compute the masked odds and the model's own odds for ten allowed answers, and compare
-# them. **Source:** [Park et al. 2024, "Grammar-Aligned
+# **Keep:** A mask at each step makes every finished answer valid, but over several steps,
+# it changes the odds. To get the model's own odds among the valid answers, score whole
+# answers. **In your own code:** Compute the masked odds and the model's own odds for ten
+# allowed answers, and compare them. **Source:** [Park et al. 2024, "Grammar-Aligned
 # Decoding"](https://arxiv.org/abs/2405.21047). **Seen in the wild:** In
 # [guidance-ai/guidance 564](https://github.com/guidance-ai/guidance/issues/564), a user
 # asked for a word like `sky` and allowed `skill` and `cloud`. The model said `skill`,

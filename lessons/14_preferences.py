@@ -1083,7 +1083,7 @@ claim("first inner step: largest gap between the policies with recomputed "
 
 # %% [markdown] trap="14.4" role="more" topics="rounds of one step · does it cost reward? · a forgotten temperature · one ratio per answer"
 # Does the fault cost reward? With one inner step per round, the fault changes nothing. At
-# a small learning rate, the policy trained with the fault even earns more, because every
+# a learning rate of 0.1, the policy trained with the fault even earns more, because every
 # step keeps pushing where the clip would stop it. At the learning rate of this trap,
 # eight noisy rewards decide everything: after ten rounds, the policy trained with the
 # fault has almost settled on one answer per prompt, and it stays there. The policy
