@@ -437,7 +437,8 @@ theirs = fit(fresh(), x_train, y_train, steps=20, lr=0.3,
 
 # %% role="concept"
 claim("accuracy on the test digits", right, above=0.85)
-claim("largest gap between the losses of our loop and the losses of fit",
+claim("largest gap between the losses from our loop and the losses from "
+      "fit",
       max(abs(p - q) for p, q in zip(ours, theirs)), expected=0)
 
 # %% [markdown] role="concept"
@@ -550,9 +551,8 @@ claim("lowest score of the detector (a probability is never negative)",
       score.min(), below=0)
 claim("probability that corresponds to a logit of 0.5", needed,
       expected=0.622, within=0.001)
-claim("number of images on which the two comparisons raise different "
-      "alarms",
-      (repaired != (score > 0)).sum(), expected=0)
+claim("number of images for which only one of the two comparisons raises "
+      "the alarm", (repaired != (score > 0)).sum(), expected=0)
 
 # %% [markdown] trap="01.2" role="more"
 # What about the eights that are still missed? A single neuron draws only one line, which
@@ -662,10 +662,10 @@ for activation in (nn.Identity, nn.Tanh, nn.ReLU):
 print({name: f"{score:.2f}" for name, score in scores.items()})
 
 # %% role="concept"
-claim("accuracy on new points without an activation", scores["Identity"],
+claim("without an activation: accuracy on new points", scores["Identity"],
       below=0.75)
-claim("accuracy on new points with tanh", scores["Tanh"], above=0.9)
-claim("accuracy on new points with ReLU", scores["ReLU"], above=0.9)
+claim("with tanh: accuracy on new points", scores["Tanh"], above=0.9)
+claim("with ReLU: accuracy on new points", scores["ReLU"], above=0.9)
 
 # %% role="concept"
 plot_bars(scores, xlabel="fraction of new points right",
@@ -859,14 +859,15 @@ print(f"accuracy: dead {score_dead:.2f}, leaky {score_leaky:.2f}")
 # negative inputs is not zero.
 
 # %% trap="01.4" role="repair"
-claim("largest change of a dead unit's weight in 200 steps of Adam",
+claim("largest change in any dead unit's weight during 200 steps of Adam",
       moves["dead"], expected=0)
 
 # %% [markdown] trap="01.4" role="repair"
 # With leaky ReLU, the weights move and the network learns the task:
 
 # %% trap="01.4" role="repair"
-claim("accuracy on the linear task with leaky ReLU", score_leaky, above=0.9)
+claim("with leaky ReLU: accuracy on the linear task",
+      score_leaky, above=0.9)
 
 # %% [markdown] trap="01.4" role="repair"
 # A function is *saturated* where its slope is nearly zero, so that little of the gradient
@@ -890,9 +891,9 @@ claim("number of healthy units that are off for every row", dead["healthy"],
       expected=0)
 claim("fraction of zeros among all outputs of the healthy layer", share,
       expected=0.5, within=0.06)
-claim("largest change of a weight with leaky ReLU", moves["leaky"],
-      above=0.01)
-claim("accuracy on the linear task with the dead layer", score_dead,
+claim("with leaky ReLU: largest change in a weight of the layer",
+      moves["leaky"], above=0.01)
+claim("with the dead layer: accuracy on the linear task", score_dead,
       below=0.6)
 
 # %% [markdown] trap="01.4" role="more"
@@ -914,7 +915,7 @@ for name, activation in (("leaky, sunk", nn.LeakyReLU(0.1)),
 print(*(f"{name}: {score:.2f}" for name, score in bends.items()), sep="\n")
 
 # %% trap="01.4" role="more"
-claim("accuracy on XOR with a leaky layer whose biases were all -5",
+claim("accuracy on XOR with a leaky layer whose biases all started at -5",
       bends["leaky, sunk"], below=0.8)
 claim("accuracy on XOR with a fresh ReLU layer", bends["ReLU, fresh"],
       above=0.9)
@@ -933,12 +934,12 @@ far.tanh().sum().backward()
 broken_layer = torch.full((5, 3), float("nan")).relu()
 
 # %% trap="01.4" role="more"
-claim("GELU's largest slope at -10 and -15, in float32",
+claim("larger of GELU's two absolute slopes at -10 and at -15, in float32",
       depth.grad[2:].abs().max(), expected=0)
 claim("tanh's slope at 15", far.grad, expected=0)
 claim("tanh's output at 15", far.detach().tanh(), expected=1)
-claim("number of units that count as off in a layer of NaN",
-      off_for_all(broken_layer), expected=0)
+claim("number of units that count as off in a layer whose outputs are all "
+      "NaN", off_for_all(broken_layer), expected=0)
 
 # %% [markdown] trap="01.4" role="more"
 # Can training kill units? Train 64 ReLU units on the digits with SGD at a learning rate
@@ -967,12 +968,11 @@ print(f"fraction off for every row: {start[1] / 64:.1f} fresh, "
       f"{burnt.sum() / 64:.1f} after rate 2")
 
 # %% trap="01.4" role="more"
-claim("number of fresh units that are off for every row, out of 64",
+claim("number of fresh units that are off for every digit, out of 64",
       start[1],
       below=16)
-claim("number of units that are off for every row after 200 steps at a "
-      "learning rate of 2",
-      burnt.sum(), above=40)
+claim("number of units that are off for every digit after 200 steps at a "
+      "learning rate of 2", burnt.sum(), above=40)
 claim("number of dead units that recover in 300 steps at a learning rate "
       "of 0.1",
       back.sum(),
@@ -989,9 +989,8 @@ print(f"fraction flagged on digits: {start[0] / 64:.1f} fresh, "
       f"{zeros(good)[0] / 64:.1f} trained")
 
 # %% trap="01.4" role="more"
-claim("is the last loss finite, with squared error and a learning rate of "
-      "100",
-      torch.tensor(losses[-1]).isfinite(), expected=False)
+claim("with squared error and a learning rate of 100, is the last loss "
+      "finite", torch.tensor(losses[-1]).isfinite(), expected=False)
 
 # %% [markdown] trap="01.4" role="more"
 # The squared error's gradient grows with the error. At a learning rate of 100, every step
@@ -999,11 +998,10 @@ claim("is the last loss finite, with squared error and a learning rate of "
 # normal rate gets the digits right, but it still sets off the alarm:
 
 # %% trap="01.4" role="more"
-claim("number of fresh units that the 20 % alarm flags on the digits",
-      start[0],
-      above=20)
-claim("number of trained units that the 20 % alarm flags on the digits",
-      zeros(good)[0], above=10)
+claim("number of fresh units that the 20 % alarm flags on the digits, out "
+      "of 64", start[0], above=20)
+claim("number of trained units that the 20 % alarm flags on the digits, "
+      "out of 64", zeros(good)[0], above=10)
 claim("fraction of the digits that the trained network gets right",
       accuracy(good, x_test, y_test), above=0.93)
 
@@ -1149,9 +1147,9 @@ plot_bars(found, xlabel="fraction of 50 random starts that solve XOR",
               "minority with two units to nearly 1 with sixteen.")
 
 # %% role="concept"
-claim("fraction of starts that solve XOR with two units", found["2 units"],
-      below=0.6)
-claim("fraction of starts that solve XOR with sixteen units",
+claim("fraction of 50 networks with two hidden units that learn XOR",
+      found["2 units"], below=0.6)
+claim("fraction of 50 networks with sixteen hidden units that learn XOR",
       found["16 units"], above=0.9)
 
 # %% [markdown] role="concept"
@@ -1256,9 +1254,8 @@ claim("untrained sigmoids: first layer's gradient norm divided by the "
 # learned nothing:
 
 # %% trap="01.3" role="look"
-claim("accuracy with eight default ReLU layers and SGD at a learning rate "
-      "of 0.03",
-      share, below=0.3)
+claim("accuracy with eight ReLU layers, default init and SGD at a learning "
+      "rate of 0.03", share, below=0.3)
 
 # %% [markdown] trap="01.3" role="why"
 # Every layer multiplies the gradient by its slope **and** by its weights. A unit adds up
@@ -1288,8 +1285,8 @@ plot_lines(range(1, 10), norms, xlabel="layer, input to output", logy=True,
                "for ReLU with He and tanh with Xavier stay level.")
 
 # %% trap="01.3" role="why"
-claim("default ReLU: first layer's gradient norm divided by the last "
-      "layer's", ratios["ReLU, default"], below=0.1)
+claim("ReLU with default init: first layer's gradient norm divided by the "
+      "last layer's", ratios["ReLU, default"], below=0.1)
 
 # %% trap="01.3" role="repair"
 fit(stacks["ReLU + He"], x_train, y_train, steps=300, lr=3e-2,
@@ -1338,11 +1335,10 @@ score_faster = share_read(stack(nn.Sigmoid), 3e-2)
 # %% trap="01.3" role="more"
 claim("accuracy with eight tanh layers, Xavier init and Adam", score_tanh,
       above=0.9)
-claim("accuracy with eight sigmoid layers and Adam (guessing: 0.1)",
-      score_sigmoid, below=0.3)
-claim("accuracy with eight sigmoid layers and Adam at ten times the "
-      "learning rate",
-      score_faster, below=0.3)
+claim("accuracy with eight sigmoid layers, default init and Adam "
+      "(guessing: 0.1)", score_sigmoid, below=0.3)
+claim("accuracy with eight sigmoid layers, default init and Adam at ten "
+      "times the learning rate", score_faster, below=0.3)
 
 # %% [markdown] trap="01.3" role="folklore"
 # **Told:** Each sigmoid passes on at most a quarter of the gradient, so replace it with
@@ -1484,7 +1480,8 @@ claim("largest gap between the outputs of two passes without the dropout "
 # trained, because its stored means have changed:
 
 # %% trap="01.1" role="look"
-claim("largest change of a stored mean in two passes", drift, above=0.005)
+claim("largest change in a stored mean during two passes in train mode",
+      drift, above=0.005)
 
 # %% [markdown] trap="01.1" role="why"
 # `no_grad` switches off the recording of the graph, but not dropout. A model's mode is a
@@ -1547,7 +1544,8 @@ claim("largest gap between the outputs of two calls in eval mode", gap,
 # In eval mode, the stored statistics do not change, and the classifier gets the digits right:
 
 # %% trap="01.1" role="more"
-claim("largest change of a stored mean in eval mode", drift, expected=0)
+claim("largest change in a stored mean during two passes in eval mode",
+      drift, expected=0)
 claim("accuracy on the test digits in eval mode", score, expected=0.97,
       within=0.02)
 
@@ -1566,12 +1564,12 @@ print({name: f"{gap:.1f}" for name, gap in gaps.items()},
       f"in a smaller batch: {moved:.1f}")
 
 # %% trap="01.1" role="more"
-claim("largest gap between two calls of a plain MLP in train mode",
-      gaps["plain"], expected=0)
-claim("largest gap between two calls with BatchNorm on the same batch",
-      gaps["BatchNorm"], expected=0)
-claim("largest change of ten images' outputs with BatchNorm in a smaller "
-      "batch", moved, above=0.05)
+claim("largest gap between the outputs of two calls of a plain MLP in "
+      "train mode", gaps["plain"], expected=0)
+claim("with BatchNorm: largest gap between the outputs of two calls on the "
+      "same batch", gaps["BatchNorm"], expected=0)
+claim("with BatchNorm: largest change in ten images' outputs when the "
+      "batch is smaller", moved, above=0.05)
 
 # %% [markdown] trap="01.1" role="folklore"
 # **Told:** A model in train mode returns something different in every call. **Measured:**
@@ -1689,7 +1687,7 @@ with Counter() as longer:
 print(f"operations: {loop.count:,} -> {whole.count}")
 
 # %% trap="01.5" role="repair"
-claim("number of operations for the whole vector at once",
+claim("number of operations when the whole vector is processed at once",
       whole.count, below=10)
 
 # %% trap="01.5" role="repair" tags=["plumbing"]
@@ -1714,11 +1712,10 @@ plot_lines(lengths, counts, logx=True, logy=True, xlabel="elements",
 # The results agree up to rounding, and a longer tensor needs no additional operations:
 
 # %% trap="01.5" role="more"
-claim("largest gap between the loop's result and the result for the whole "
-      "tensor", (fast - slow).abs().max(), expected=0, within=1e-6)
-claim("number of additional operations for 100,000 elements instead of "
-      "1,000",
-      longer.count - whole.count, expected=0)
+claim("largest gap between the result of the loop and the result without a "
+      "loop", (fast - slow).abs().max(), expected=0, within=1e-6)
+claim("number of operations for 100,000 elements minus the number for "
+      "1,000, without a loop", longer.count - whole.count, expected=0)
 
 # %% trap="01.5" role="exercise" points=2 difficulty=2 minutes=10
 def soft_threshold(x: torch.Tensor, cut: float) -> torch.Tensor:
@@ -1784,12 +1781,11 @@ print(*(f"{name}: {', '.join(kinds)}" for name, kinds in used.items()),
       sep="\n")
 
 # %% role="concept"
-claim("number of activations other than GELU in the vision transformer",
-      len(set(used["vit_b_16"]) ^ {"GELU"}), expected=0)
+claim("number of kinds of activation other than GELU in the vision "
+      "transformer", len(set(used["vit_b_16"]) ^ {"GELU"}), expected=0)
 default = nn.TransformerEncoderLayer(8, 2).activation
-claim("output of the activation in PyTorch's encoder layer at -1 (GELU: "
-      "-0.159)",
-      default(torch.tensor(-1.0)), expected=0)
+claim("output of the activation in PyTorch's encoder layer for an input of "
+      "-1 (GELU: -0.159)", default(torch.tensor(-1.0)), expected=0)
 claim("largest gap between GELU and its approximation by tanh",
       (F.gelu(z) - F.gelu(z, approximate="tanh")).abs().max(), below=1e-3)
 
@@ -1808,8 +1804,8 @@ deep, wide = parameters(10, 256, 256, 256, 1), parameters(10, 100_000, 1)
 print(f"three layers of 256: {deep:,}   one layer of 100,000: {wide:,}")
 
 # %% role="concept"
-claim("parameters of the wide network divided by parameters of the deep "
-      "network", wide / deep, expected=9, within=0.2)
+claim("number of parameters in the wide network divided by the number in "
+      "the deep network", wide / deep, expected=9, within=0.2)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -1906,11 +1902,13 @@ net = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
 asked = operations(lambda: net(torch.randn(8, 64)))
 
 # %% role="gpu"
-claim("arithmetic intensity of a square Linear of size n = 8192 (n / 3)",
+claim("arithmetic intensity of a Linear for n = 8192 rows and features, in "
+      "FLOP/byte (n / 3)",
       counted["linear", 8192, 8192], expected=8192 / 3, within=1e-6)
 claim("arithmetic intensity of a Linear for one row, in FLOP/byte",
       counted["linear", 1, 8192], expected=1, within=0.001)
-claim("operations in Linear, GELU and Linear, one each",
+claim("number of operations in a chain of Linear, GELU and Linear (one for "
+      "each layer)",
       asked["aten::addmm"][0] + asked["aten::gelu"][0], expected=3)
 
 # %% [markdown] role="gpu"
@@ -1987,8 +1985,8 @@ def ratio(time, one, other, n=8192):
 guide = "limited by memory (NVIDIA guide, V100)"
 answers = gpu_table(
     sheet,
-    limits.asks("time of GELU on 256 x 256 divided by time on 64 x 64",
-                "16, or 1 if launches dominate",
+    limits.asks("time of GELU on 256 x 256 divided by time of GELU on 64 x "
+                "64", "16, or 1 if launches dominate",
                 lambda: us("gelu", 256, 256) / us("gelu", 64, 64), below=2),
     limits.asks("time of ReLU divided by time of a copy",
                 ratio(least, "relu", "copy"),
@@ -1996,10 +1994,12 @@ answers = gpu_table(
     limits.asks("time of GELU divided by time of a copy",
                 "1, or more because of instructions",
                 lambda: ratio(us, "gelu", "copy"), below=2),
-    limits.asks("time of GELU divided by time of its Linear",
+    limits.asks("time of GELU divided by time of the Linear layer before "
+                "it",
                 ratio(least, "gelu", "linear"),
                 lambda: ratio(us, "gelu", "linear"), above=1 / 160),
-    limits.asks("time of Linear for 64 rows divided by time for 1 row",
+    limits.asks("time of Linear for 64 rows divided by time of Linear for "
+                "1 row",
                 least("linear", 64, 8192) / least("linear", 1, 8192),
                 lambda: us("linear", 64, 8192) / us("linear", 1, 8192),
                 f"1 row: {guide}", below=4))

@@ -143,7 +143,7 @@ a = torch.tensor(3.0, requires_grad=True)
 print(a.grad)
 
 # %% role="concept"
-claim("gradient of a * a + 5 * a at a = 3 (3 + 3 from the square, 5 from "
+claim("slope of a * a + 5 * a at a = 3 (3 + 3 from a * a, and 5 from "
       "5 * a)", a.grad, expected=11)
 
 # %% [markdown] role="concept"
@@ -267,7 +267,7 @@ print(f"vector: {4 * numbers / 1e3:.0f} kB   "
 # %% role="concept"
 claim("largest gap between autograd's vector-Jacobian product and v @ J",
       gap, below=1e-5)
-claim("bytes in the Jacobian of one layer",
+claim("number of bytes in the Jacobian of one layer",
       4 * numbers ** 2, above=1e9)
 
 # %% [markdown] role="concept"
@@ -301,9 +301,12 @@ kept = {"a + b": kept_by(torch.add, 2), "2 * a": kept_by(lambda a: 2 * a),
 print(*(f"{name:6} {bytes:5,}" for name, bytes in kept.items()), sep="\n")
 
 # %% role="concept"
-claim("bytes kept by a sum of two vectors", kept["a + b"], expected=0)
-claim("bytes kept by tanh", kept["tanh"], expected=4000)
-claim("bytes kept by a product of two vectors", kept["a * b"],
+claim("number of bytes that a sum of two vectors keeps for the backward "
+      "pass", kept["a + b"], expected=0)
+claim("number of bytes that tanh keeps for the backward pass",
+      kept["tanh"], expected=4000)
+claim("number of bytes that a product of two vectors keeps for the "
+      "backward pass", kept["a * b"],
       expected=8000)
 
 # %% [markdown] role="concept"
@@ -326,10 +329,11 @@ kept = {rows: saved_bytes(lambda: net(torch.randn(rows, 256)),
 print({rows: f"{bytes:,}" for rows, bytes in kept.items()})
 
 # %% role="concept"
-claim("bytes kept for 64 rows (the input and two ReLU results)", kept[64],
+claim("number of bytes that the graph keeps for 64 rows (the input and two "
+      "ReLU results)", kept[64],
       expected=3 * 64 * 256 * 4)
-claim("bytes kept for twice as many rows, in float32 without norm layers",
-      kept[128], expected=2 * kept[64])
+claim("number of bytes that the graph keeps for 128 rows, in float32 "
+      "without norm layers", kept[128], expected=2 * kept[64])
 
 # %% [markdown] role="concept"
 # You can use a graph only once. `backward()` frees the tensors that the graph kept, so a
@@ -465,7 +469,7 @@ plot_lines(range(800), {name: [max(loss, 1e-6) for loss in losses]
                "ten.")
 
 # %% trap="02.1" role="look"
-claim("highest loss divided by the first loss, in batches of 8 without "
+claim("highest loss divided by the first loss, on batches of 8 without "
       "zero_grad", max(pushed) / pushed[0], above=100)
 
 # %% [markdown] trap="02.1" role="look"
@@ -514,7 +518,8 @@ print(f"largest gap between momentum 1 and no zero_grad: {gap:.0e}")
 print(f"cleared: loss {cleared[-1]:.0e} after 800 steps")
 
 # %% trap="02.1" role="repair"
-claim("loss after 800 steps with zero_grad", cleared[-1], below=1e-3)
+claim("loss after 800 steps on all rows with zero_grad",
+      cleared[-1], below=1e-3)
 
 # %% [markdown] trap="02.1" role="more" topics="momentum 1 in numbers · None and zeros · batches with zero_grad"
 # Up to rounding, the run without `zero_grad` has the same losses as the run with a
@@ -527,13 +532,13 @@ arguments = inspect.signature(torch.optim.Optimizer.zero_grad).parameters
 print(arguments["set_to_none"])
 
 # %% trap="02.1" role="more"
-claim("largest gap between the losses without zero_grad and with a "
-      "momentum of 1", gap, below=1e-3)
+claim("largest gap between the losses without zero_grad and the losses "
+      "with a momentum of 1", gap, below=1e-3)
 claim("highest of the last 100 losses divided by the first loss, on all "
       "rows without zero_grad", max(piled[-100:]) / piled[0], above=0.2)
 claim("highest loss divided by the first loss, on all rows without "
       "zero_grad", max(piled) / piled[0], below=2)
-claim("is set_to_none on by default",
+claim("is set_to_none True by default",
       arguments["set_to_none"].default, expected=True)
 
 # %% [markdown] trap="02.1" role="more"
@@ -571,7 +576,7 @@ claim("weight after an idle step of Adam with a gradient of zeros (moved)",
 calm = descend(800, clear=True, batch=8)
 
 # %% trap="02.1" role="more"
-claim("loss after 800 steps in batches of 8 with zero_grad", calm[-1],
+claim("loss after 800 steps on batches of 8 with zero_grad", calm[-1],
       below=1e-3)
 
 # %% [markdown] trap="02.1" role="folklore"
@@ -870,7 +875,7 @@ print(f"first {first:g}, second {second:g}; "
       f"with retain_graph the first has a graph: {plain.requires_grad}")
 
 # %% role="concept"
-claim("second derivative of t cubed at 3", second, expected=18)
+claim("second derivative of t cubed at t = 3", second, expected=18)
 
 # %% [markdown] role="concept"
 # With `retain_graph` alone, the first derivative has no graph, so you cannot
@@ -910,8 +915,8 @@ print(f"got    {x.grad.tolist()}")
 print(f"truth  {[round(t, 3) for t in truth.tolist()]}")
 
 # %% trap="02.3" role="look"
-claim("largest gradient of x after the edit of y.data", x.grad.abs().max(),
-      expected=0)
+claim("largest absolute entry in the gradient of x after the edit of "
+      "y.data", x.grad.abs().max(), expected=0)
 
 # %% trap="02.3" role="look"
 plot_columns({f"{side}, x = {v:g}": g for v, t, got in zip(
@@ -956,7 +961,7 @@ y.sum().backward()
 print(f"gradient {[round(g, 3) for g in x.grad.tolist()]}")
 
 # %% trap="02.3" role="repair"
-claim("largest error of the gradient after detach and clone",
+claim("largest error in the gradient after an edit of y.detach().clone()",
       (x.grad - truth).abs().max(), below=1e-6)
 
 # %% [markdown] trap="02.3" role="more" topics="where the same edit does no harm · what detach notices"
@@ -971,11 +976,12 @@ doubled.sum().backward()
 print(x.grad)
 
 # %% trap="02.3" role="more"
-claim("gradient of x after the same edit of 2 * x", x.grad[0], expected=2)
+claim("gradient of x after the same edit of the result of 2 * x",
+      x.grad[0], expected=2)
 claim("true slope of the sigmoid at 1",
       truth[0], expected=0.197, within=1e-3)
-claim("largest value of y after the edit of y.data", edited.abs().max(),
-      expected=0)
+claim("largest absolute entry in y after the edit of y.data",
+      edited.abs().max(), expected=0)
 
 # %% [markdown] trap="02.3" role="more"
 # If you edit the detached tensor with PyTorch, autograd counts the edit. If you edit it
@@ -998,10 +1004,10 @@ y.sum().backward()
 print(f"detach: noticed {noticed}   numpy: {x.grad.tolist()}")
 
 # %% trap="02.3" role="more"
-claim("does backward notice an edit of the detached tensor", noticed,
-      expected=True)
-claim("largest gradient of x after an edit with NumPy (no error)",
-      x.grad.abs().max(), expected=0)
+claim("does backward notice an edit of the detached tensor by a PyTorch "
+      "operation", noticed, expected=True)
+claim("largest absolute entry in the gradient of x after an edit with "
+      "NumPy (no error)", x.grad.abs().max(), expected=0)
 
 # %% trap="02.3" role="exercise" points=2 difficulty=2 minutes=8
 def stop_grad(t: torch.Tensor) -> torch.Tensor:
@@ -1080,8 +1086,8 @@ print(f"error: {by_four:.0%}; labelled rows in each part: "
 measured("02.4", 2)
 
 # %% trap="02.4" role="look"
-claim("relative error of the gradient when each loss is divided by 4, "
-      "with padding", by_four, above=1 / 4)
+claim("relative gradient error when each loss is divided by 4, with "
+      "padding", by_four, above=1 / 4)
 
 # %% [markdown] trap="02.4" role="why"
 # Each part's loss is the mean over its *labelled* rows. The first part has only two
@@ -1108,8 +1114,8 @@ by_labels = error(gradient_of(x, y) * int((y >= 0).sum()) / labelled
 print(f"error: {by_four:.0%} divided by 4, {by_labels:.0%} by share")
 
 # %% trap="02.4" role="repair"
-claim("relative error when each loss is weighted by its share of the "
-      "labelled rows", by_labels, below=1e-5)
+claim("relative gradient error when each loss is weighted by its share of "
+      "the labelled rows", by_labels, below=1e-5)
 
 # %% [markdown] trap="02.4" role="more" topics="a smaller last part · BatchNorm · Adam hides a factor"
 # Without padding, you can weight each part by its share of the rows. If the batch has 28
@@ -1142,14 +1148,14 @@ normed = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(),
 with_norm = off(normed, 32, lambda n: n / 32)
 
 # %% trap="02.4" role="more"
-claim("relative error when each loss is divided by 4, with equal parts "
-      "without padding", off(model, 32, lambda n: 1 / 4), below=1e-5)
-claim("relative error when each loss is divided by 4, with a smaller last "
-      "part", off(model, 28, lambda n: 1 / 4), above=0.05)
-claim("relative error when each loss is weighted by its share of the rows",
-      off(model, 28, lambda n: n / 28), below=1e-5)
-claim("relative error with BatchNorm when each loss is weighted by its "
-      "share of the rows", with_norm, above=0.15)
+claim("relative gradient error when each loss is divided by 4, for equal "
+      "parts without padding", off(model, 32, lambda n: 1 / 4), below=1e-5)
+claim("relative gradient error when each loss is divided by 4 and the last "
+      "part is smaller", off(model, 28, lambda n: 1 / 4), above=0.05)
+claim("relative gradient error when each loss is weighted by its share of "
+      "the rows", off(model, 28, lambda n: n / 28), below=1e-5)
+claim("with BatchNorm: relative gradient error when each loss is weighted "
+      "by its share of rows", with_norm, above=0.15)
 
 # %% [markdown] trap="02.4" role="more"
 # In train mode, BatchNorm computes its statistics over 8 rows instead of 32, and no
@@ -1359,8 +1365,8 @@ plot_columns({f"batch {n}": kept / 1000 for n, kept in enumerate(held, 1)},
                  "is higher than the one before by the same amount.")
 
 # %% trap="02.5" role="look"
-claim("bytes that batches 2 to 4 add divided by bytes that batch 2 adds",
-      (held[3] - held[0]) / each, expected=3)
+claim("number of bytes that batches 2 to 4 add, divided by the number of "
+      "bytes that batch 2 adds", (held[3] - held[0]) / each, expected=3)
 
 # %% [markdown] trap="02.5" role="look"
 # The first column also counts the weights and the digits, which all graphs share. From
@@ -1369,14 +1375,15 @@ claim("bytes that batches 2 to 4 add divided by bytes that batch 2 adds",
 # are freed:
 
 # %% trap="02.5" role="look"
-claim("bytes held after the sum is deleted", held_bytes(), expected=0)
+claim("number of bytes that graphs hold after the sum is deleted",
+      held_bytes(), expected=0)
 
 # %% [markdown] trap="02.5" role="look"
 # With `.item()`, no graph outlives its batch:
 
 # %% trap="02.5" role="look"
-claim("largest number of bytes held after any batch, with item()",
-      max(left), expected=0)
+claim("largest number of bytes that graphs hold after any batch, with "
+      "item()", max(left), expected=0)
 
 # %% [markdown] trap="02.5" role="why"
 # `total` is a tensor with a graph, and its graph contains the graph of every batch.
@@ -1398,7 +1405,8 @@ for switch in (torch.no_grad, torch.inference_mode):
 print({name: f"{bytes / 1000:.0f} kB" for name, bytes in spent.items()})
 
 # %% trap="02.5" role="repair"
-claim("bytes kept for backward under no_grad", spent["no_grad"], expected=0)
+claim("number of bytes kept for the backward pass under no_grad",
+      spent["no_grad"], expected=0)
 
 # %% [markdown] trap="02.5" role="more" topics="item() and inference_mode · the mean of batch means"
 # `inference_mode()` builds no graph either. In addition, no later graph can save a tensor
@@ -1418,12 +1426,14 @@ except RuntimeError as error:
 nn.Linear(64, 2)(features.clone()).sum().backward()    # no error
 
 # %% trap="02.5" role="more"
-claim("bytes that each batch adds (mostly the results of 20 ReLUs)", each,
+claim("number of bytes that each batch adds (mostly the results of 20 "
+      "ReLUs)", each,
       expected=20 * 124 * 64 * 4, within=10_000)
 claim("does the sum of the losses have a graph", had_graph, expected=True)
-claim("bytes in the graph that item() frees",
+claim("number of bytes in the graph of one batch, which is freed after the "
+      "call of item()",
       spent["eval() and item()"], expected=each, within=10_000)
-claim("bytes kept for backward under inference_mode",
+claim("number of bytes kept for the backward pass under inference_mode",
       spent["inference_mode"], expected=0)
 
 # %% trap="02.5" role="more"
@@ -1449,9 +1459,10 @@ gap = abs(sum(means) / len(means) - mean)
 print("rows in each batch:", sizes)
 
 # %% trap="02.5" role="more"
-claim("error of the mean of the batch means", gap, above=0.003)
-claim("error of the mean loss if each batch mean is weighted by its "
-      "number of rows", abs(by_rows - mean), below=1e-5)
+claim("error in the loss if you take the mean of the batch means",
+      gap, above=0.003)
+claim("error in the loss if you weight each batch mean by its number of "
+      "rows", abs(by_rows - mean), below=1e-5)
 
 # %% trap="02.5" role="exercise" points=3 difficulty=3 minutes=12
 def evaluate(model: nn.Module, batches: list) -> tuple:
@@ -1576,7 +1587,7 @@ print(f"dL/dw: engine {grads[w]:.4f}   differences {true_w:.4f}")
 measured("02.6", 0)
 
 # %% trap="02.6" role="look"
-claim("error of the engine's dL/dw", abs(grads[w] - true_w), above=0.5)
+claim("error in the engine's dL/dw", abs(grads[w] - true_w), above=0.5)
 
 # %% [markdown] trap="02.6" role="why"
 # `a` is used twice. The engine reached `a` through its first use, the direct one, and at
@@ -1651,7 +1662,8 @@ claim("hasty engine's dL/db (expected: the true dL/db)", hurried[b],
       expected=true_b, within=1e-6)
 claim("x times the hasty engine's dL/da (expected: the true dL/dw)",
       hurried[a] * x.data, expected=true_w, within=1e-6)
-claim("largest gap between the patient engine and PyTorch", gap,
+claim("largest gap between the gradients of the patient engine and of "
+      "PyTorch", gap,
       below=1e-12)
 
 # %% [markdown] trap="02.6" role="more"
@@ -1778,10 +1790,10 @@ print(held)
 # Three backward passes on a retained graph do not change how much memory the graph holds:
 
 # %% role="concept"
-claim("bytes held after three passes that retain the graph",
-      held["retained three times"], expected=held["fresh"])
-claim("bytes held after a pass that does not retain the graph",
-      held["not retained"], expected=0)
+claim("number of bytes held after three backward passes that retain the "
+      "graph", held["retained three times"], expected=held["fresh"])
+claim("number of bytes held after a backward pass that does not retain the "
+      "graph", held["not retained"], expected=0)
 
 # %% [markdown] role="concept"
 # ### The switches at work
@@ -1856,7 +1868,7 @@ print(f"gradient of the summed slope: {second.tolist()}")
 print(f"diagonal of the Hessian:      {hessian.diagonal().tolist()}")
 
 # %% role="concept"
-claim("does the slope have a graph of its own with retain_graph",
+claim("with retain_graph, does the slope have a graph of its own",
       plain_slope.requires_grad, expected=False)
 claim("largest gap between the gradient of the summed slopes and the "
       "Hessian's row sums", (second - hessian.sum(1)).abs().max(),
@@ -1902,10 +1914,10 @@ cut, retained = chunk_sizes(cut=True), chunk_sizes(cut=False)
 print(f"graph nodes of each chunk: {cut} detached, {retained} retained")
 
 # %% role="concept"
-claim("number of graph nodes of the fourth chunk with detach (expected: as "
-      "in the first chunk)", cut[-1], expected=cut[0])
-claim("graph nodes of the fourth chunk divided by graph nodes of the "
-      "first, with retain_graph", retained[-1] / retained[0], above=3)
+claim("with detach: number of graph nodes for the fourth chunk (expected: "
+      "as for the first)", cut[-1], expected=cut[0])
+claim("with retain_graph: number of graph nodes for chunk 4 divided by the "
+      "number for chunk 1", retained[-1] / retained[0], above=3)
 
 # %% [markdown] role="concept"
 # ### Thirty layers, with and without skips
@@ -1935,12 +1947,12 @@ print(f"reaches the input: {plain:.0e} plain, {xavier:.2f} plain with "
       f"Xavier, {skipped:.0f} with skips")
 
 # %% role="concept"
-claim("gradient norm at the input divided by the norm at the output, with "
-      "default weights", plain, below=1e-5)
-claim("gradient norm at the input divided by the norm at the output, with "
-      "Xavier init", xavier, above=1e-3)
-claim("gradient norm at the input divided by the norm at the output, "
-      "default weights and skips", skipped, above=1)
+claim("with default weights: gradient norm at the input divided by norm at "
+      "the output", plain, below=1e-5)
+claim("with Xavier init: gradient norm at the input divided by norm at the "
+      "output", xavier, above=1e-3)
+claim("with default weights and skips: gradient norm at the input divided "
+      "by norm at the output", skipped, above=1)
 
 # %% [markdown] role="concept"
 # With the default weights, 30 plain layers lose the gradient, and with Xavier init, they
@@ -1954,8 +1966,8 @@ slope, = torch.autograd.grad((x + (-1.0 * x)).sum(), x)
 print(slope)
 
 # %% role="concept"
-claim("largest gradient that arrives if the branch computes minus x",
-      slope.abs().max(), expected=0)
+claim("largest gradient that arrives at the input if the branch computes "
+      "minus x", slope.abs().max(), expected=0)
 
 # %% [markdown] role="concept"
 # ### The same gradient in JAX
@@ -2008,7 +2020,7 @@ print(f"one gradient per example: {each['w1'].shape}")
 mean = {name: value.mean(axis=0) for name, value in each.items()}
 
 # %% role="concept"
-claim("largest gap between the gradients of JAX and PyTorch",
+claim("largest gap between the gradients from JAX and from PyTorch",
       largest_gap(slopes, in_torch), below=1e-4)
 claim("largest gap between the mean of the examples' gradients and the "
       "batch gradient", largest_gap(mean, slopes), below=1e-4)
@@ -2031,10 +2043,10 @@ compiled(as_jax, x_jax[:7].astype(jnp.bfloat16), y_jax[:7])
 print(f"Python ran for shapes {traces}")
 
 # %% role="concept"
-claim("number of runs of the Python code in three equal calls of the "
+claim("number of times the Python code runs in three equal calls of the "
       "compiled function", once, expected=1)
-claim("number of runs of the Python code after a new shape and a new dtype",
-      len(traces), expected=3)
+claim("number of times the Python code has run after a new shape and a new "
+      "dtype", len(traces), expected=3)
 claim("largest gap between the compiled and the plain gradients",
       largest_gap(fast, slopes), below=1e-4)
 
@@ -2147,11 +2159,11 @@ for rows in (4096, 8192):
 # %% role="gpu"
 claim("FLOPs of backward divided by FLOPs of forward (2, but 1 for the "
       "first of 6 layers)", ratio, expected=2 - 1 / 6, within=1e-9)
-claim("MB at the peak of a forward pass (a 16-bit result for each of 6 "
+claim("peak memory of a forward pass in MB (a 16-bit result for each of 6 "
       "layers)", peak[8192, True], expected=6 * 8192 * 4096 * 2 / 1e6,
       within=0.1)
-claim("peak without a graph divided by peak with a graph (two results "
-      "instead of six)", peak[8192, False] / peak[8192, True],
+claim("peak memory without a graph divided by peak memory with a graph (2 "
+      "results, not 6)", peak[8192, False] / peak[8192, True],
       expected=1 / 3, within=0.001)
 
 # %% role="gpu"
@@ -2214,15 +2226,16 @@ sheet = datasheet(shares.device_name)
 update = 7 * sum(p.nbytes for p in net.parameters())
 answers = gpu_table(
     sheet,
-    shares.asks("time of backward divided by time of forward, width 4096",
+    shares.asks("width 4096: time of backward divided by time of forward",
                 ratio, lambda: shares.value("both_us", width=4096)
                 / shares.value("forward_us", width=4096) - 1,
                 "FLOPs: close to 2 (Epoch AI)", above=1.5, below=2.5),
-    shares.asks("time of forward at width 1024 divided by time at 256",
-                "256, or 1 if launches dominate",
+    shares.asks("time of forward at width 1024 divided by time of forward "
+                "at width 256", "256, or 1 if launches dominate",
                 lambda: shares.value("forward_us", width=1024)
                 / shares.value("forward_us", width=256), below=20),
-    shares.asks("peak MB of a forward pass with a graph", peak[8192, True],
+    shares.asks("peak memory of a forward pass with a graph, in MB",
+                peak[8192, True],
                 lambda: shares.value("peak_mb", width=4096),
                 expected=403, within=40),
     trace.asks("time of the update divided by time of backward",

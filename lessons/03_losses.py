@@ -174,7 +174,7 @@ claim("largest gap between the gradient by hand and autograd's gradient",
       (slope - by_hand).abs().max(), expected=0, within=1e-6)
 claim("does the formula overflow if the logits are 200 higher",
       on_paper(far, y).isinf(), expected=True)
-claim("change of PyTorch's loss if the logits are 200 higher",
+claim("change in PyTorch's loss if the logits are 200 higher",
       F.cross_entropy(far, y) - on_paper(z, y), expected=0, within=1e-3)
 
 # %% [markdown] role="concept"
@@ -337,9 +337,9 @@ claim("accuracy with two softmaxes and SGD at a learning rate of 1.0",
 # zero.
 
 # %% trap="03.1" role="more"
-claim("loss with two softmaxes and Adam at a learning rate of 0.01 (the "
+claim("with two softmaxes and Adam at a learning rate of 0.01: loss (the "
       "bound is the floor)", adam_twice[1], above=math.log(math.e + 9) - 1)
-claim("loss with one softmax and Adam at a learning rate of 0.01", adam[1],
+claim("with one softmax and Adam at a learning rate of 0.01: loss", adam[1],
       below=0.2)
 
 # %% trap="03.1" role="more"
@@ -571,7 +571,7 @@ plot_columns({k if k < 5 else "5 or more": (distance == k).float().mean()
 # nearly the same answer for every digit, and that answer is close to the mean label:
 
 # %% trap="03.2" role="look"
-claim("standard deviation of the second network's answers, divided by the "
+claim("standard deviation of the answers: second network's divided by the "
       "first network's", column.std() / number.std(), below=0.3)
 
 # %% [markdown] trap="03.2" role="why"
@@ -618,7 +618,8 @@ claim("accuracy with one output per class and cross-entropy",
 claim("accuracy with the class number as the target", right, below=0.5)
 claim("fraction of the digits on which the answer is off by one",
       off_by_one - right, above=0.2)
-claim("number of entries after subtracting shape (8,) from shape (8, 1)",
+claim("number of entries when you subtract a tensor of shape (8,) from one "
+      "of shape (8, 1)",
       (torch.zeros(8, 1) - torch.arange(8.0)).numel(), expected=64)
 claim("mean answer of the second network minus the mean label",
       column.mean() - y_train.float().mean(), expected=0, within=1)
@@ -735,8 +736,8 @@ repeated = bce(torch.cat([logits[:3].repeat(9), logits[3:]]),
                reduction="sum")
 
 # %% role="concept"
-claim("gap between the losses with a weight of 9 and with each positive "
-      "shown 9 times", weighted - repeated, expected=0, within=1e-3)
+claim("loss with a weight of 9 minus loss with each positive shown 9 times",
+      weighted - repeated, expected=0, within=1e-3)
 claim("weight that balances 3 positives and 29 negatives",
       (labels == 0).sum() / (labels == 1).sum(), expected=9.67,
       within=0.01)
@@ -830,12 +831,12 @@ last = {name: norms[-1] / norms[0] for name, norms in back.items()}
 print({name: f"{change:.0e}" for name, change in last.items()})
 
 # %% role="concept"
-claim("gradient norm at the input divided by the norm at the output, with "
-      "halved weights", last["weights times 0.5"], below=1e-4)
-claim("gradient norm at the input divided by the norm at the output, with "
-      "He's weights", last["weights times 1"], above=0.02, below=10)
-claim("gradient norm at the input divided by the norm at the output, with "
-      "doubled weights", last["weights times 2"], above=1e4)
+claim("with halved weights: gradient norm at the input divided by norm at "
+      "the output", last["weights times 0.5"], below=1e-4)
+claim("with He's weights: gradient norm at the input divided by norm at "
+      "the output", last["weights times 1"], above=0.02, below=10)
+claim("with doubled weights: gradient norm at the input divided by norm at "
+      "the output", last["weights times 2"], above=1e4)
 
 # %% role="concept"
 plot_lines(range(21), back, logy=True,
@@ -856,8 +857,8 @@ for factor in [0.8] * 16 + [10.0] * 4:
 h.sum().backward()
 
 # %% role="concept"
-claim("growth of the gradient with 16 factors of 0.8 and 4 factors of 10",
-      signal.grad.max(), above=100)
+claim("growth of the gradient after 16 factors of 0.8 and 4 factors of "
+      "10", signal.grad.max(), above=100)
 
 # %% [markdown] role="concept"
 # The activation's slope is part of each factor. A sigmoid's slope is at most a quarter,
@@ -877,8 +878,8 @@ factor = (norms[-1] / norms[0]) ** (1 / 7)
 print("norms, input to output:", *(f"{n:.0e}" for n in norms))
 
 # %% role="concept"
-claim("factor by which the gradient shrinks per sigmoid layer with "
-      "default weights", factor, above=5, below=20)
+claim("factor by which each sigmoid layer with default weights shrinks the "
+      "gradient", factor, above=5, below=20)
 
 # %% [markdown] role="concept"
 # On the way forward, the signal shrinks or grows in the same way. Weights that are twice
@@ -896,8 +897,8 @@ x = torch.randn(32, 64)
 grown = through(2, x).norm() / through(1, x).norm()
 
 # %% role="concept"
-claim("norm of ten layers' output with doubled weights divided by the norm "
-      "without doubling", grown, expected=1024, within=0.01)
+claim("norm of ten layers' output with doubled weights, divided by the "
+      "norm with He's weights", grown, expected=1024, within=0.01)
 
 # %% [markdown] role="concept"
 # A *skip connection* computes $x + F(x)$, so its slope is $1 + F'(x)$. The 1 gives the
@@ -911,8 +912,8 @@ x = torch.ones(4, requires_grad=True)
 print(x.grad)
 
 # %% role="concept"
-claim("largest gradient of x + (-x)", x.grad.abs().max(),
-      expected=0)
+claim("largest absolute slope of x + (-x) with respect to x",
+      x.grad.abs().max(), expected=0)
 
 # %% [markdown] role="concept"
 # The table compares vanishing and exploding gradients: how they look, how to test for
@@ -946,8 +947,8 @@ print(f"Xavier: variance {wide.var():.4f}; clipped to {weak.grad}")
 # %% role="concept"
 claim("variance of Xavier's weights for 300 inputs and 100 outputs",
       wide.var(), expected=2 / (300 + 100), within=3e-4)
-claim("new value of an entry of 6, after a gradient norm of 10 is "
-      "clipped to 1", weak.grad[0], expected=0.6, within=1e-4)
+claim("new value of a gradient entry of 6 after the norm is clipped from "
+      "10 to 1", weak.grad[0], expected=0.6, within=1e-4)
 
 # %% [markdown] trap="03.3" role="situation" core=true fault="gradients are clipped after the step" symptom="gradient clipping has no effect, loss explodes to 1e11 although clip_grad_norm_ is called"
 # ## A batch a hundred times too large
@@ -1059,12 +1060,12 @@ plot_bars({"no clipping": (unclipped - start).norm().item(),
 # the clipped gradients of several steps add up.
 
 # %% trap="03.3" role="more"
-claim("norm of the gradient in the log if you clip after the step",
+claim("gradient norm in the log if you clip after the step",
       norm_now, expected=1, within=1e-3)
 claim("loss on the batch after a step, if you clip after the step",
       loss_after, above=1e9)
-claim("are the weights bit for bit the same as without any clipping",
-      torch.equal(moved_to, unclipped), expected=True)
+claim("if you clip after the step, are the weights bit for bit the same as "
+      "without clipping", torch.equal(moved_to, unclipped), expected=True)
 claim("return value of clip_grad_norm_ divided by the norm before clipping",
       returned / real, expected=1, within=1e-5)
 
@@ -1087,8 +1088,8 @@ print(weight.grad, by_entry.grad)
 # %% trap="03.3" role="more"
 claim("is the infinite entry NaN after clipping by the norm",
       weight.grad[1].isnan(), expected=True)
-claim("largest of the other entries after clipping by the norm",
-      weight.grad[[0, 2]].abs().max(), expected=0)
+claim("largest absolute value of the other entries after clipping by the "
+      "norm", weight.grad[[0, 2]].abs().max(), expected=0)
 claim("value of the infinite entry after clipping by value",
       by_entry.grad[1], expected=1)
 
@@ -1339,8 +1340,8 @@ narrow = torch.tensor([second_moments(he, [16] + 50 * [16])[-1]
 print(f"He, 50 layers of 16: median of 20 nets {narrow:.0e}")
 
 # %% trap="03.4" role="more"
-claim("mean square after 50 layers of 16 units with He's weights, median "
-      "of 20 nets", narrow, below=0.1)
+claim("median over 20 nets of the mean square after 50 layers of 16 units "
+      "with He's weights", narrow, below=0.1)
 
 # %% trap="03.4" role="more"
 layer = nn.Linear(512, 512)
@@ -1633,7 +1634,8 @@ claim("test loss after 1000 steps divided by the test loss after 60 steps",
 # %% role="concept"
 claim("calibration gap after 1000 steps, with a temperature chosen on "
       "held-out rows", gaps["scaled"], below=0.15)
-claim("do all answers stay the same with the temperature", same,
+claim("do all answers stay the same when the logits are divided by the "
+      "temperature", same,
       expected=True)
 
 # %% role="concept"
@@ -1717,8 +1719,8 @@ print(f"busy triplets: random {random_busy:.2f}, hardest {mined_busy:.2f}")
 # %% role="concept"
 claim("fraction of triplets that are busy at the end, with random "
       "negatives", random_busy, below=0.12)
-claim("busy triplets with the hardest negatives divided by busy triplets "
-      "with random negatives", mined_busy / random_busy, above=2)
+claim("number of busy triplets with the hardest negatives divided by the "
+      "number with random ones", mined_busy / random_busy, above=2)
 
 # %% [markdown] role="concept"
 # In these 150 steps, choosing the hardest negatives keeps more triplets busy. (After a
@@ -1856,7 +1858,7 @@ plot_bars({"hidden states": 8192 * 4096 * 2 / 1e9,
 
 # %% role="gpu"
 logits = 2048 * 128_256 * 4
-claim("tensors of the logits' size that F.cross_entropy writes",
+claim("number of tensors of the logits' size that F.cross_entropy writes",
       loss["cross_entropy"].written / logits, expected=3, within=0.01)
 claim("peak memory of the loss by hand divided by peak memory of "
       "F.cross_entropy", loss["by_hand"].peak / loss["cross_entropy"].peak,
@@ -1922,16 +1924,20 @@ def ratio(column, *pair):
 hand, whole = loss["by_hand"], loss["cross_entropy"]
 answers = gpu_table(
     datasheet(forms.device_name),
-    forms.asks("time of fused / time by hand", whole.written / hand.written,
+    forms.asks("time of the fused loss divided by time of the loss by hand",
+               whole.written / hand.written,
                lambda: ratio("us", "fused", "by hand"), below=1),
-    forms.asks("time of compiled / time by hand", "below 1: fewer bytes",
+    forms.asks("time of the compiled loss divided by time of the loss by "
+               "hand", "below 1: fewer bytes",
                lambda: ratio("us", "compiled", "by hand"), below=0.8),
-    forms.asks("peak MB by hand / peak MB of fused", hand.peak / whole.peak,
+    forms.asks("peak memory of the loss by hand divided by peak memory of "
+               "the fused loss", hand.peak / whole.peak,
                lambda: ratio("peak_mb", "by hand", "fused"), above=1.2),
-    chunks.asks("peak MB in 1 chunk / peak MB in 16", chunk[1] / chunk[16],
+    chunks.asks("peak memory with 1 chunk divided by peak memory with 16 "
+                "chunks", chunk[1] / chunk[16],
                 lambda: ratio("peak_mb", 1, 16), paper, above=3),
-    chunks.asks("time in 16 chunks / time in 1 chunk", "1: the same FLOPs",
-                lambda: ratio("us", 16, 1), below=2))
+    chunks.asks("time with 16 chunks divided by time with 1 chunk",
+                "1: the same FLOPs", lambda: ratio("us", 16, 1), below=2))
 answers
 
 # %% [markdown] role="gpu"
