@@ -608,9 +608,9 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
 
     Args:
         logits: (N, C) float32, with values from -200 to 200.
-        kind: "binary" (C = 1, a single yes or no), "multiclass" (each row
-            is one choice among C classes) or "multilabel" (each entry is
-            a separate yes or no).
+        kind: with "binary", C is 1, and each row is a single yes or no.
+            With "multiclass", each row is one choice among C classes.
+            With "multilabel", each entry is a separate yes or no.
 
     Returns:
         A tensor with the shape and dtype of the logits.
@@ -625,9 +625,9 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="01.2" role="hint"
-# 1. For each kind, ask which probabilities have to add up to one: those in a row, those in a column, or none.
+# 1. For each kind, ask which probabilities have to add up to one: the probabilities in a row, the probabilities in a column, or none.
 # 2. The softmax of a single value is always 1, so it cannot answer a yes-or-no question. Two of the three kinds need the same function.
-# 3. PyTorch's own `softmax` and `sigmoid` are stable for large logits. Set `dim` to the axis along which the probabilities add up to one.
+# 3. PyTorch's own `softmax` and `sigmoid` are stable for large logits. For `softmax`, set `dim` to the axis along which the probabilities add up to one.
 
 # %% [markdown] trap="01.2" role="keep"
 # **Keep:** A model that ends in a linear layer returns logits, and a probability of one
@@ -1019,7 +1019,8 @@ def dead_units(h: torch.Tensor) -> int:
     """Count the units (columns) of h that are 0 for every row.
 
     Args:
-        h: a layer's outputs, (N, U) float32, after any activation.
+        h: a layer's outputs, (N, U) float32. The layer can end in any
+            activation.
 
     Returns:
         The count as an int.
@@ -1036,8 +1037,8 @@ def dead_units(h: torch.Tensor) -> int:
     # END SOLUTION
 
 # %% [markdown] trap="01.4" role="hint"
-# 1. A unit is dead only if it is 0 for *all* rows. Which reduction tests whether all values of a column are True?
-# 2. Compare with zero first, then reduce over the rows (`dim=0`), then count the units.
+# 1. A unit is dead only if it is 0 for *all* rows. Which reduction tests whether all values in a column are True?
+# 2. First compare with zero, then reduce over the rows (`dim=0`), and then count the units.
 # 3. `NaN == 0` is False, so a column of NaN would count as alive. Test for NaN with `isnan` before you count.
 
 # %% [markdown] trap="01.4" role="keep"
@@ -1359,8 +1360,9 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
         y: (N,) int64, the classes. The loss is the mean cross-entropy.
 
     Returns:
-        The ratio of the two weights' gradient norms, a float. Biases do
-        not count. Both norms can be tiny, so add no constant to either.
+        The ratio of the two gradient norms, as a float. The norms cover
+        the weights but not the biases. Both norms can be tiny, so add no
+        constant to either.
 
     Gradients that the model already holds must not count. The weights
     must not change.
@@ -1375,7 +1377,7 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="01.3" role="hint"
-# 1. You need the gradients of one loss with respect to two weights. You can compute them without changing any weight.
+# 1. You need the gradients of one loss with respect to two weight matrices. You can compute the gradients without changing any weight.
 # 2. `loss.backward()` adds to whatever `.grad` holds. Either clear `.grad` first, or do not use `.grad` at all.
 # 3. `torch.autograd.grad(loss, [first, last])` returns the two gradients and leaves every `.grad` as it is.
 
@@ -1579,7 +1581,7 @@ claim("with BatchNorm: largest change in ten images' outputs when the "
 
 # %% trap="01.1" role="exercise" points=3 difficulty=2 minutes=10
 def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Run a model in eval mode, without building a graph.
+    """Run a model in eval mode. The call builds no graph.
 
     Args:
         model: any module. Each of its submodules can be in train or eval
@@ -1607,9 +1609,9 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="01.1" role="hint"
-# 1. There are two independent switches, one for the mode and one for the graph.
+# 1. You need two independent switches: one for the mode of the layers, and one for the graph.
 # 2. `model.eval()` changes the mode of every module. What must you store before the call, so that you can restore every mode exactly?
-# 3. `model.modules()` yields every module, including the root. Each module has its own `training` flag.
+# 3. `model.modules()` yields every module, including the root. Each module has its own `training` flag, so store and restore each flag.
 
 # %% [markdown] trap="01.1" role="keep"
 # **Keep:** Inference needs two switches. `model.eval()` changes what the layers do, and
@@ -1738,9 +1740,9 @@ def soft_threshold(x: torch.Tensor, cut: float) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="01.5" role="hint"
-# 1. Do not touch single elements: `abs`, `sign`, `clamp` and `*` all work on whole tensors.
+# 1. You need no access to single elements, because `abs`, `sign`, `clamp` and `*` all work on whole tensors.
 # 2. A detour through a list or NumPy returns the right values but loses the gradient.
-# 3. Write the result as a sign times a size, and clamp only the size at zero.
+# 3. Write the result as a sign times a size. Clamp only the size, so that it is at least zero.
 
 # %% [markdown] trap="01.5" role="keep"
 # **Keep:** On small tensors, the number of operations determines the run time, because

@@ -591,10 +591,10 @@ claim("loss after 800 steps on batches of 8 with zero_grad", calm[-1],
 # %% trap="02.1" role="exercise" points=3 difficulty=2 minutes=10
 def train_step(model: nn.Module, opt: torch.optim.Optimizer,
                x: torch.Tensor, y: torch.Tensor) -> float:
-    """Take one optimizer step on the mean squared error over all rows.
+    """Take one optimizer step.
 
     Args:
-        model: some of its parameters can be frozen, others unused.
+        model: some parameters can be frozen, and others can be unused.
         opt: the model's optimizer.
         x: (N, F) float32.
         y: (N, 1) float32.
@@ -602,7 +602,8 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
     Returns:
         The loss before the update, as a float.
 
-    Gradients that the model already holds must not count.
+    The loss is the mean squared error over all rows. Gradients that the
+    model already holds must not count.
 
     Example: if the model outputs 0 and y is [[2.], [0.]], the loss is 2.0.
     """
@@ -616,8 +617,8 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
 
 # %% [markdown] trap="02.1" role="hint"
 # 1. One step has four parts, and their order matters: clear the gradients, compute the loss, call `backward`, call `step`.
-# 2. If you clear the gradients between `backward` and `step`, you throw the new gradients away. If you clear only at the end, gradients from before the call still count.
-# 3. `opt.zero_grad()` clears every parameter that the optimizer knows, including the biases. `loss.item()` returns a number without a graph.
+# 2. If you clear the gradients between `backward` and `step`, you throw the new gradients away. If you clear them only at the end of the call, gradients from before the call still count.
+# 3. `opt.zero_grad()` clears the gradients of all parameters that the optimizer knows, including the biases. `loss.item()` returns a number without a graph.
 
 # %% [markdown] trap="02.1" role="keep"
 # **Keep:** `backward` adds to `.grad`, so clear the gradients at the start of every step.
@@ -764,10 +765,11 @@ def weighted_loss(losses: torch.Tensor,
 
     Args:
         losses: (N,) float32, with a graph.
-        weights: (N,) float32, at least 0. Some can be 0, but not all.
+        weights: (N,) float32, each at least 0. Some can be 0, but not all.
 
     Returns:
-        A float32 scalar that stays connected to the graph of the losses.
+        The mean in float32. The result is a scalar that stays connected to
+        the graph of the losses.
 
     Doubling every weight changes nothing, even if the weights are tiny or
     huge.
@@ -780,7 +782,7 @@ def weighted_loss(losses: torch.Tensor,
 
 # %% [markdown] trap="02.2" role="hint"
 # 1. You need a vector that says how much each row counts, and whose entries add up to one. How do you compute this vector from the weights?
-# 2. The mean of a product is not the product of the means.
+# 2. The mean of the products of weights and losses is not the product of their two means.
 # 3. Use tensors all the way from `losses` to the result, because `.item()`, `float()` and `detach()` cut the graph.
 
 # %% [markdown] trap="02.2" role="keep"
@@ -1011,10 +1013,11 @@ claim("largest absolute entry in the gradient of x after an edit with "
 
 # %% trap="02.3" role="exercise" points=2 difficulty=2 minutes=8
 def stop_grad(t: torch.Tensor) -> torch.Tensor:
-    """Copy t so that no gradient flows through the copy.
+    """Copy t. No gradient may flow through the copy.
 
     Args:
-        t: float32 or float16 of any shape, with or without a graph.
+        t: float32 or float16. The tensor can have any shape. The tensor
+            can come with or without a graph.
 
     Returns:
         A copy with the same shape and dtype. The copy is safe to edit.
@@ -1268,7 +1271,7 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
     # END SOLUTION
 
 # %% [markdown] trap="02.4" role="hint"
-# 1. Every row has to count the same. So what weight does the mean loss of a batch of n rows need?
+# 1. Every row has to count the same. So by what factor do you multiply the mean loss of a batch of n rows?
 # 2. You need the total number of rows before the first `backward`, because every `backward` already adds its gradients to `.grad`.
 # 3. Clear the gradients once before the loop, and take one step after the loop. The scaled losses add up to the mean.
 
@@ -1476,7 +1479,7 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
     Returns:
         (mean cross-entropy, accuracy), two floats.
 
-    Build no graph at any time, and keep only sums from each batch.
+    Build no graph at any time. Keep only sums from each batch.
     Afterwards the grad mode and the mode of every module are as before.
 
     Example: with 3 of 4 rows right, in batches of 3 and 1, the accuracy is
@@ -1498,8 +1501,8 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="02.5" role="hint"
-# 1. You need two switches: one for the layers and one for the graph.
-# 2. Add up the losses and the right answers of all rows, and divide by the number of rows once, at the end.
+# 1. You need two switches: one for the mode of the layers, and one for the graph.
+# 2. Add up the losses of all rows, and count the right answers. At the end, divide both results by the number of rows.
 # 3. Store the `training` flag of every module before you change it, and restore each one afterwards.
 
 # %% [markdown] trap="02.5" role="keep"
@@ -1718,8 +1721,8 @@ def gradients(out, inputs: list) -> list:
     """Compute d out / d node for each node in inputs.
 
     Args:
-        out: a node. A node has one attribute, node.parents, a list of
-            pairs (parent, slope), where slope is d node / d parent, a
+        out: a node. A node has one attribute, parents, which is a list of
+            pairs (parent, slope). The slope is d node / d parent, as a
             float. The same parent can occur twice in the list.
         inputs: a list of nodes.
 
@@ -1753,7 +1756,7 @@ def gradients(out, inputs: list) -> list:
 # %% [markdown] trap="02.6" role="hint"
 # 1. Walk through the graph twice. In the first walk, only count how many times each node appears among the parents of other nodes.
 # 2. In the second walk, a node is ready when the number of gradients that have arrived at it equals its count. `out` is ready from the start, with a gradient of 1.
-# 3. Use a list as a stack instead of recursion. If a parent appears twice in a list of parents, count it twice.
+# 3. Instead of recursion, use a list as a stack. If a parent appears twice in a list of parents, count it twice.
 
 # %% [markdown] trap="02.6" role="keep"
 # **Keep:** In a backward pass, a node may pass its gradient on only once, after all of

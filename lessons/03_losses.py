@@ -374,12 +374,12 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
         y: (N,) int64.
 
     Returns:
-        The loss, a tensor without dimensions, and its gradient with
-        respect to the logits, (N, C).
+        The loss, which is a tensor without dimensions, and its gradient
+        with respect to the logits, of shape (N, C).
 
     Use neither PyTorch's loss functions nor autograd. The logits are
-    between -200 and 200, and one row can be near 200 while another is near
-    -200.
+    between -200 and 200. One row can be near 200 while a different row is
+    near -200.
 
     Example: for logits zeros(1, 4) and y [0], the loss is 1.386 and the
     gradient is [[-.75, .25, .25, .25]].
@@ -394,7 +394,7 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
     # END SOLUTION
 
 # %% [markdown] trap="03.1" role="hint"
-# 1. Take the logarithm of the softmax on paper. Which exponential disappears, and which sum remains?
+# 1. On paper, take the logarithm of the softmax. Which exponential disappears, and which sum of exponentials remains?
 # 2. Subtract each row's own maximum before `exp`. The formula for the loss also holds for the shifted logits.
 # 3. The gradient of one row is its softmax, minus 1 in the column of its label. The mean over rows adds a factor of 1/N.
 
@@ -659,11 +659,12 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
     Args:
         scores: logits, (N, C) float32.
-        labels: int64, either (N,) or a column (N, 1), as cut from a
-            table. -1 means that the row has no label and does not count.
+        labels: int64 of shape (N,). The labels can also be a column (N, 1)
+            that was cut from a table. A label of -1 means that the row
+            has no label and does not count.
 
     Returns:
-        A tensor without dimensions, connected to the graph.
+        A tensor without dimensions. The result is connected to the graph.
 
     Example: for scores zeros(2, 4) and labels [[1], [-1]], the loss is
     1.386.
@@ -674,8 +675,8 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 # %% [markdown] trap="03.2" role="hint"
 # 1. Bring the labels into one shape before you do any arithmetic with them.
-# 2. Leave rows without a label out of both the sum of the losses and the number of rows.
-# 3. `F.cross_entropy` expects labels of shape `(N,)`. Look up `ignore_index`.
+# 2. Leave rows without a label out of the sum of the losses, and also out of the number of rows.
+# 3. `F.cross_entropy` expects labels of shape `(N,)`. Read in its documentation what `ignore_index` does.
 
 # %% [markdown] trap="03.2" role="keep"
 # **Keep:** Class numbers are names, not quantities, so give each class its own output and
@@ -1110,12 +1111,12 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
             precision. The backward pass has not run yet.
 
     Returns:
-        The gradient's norms before and after clipping, two floats.
+        The gradient's norms before and after clipping, as two floats.
 
     Gradients of an earlier step can be left in .grad. The step and both
-    norms are for the true loss, without the scale. Each norm is one number
-    over all groups. Only parameters that the loss reaches count, and the
-    step changes no others.
+    norms are for the true loss, without the scale. Each norm is a single
+    number for all groups together. Only parameters that the loss reaches
+    count, and the step changes no other parameters.
 
     Example: for a gradient of norm 6 and max_norm 2, return (6.0, 2.0).
     """
@@ -1132,8 +1133,8 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="03.3" role="hint"
-# 1. You have to clear the gradients, call `backward`, undo the scale, clip, and step. In which order? To undo the scale, divide the loss by it before `backward`, or divide every gradient by it after `backward`.
-# 2. The limit applies to the true gradient. If you clip a gradient that is still 1024 times too large and then undo the scale, almost nothing of it is left.
+# 1. You have to clear the gradients, call `backward`, undo the scale, clip, and step. In which order? To undo the scale, divide the loss by `scale` before `backward`, or divide every gradient by `scale` after `backward`.
+# 2. The limit applies to the true gradient. If you clip a gradient that is still 1024 times too large and then undo the scale, almost nothing of the gradient is left.
 # 3. The parameters are in `group["params"]` for each `group` in `optimizer.param_groups`. `clip_grad_norm_` returns the norm before clipping. For the norm after clipping, measure again with `nn.utils.get_total_norm`.
 
 # %% [markdown] trap="03.3" role="keep"
@@ -1369,7 +1370,7 @@ claim("variance after a ReLU, with He's weights (1 - 1 / pi)", h.var(),
 
 # %% trap="03.4" role="exercise" points=4 difficulty=3 minutes=15
 def init_(net: nn.Sequential) -> None:
-    """Initialize net in place so that the signal keeps its size.
+    """Initialize net in place. The signal has to keep its size.
 
     Args:
         net: alternating nn.Linear and nn.ReLU layers, of any width, even
@@ -1377,9 +1378,9 @@ def init_(net: nn.Sequential) -> None:
             bias.
 
     For inputs from N(0, 1), the mean square after *every* ReLU is between
-    0.5 and 2 on average over many nets, even if layers get wider or
-    narrower. All weights are random, drawn independently around zero with
-    PyTorch's generator. The biases are zero.
+    0.5 and 2 on average over many nets. This also holds if layers get
+    wider or narrower. All weights are random, drawn independently around
+    zero with PyTorch's generator. The biases are zero.
 
     Example: a weight of shape (64, 32) gets a standard deviation of 0.25.
     """
@@ -1393,7 +1394,7 @@ def init_(net: nn.Sequential) -> None:
 
 # %% [markdown] trap="03.4" role="hint"
 # 1. One unit adds up `fan_in` products. What variance must a weight have so that the sum has twice the mean square of an input?
-# 2. A weight has the shape `(fan_out, fan_in)`. Only one of these two numbers matters in the forward pass.
+# 2. A weight has the shape `(fan_out, fan_in)`. Only one of these two numbers matters in the forward pass. Which one?
 # 3. The standard deviation is the square root of `2 / fan_in`. `nn.init.kaiming_normal_` can draw such weights. Also set the biases to zero.
 
 # %% [markdown] trap="03.4" role="keep"
