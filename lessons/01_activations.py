@@ -542,9 +542,9 @@ claim("additional eights that the repaired alarm finds, as a fraction of "
 
 # %% [markdown] trap="01.2" role="more" topics="a threshold at logit 0 · the eights that are still missed · a sigmoid inside the model"
 # You can pass the score through a sigmoid and compare the probability with 0.5, or
-# compare the score itself with 0. Here both comparisons raise the same alarms. (In
-# `float16`, the sigmoid of a small positive score can round to exactly 0.5. Only the
-# second comparison then raises the alarm.)
+# compare the score itself with 0. Here, both comparisons raise the alarm for the same
+# images. (In `float16`, the sigmoid of a small positive score can round to exactly 0.5.
+# Only the second comparison then raises the alarm.)
 
 # %% trap="01.2" role="more"
 claim("lowest score of the detector (a probability is never negative)",
@@ -600,7 +600,7 @@ claim("fraction of the eights found with a final sigmoid and the loss for "
 # **Measured:** A final sigmoid is right for `binary_cross_entropy`, which expects
 # probabilities. Trained with `binary_cross_entropy_with_logits`, a model that ends in a
 # sigmoid finds almost no eights. With a loss that expects logits, leave the sigmoid out
-# of the model, and apply it only where you use the output.
+# of the model, and apply it only where you need a probability.
 
 # %% trap="01.2" role="exercise" points=3 difficulty=2 minutes=10
 def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
@@ -870,10 +870,10 @@ claim("with leaky ReLU: accuracy on the linear task",
       score_leaky, above=0.9)
 
 # %% [markdown] trap="01.4" role="repair"
-# A function is *saturated* where its slope is nearly zero, so that little of the gradient
-# gets through. A unit is *dead* if its slope is exactly zero on every input. In the
-# explorer, lower the bias from 0 to $-3$, first with ReLU and then with GELU. With which
-# activation does the bar for dead units grow?
+# A function is *saturated* where its slope is nearly zero. There, little of the
+# gradient gets through. A unit is *dead* if its slope is exactly zero on every input.
+# In the explorer, lower the bias from 0 to $-3$, first with ReLU and then with GELU.
+# With which activation does the bar for dead units grow?
 
 # %% role="explore" explorer="activations"
 from dlsys_helpers.explorers.activations import activations
@@ -882,8 +882,8 @@ activations
 
 # %% [markdown] trap="01.4" role="more" topics="leaky layers are nearly linear · GELU, tanh and NaN · what a large learning rate does · the alarm on digits"
 # The sunk layer is the first layer of its network, so training does not change its
-# inputs. Without weight decay, and once the optimizer's momentum has died away, a first
-# layer's dead units stay as they are.
+# inputs. If there is no weight decay and the optimizer's momentum has died away, the
+# dead units of a first layer stay as they are.
 
 # %% trap="01.4" role="more"
 share = (healthy(x_normal) < 0).float().mean()
@@ -900,8 +900,9 @@ claim("with the dead layer: accuracy on the linear task", score_dead,
 # Far below zero, a leaky unit computes a linear function. As long as the sums of all
 # units stay there, the layer learns only linear tasks. The slope is not zero, so a long
 # run or a high learning rate can bring the units back. A line classifies at most about
-# three quarters of the XOR points correctly, and many lines fewer than half. On these
-# points, compare a leaky layer whose biases are all $-5$ with a fresh ReLU layer:
+# three quarters of the XOR points correctly, and many lines classify fewer than half of
+# them correctly. On these points, compare a leaky layer whose biases are all $-5$ with
+# a fresh ReLU layer:
 
 # %% trap="01.4" role="more"
 bends = {}
@@ -921,9 +922,9 @@ claim("accuracy on XOR with a fresh ReLU layer", bends["ReLU, fresh"],
       above=0.9)
 
 # %% [markdown] trap="01.4" role="more"
-# Counting zeros misses two more kinds of trouble. Far above zero, tanh returns 1 and, in
-# float32 (the usual tensor type), has a slope of zero. And a layer whose outputs are all
-# NaN has no zeros either.
+# If you only count zeros, you miss two more kinds of trouble. Far above zero, tanh
+# returns 1 and, in float32 (the usual tensor type), has a slope of zero. And a layer
+# whose outputs are all NaN has no zeros to count.
 
 # %% trap="01.4" role="more"
 depth = torch.tensor([-3.0, -5.0, -10.0, -15.0], requires_grad=True)
@@ -993,9 +994,10 @@ claim("with squared error and a learning rate of 100, is the last loss "
       "finite", torch.tensor(losses[-1]).isfinite(), expected=False)
 
 # %% [markdown] trap="01.4" role="more"
-# The squared error's gradient grows with the error. At a learning rate of 100, every step
-# makes the error larger, until the loss is no longer finite. The network trained at a
-# normal rate gets the digits right, but it still sets off the alarm:
+# The squared error's gradient grows with the error. At a learning rate of 100, every
+# step makes the error larger, until the loss is no longer finite. A network trained at
+# a normal learning rate gets nearly all of the digits right, but it still sets off the
+# alarm:
 
 # %% trap="01.4" role="more"
 claim("number of fresh units that the 20 % alarm flags on the digits, out "
@@ -1007,12 +1009,13 @@ claim("fraction of the digits that the trained network gets right",
 
 # %% [markdown] trap="01.4" role="folklore"
 # **Told:** A unit that returns zero for more than 20 % of the rows is in trouble.
-# **Measured:** This alarm flags over 60 of 64 healthy units on normal inputs and over 20
-# of 64 fresh units on the digits. The alarm also flags over 10 of the 64 units of a
-# trained network that gets the digits right. **Told:** GELU units cannot die.
-# **Measured:** In float32, GELU's slope at $-10$ is exactly zero. **Told:** A large
-# learning rate kills units. **Measured:** It does. On the digits, SGD at a learning rate
-# of 2 kills over 40 of 64 units, and none of them recovers in 300 steps at a rate of 0.1.
+# **Measured:** This alarm flags over 60 of 64 healthy units on normal inputs and over
+# 20 of 64 fresh units on the digits. The alarm also flags over 10 of the 64 units in a
+# trained network that gets over 93 % of the digits right. **Told:** GELU units cannot
+# die. **Measured:** In float32, GELU's slope at $-10$ is exactly zero. **Told:** A
+# large learning rate kills units. **Measured:** It does. On the digits, SGD at a
+# learning rate of 2 kills over 40 of 64 units, and none of them recovers in 300 steps
+# at a rate of 0.1.
 
 # %% trap="01.4" role="exercise" points=3 difficulty=2 minutes=10
 def dead_units(h: torch.Tensor) -> int:
@@ -1113,13 +1116,13 @@ claim("largest number of pieces made by any of 100 random layers of eight "
 # - what the network answers for inputs that it has never seen.
 #
 # Whether training finds the weights is easy to measure. Two hidden units are enough for
-# XOR. You have seen the weights for units that jump, and suitable weights also exist for
-# ReLU. Now train fifty networks that start from different random weights, and count how
-# many find a solution. (The folded code trains all fifty at once. Each tensor in the
-# folded code has an extra first axis, with one entry per network. For such a stack of
-# matrices, `@` multiplies the matrices of each network separately. `expand` repeats the
-# four labels for every network, and `reduction="sum"` adds up the losses instead of
-# averaging them.)
+# XOR. You have seen weights that solve XOR with step units, which output 0 or 1, and
+# suitable weights also exist for ReLU units. Now train fifty networks that start from
+# different random weights, and count how many find a solution. (The folded code trains
+# all fifty at once. Each tensor in this code has an extra first axis, with one entry
+# per network. For such a stack of matrices, `@` multiplies the matrices of each network
+# separately. `expand` repeats the four labels for every network, and `reduction="sum"`
+# adds up the losses instead of averaging them.)
 
 # %% role="concept" tags=["plumbing"]
 def found_xor(width, starts=50, steps=600):
@@ -1251,8 +1254,8 @@ claim("untrained sigmoids: first layer's gradient norm divided by the "
       "last layer's", first / last, below=0.25 ** 8)
 
 # %% [markdown] trap="01.3" role="look"
-# The slopes are only half of the story. And the ReLU stack, where the slope is 1, has
-# learned nothing:
+# The slopes are only half of the story. The ReLU stack has learned nothing either,
+# although ReLU's slope is 1 wherever a unit is on:
 
 # %% trap="01.3" role="look"
 claim("accuracy with eight ReLU layers, default init and SGD at a learning "
@@ -1344,9 +1347,10 @@ claim("accuracy with eight sigmoid layers, default init and Adam at ten "
 # %% [markdown] trap="01.3" role="folklore"
 # **Told:** Each sigmoid passes on at most a quarter of the gradient, so replace it with
 # ReLU and the problem is gone. **Measured:** With default weights, a layer of sigmoids
-# passes on less than a quarter, and with large weights, it passes on more. Eight default
-# ReLU layers of 32 units lose over 90 % of the gradient and learn nothing in 300 steps of
-# SGD at a learning rate of 0.03. With He init, the same layers learn.
+# passes on less than a quarter of the gradient. With large weights, it passes on more
+# than a quarter. Eight default ReLU layers of 32 units lose over 90 % of the gradient
+# and learn nothing in 300 steps of SGD at a learning rate of 0.03. With He init, the
+# same layers learn.
 
 # %% trap="01.3" role="exercise" points=4 difficulty=3 minutes=15
 def grad_ratio(model: nn.Sequential, x: torch.Tensor,
@@ -1393,7 +1397,8 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 # %% [markdown] role="concept"
 # ## Layers that behave differently in training
 #
-# Two common kinds of layer do one thing during training and another in production.
+# Two common kinds of layer do one thing during training and a different thing in
+# production.
 #
 # *Dropout* is meant to stop units from relying on one another. During training, it sets
 # each value to zero with probability `p` and divides the other values by `1 - p`, so that
@@ -1543,7 +1548,8 @@ claim("largest gap between the outputs of two calls in eval mode", gap,
       expected=0)
 
 # %% [markdown] trap="01.1" role="more" topics="a plain net in train mode · BatchNorm on the same batch"
-# In eval mode, the stored statistics do not change, and the classifier gets the digits right:
+# In eval mode, the stored statistics do not change, and the classifier gets nearly all
+# of the test digits right:
 
 # %% trap="01.1" role="more"
 claim("largest change in a stored mean during two passes in eval mode",
@@ -1863,9 +1869,10 @@ claim("number of parameters in the wide network divided by the number in "
 # Linear layer's time?
 #
 # Even without a GPU, you can count the FLOPs (operations on floating-point values), the
-# smallest number of bytes that have to move, and the launches. For this count, use *meta*
-# tensors. They have a shape and a type but no data, so counting takes no time, however
-# large the layer is. FLOPs divided by bytes is called the *arithmetic intensity*.
+# minimum number of bytes that have to move, and the launches. For this count, use
+# *meta* tensors. They have a shape and a type but no data, so counting takes no time,
+# however large the layer is. FLOPs divided by bytes is called the *arithmetic
+# intensity*.
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype

@@ -282,11 +282,11 @@ claim("number of bytes in the Jacobian of one layer",
 #
 # The factors on the arrows come from the forward pass, so these values stay in memory
 # until the backward pass has used them. In training, these saved values often take more
-# memory than the weights. Which values an operation keeps depends on its slope. A product
-# of two tensors that both need a gradient keeps both, because each factor is the slope
-# with respect to the other. `tanh` keeps its own result. A sum keeps nothing, because its
-# slopes are 1. In the next cell, `saved_bytes` asks autograd how many bytes an operation
-# keeps for vectors of 1,000 four-byte values.
+# memory than the weights. Which values an operation keeps depends on its slope. A
+# product of two tensors that both need a gradient keeps both, because each factor is
+# the slope with respect to the other. `tanh` keeps its own result. A sum keeps nothing,
+# because its slopes are always 1. In the next cell, `saved_bytes` asks autograd how
+# many bytes an operation keeps for vectors of 1,000 four-byte values.
 
 # %% role="concept"
 def kept_by(operation, count=1):
@@ -473,9 +473,9 @@ claim("highest loss divided by the first loss, on batches of 8 without "
       "zero_grad", max(pushed) / pushed[0], above=100)
 
 # %% [markdown] trap="02.1" role="look"
-# On all rows, the loss neither settles nor diverges. In batches of 8, it grows by several
-# powers of ten. To see why, call `backward` four times on one batch, without a step. Each
-# call adds its gradient to the earlier gradients:
+# On all rows, the loss neither settles nor diverges. On batches of 8, the loss grows by
+# several orders of magnitude. To see why, call `backward` four times on one batch,
+# without a step. Each call adds its gradient to the earlier gradients:
 
 # %% trap="02.1" role="look"
 probe = nn.Linear(3, 1)
@@ -570,7 +570,7 @@ claim("weight after an idle step of Adam with a gradient of zeros (moved)",
       zeros, expected=0.833, within=1e-3)
 
 # %% [markdown] trap="02.1" role="more"
-# With `zero_grad` back in place, the loss in batches of 8 rows also falls to zero:
+# With `zero_grad` back in place, the loss on batches of 8 rows also falls to zero:
 
 # %% trap="02.1" role="more"
 calm = descend(800, clear=True, batch=8)
@@ -581,11 +581,11 @@ claim("loss after 800 steps on batches of 8 with zero_grad", calm[-1],
 
 # %% [markdown] trap="02.1" role="folklore"
 # **Told:** Without `zero_grad`, the loss falls faster at first and then diverges.
-# **Measured:** In random batches of 8, the loss does grow, to more than 100 times its
-# first value within 800 steps. On the full batch without noise, at a learning rate of
-# 0.05, the loss swings and stays below twice its first value. **Told:** Pass
-# `set_to_none=True` to save memory. **Measured:** Setting gradients to None is the
-# default, and it does more than save memory. With Adam, an unused weight stays at 0.9 if
+# **Measured:** On random batches of 8, the loss does grow, to more than 100 times its
+# first value within 800 steps. On the full batch of noise-free data, at a learning rate
+# of 0.05, the loss swings and stays below twice its first value. **Told:** Pass
+# `set_to_none=True` to save memory. **Measured:** `zero_grad` sets gradients to None by
+# default, which does more than save memory. With Adam, an unused weight stays at 0.9 if
 # its gradient is None, and moves to 0.833 if its gradient is zero.
 
 # %% trap="02.1" role="exercise" points=3 difficulty=2 minutes=10
@@ -671,8 +671,8 @@ claim("gradient norm with the vector of ones divided by the gradient norm "
       "of the mean loss", ratio, expected=64, within=0.01)
 
 # %% [markdown] trap="02.2" role="look"
-# Does the larger gradient do any harm? Train with both gradients, at a learning rate that
-# suits the mean:
+# Does the larger gradient do any harm? Train once with each gradient, at a learning
+# rate that suits the mean:
 
 # %% trap="02.2" role="look"
 def worst_loss(vector):
@@ -732,8 +732,9 @@ claim("largest gap between the gradients from the vector and from the "
       "weighted mean", (as_vector - as_scalar).abs().max(), below=1e-6)
 
 # %% [markdown] trap="02.2" role="more" topics="a learning rate of 0.5 that acts like 32 · torch's class weights"
-# The first claim is about the height of the bar for the mean. The second claim is about
-# the learning rate at which the mean loss leads to the same steps as the vector of ones:
+# The first claim puts a bound on the highest loss with the gradient of the mean. The
+# second claim gives the learning rate at which the mean loss leads to the same steps as
+# the vector of ones:
 
 # %% trap="02.2" role="more"
 claim("highest loss in 20 steps with the gradient of the mean loss",
@@ -754,9 +755,9 @@ claim("largest gap between our gradient and PyTorch's gradient with class "
 # %% [markdown] trap="02.2" role="folklore"
 # **Told:** Reduce the losses with `(weights * losses).sum()`, or pass a vector of ones,
 # which is equivalent. **Measured:** Both reductions compute a sum, not a mean. In this
-# batch, the vector of ones makes the gradient 64 times as large as the mean does. This
-# factor grows with the batch size, so in SGD, the same learning rate means something
-# different for each batch size.
+# batch of 64 rows, the vector of ones makes the gradient 64 times as large as the
+# gradient of the mean. This factor grows with the batch size, so in SGD, the same
+# learning rate means something different for each batch size.
 
 # %% trap="02.2" role="exercise" points=2 difficulty=2 minutes=10
 def weighted_loss(losses: torch.Tensor,
@@ -798,8 +799,8 @@ def weighted_loss(losses: torch.Tensor,
 # ## Five switches, and what each is for
 #
 # Autograd records everything that you compute from a parameter. Often you want autograd
-# to record less, because an evaluation needs no graph, and a target must receive no
-# gradient. Sometimes you want more than one backward pass. There is a switch for each
+# to record less. For instance, an evaluation needs no graph, and a target must not get
+# a gradient. Sometimes you want more than one backward pass. There is a switch for each
 # case:
 #
 # | switch | what it does | what it is for |
@@ -1276,14 +1277,14 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
 # 3. Clear the gradients once before the loop, and take one step after the loop. The scaled losses add up to the mean.
 
 # %% [markdown] trap="02.4" role="keep"
-# **Keep:** When you accumulate gradients, weight each part by its share of the rows, or
-# of the labelled rows if there is padding. If a constant factor is wrong, SGD can
-# diverge, whereas Adam without weight decay hides the mistake. **In your own code:** At
-# least once, compare the accumulated gradient with the whole batch's gradient.
-# **Source:** PyTorch notes, [Automatic Mixed Precision
-# examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html), which divide by
-# the number of parts; [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980), section 2.1.
-# **Seen in the wild:** In [huggingface/transformers
+# **Keep:** When you accumulate gradients, weight each part's loss by the part's share
+# of the rows, or of the labelled rows if there is padding. If a constant factor is
+# wrong, SGD can diverge, whereas Adam without weight decay hides the mistake. **In your
+# own code:** At least once, compare the accumulated gradient with the whole batch's
+# gradient. **Source:** PyTorch notes, [Automatic Mixed Precision
+# examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html), which divide
+# by the number of parts; [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980), section
+# 2.1. **Seen in the wild:** In [huggingface/transformers
 # 24725](https://github.com/huggingface/transformers/issues/24725), the trainer gave a
 # sample of 11 tokens the same weight as a sample of 101 tokens.
 
@@ -1958,10 +1959,11 @@ claim("with default weights and skips: gradient norm at the input divided "
       "by norm at the output", skipped, above=1)
 
 # %% [markdown] role="concept"
-# With the default weights, 30 plain layers lose the gradient, and with Xavier init, they
-# keep part of it. With skips, the gradient reaches the input even with the default
-# weights. But a skip guarantees nothing. If a branch computes minus its input, the
-# gradient through the branch cancels the gradient through the skip:
+# With the default weights, 30 plain layers lose the gradient, and with Xavier init,
+# they keep part of the gradient. With skip connections, the gradient reaches the input
+# even with the default weights. But a skip connection guarantees nothing. If a branch
+# computes minus its input, the gradient through the branch cancels the gradient through
+# the skip connection:
 
 # %% role="concept"
 x = torch.randn(5, requires_grad=True)
@@ -2256,8 +2258,8 @@ answers
 # predict. This stack needs the predicted amount of memory, and its backward pass takes
 # about as long as two forward passes. In the two small stacks, launching the kernels
 # takes most of the time. The wider of these two needs 256 times as many FLOPs as the
-# narrower, but its forward pass takes only an eighth more time. In both small stacks, the
-# backward pass takes longer than four forward passes.
+# narrower, but its forward pass takes only one eighth more time. In both small stacks,
+# one backward pass takes longer than four forward passes.
 #
 # From the bytes that the update moves, we predicted the update's time as a fraction of
 # the backward pass. The measured fraction is nearly three times as large, and the trace

@@ -400,12 +400,13 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
 
 # %% [markdown] trap="03.1" role="keep"
 # **Keep:** `F.cross_entropy` expects logits and applies the softmax itself. Compute
-# probabilities only where you use the output. **In your own code:** Overfit one small
-# batch. If the loss does not go to zero, it has a floor, and $\ln(e + C - 1) - 1$ is the
-# floor of a second softmax. **Source:** PyTorch documentation,
+# probabilities only where you need them as the model's answer, and not for the loss.
+# **In your own code:** Overfit one small batch. If the loss does not go to zero, it has
+# a floor, and $\ln(e + C - 1) - 1$ is the floor of a second softmax. **Source:**
+# PyTorch documentation,
 # [`torch.nn.CrossEntropyLoss`](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html).
-# To derive the floor, use a logit of 1 for the right class and logits of 0 for all other
-# classes.
+# To derive the floor, use a logit of 1 for the right class and logits of 0 for all
+# other classes.
 
 # %% [markdown] role="concept"
 # ## A loss is a statement about noise
@@ -456,12 +457,12 @@ claim("largest of the four gaps between negative log-likelihood and loss",
       expected=0, within=1e-5)
 
 # %% [markdown] role="concept"
-# The assumption about the noise determines which answer the loss asks for. Suppose that a
-# model has no inputs and can only output one constant. Then squared error asks for the
-# mean of the data, and absolute error asks for the median. A single outlier of 100 among
-# four readings drags the mean far away, but hardly matters for the median. (For the
-# readings 1, 2, 3 and 100, every value from 2 to 3 is a median, and all medians have the
-# same absolute error. The search below returns the first median, 2.)
+# The assumption about the noise determines which answer the loss asks for. Suppose that
+# a model has no inputs and can only output one constant. Then squared error asks for
+# the mean of the data, and absolute error asks for the median. A single outlier of 100
+# among four readings drags the mean far away, but hardly matters for the median. (For
+# the readings 1, 2, 3 and 100, every value from 2 to 3 is a median, and all these
+# medians have the same absolute error. The search below returns the first median, 2.)
 #
 # *Huber's loss* is a compromise, quadratic near zero and linear further out. It is
 # $\frac12 e^2$ for errors up to $\delta$ and $\delta(|e| - \frac12\delta)$ beyond that,
@@ -575,13 +576,14 @@ claim("standard deviation of the answers: second network's divided by the "
       "first network's", column.std() / number.std(), below=0.3)
 
 # %% [markdown] trap="03.2" role="why"
-# There are two faults. First, numbers put the classes in an order in which 4 is between 3
-# and 5. Squared error then asks for the mean of the possible answers, so if an image
+# There are two faults. First, numbers put the classes in an order in which 4 is between
+# 3 and 5. Squared error then asks for the mean of the possible answers, so if an image
 # could be a 3 or an 8, the network answers with a number between 3 and 8. The second
 # fault is worse. If you subtract labels of shape `(N,)` from outputs of shape `(N, 1)`,
-# you get an N by N table, because *broadcasting* pairs every output with every label. So
-# the loss pulls every output towards the mean label. `F.mse_loss` would have warned you
-# about the shapes, but a plain subtraction does not. Give each class its own output.
+# you get an N by N table, because *broadcasting* pairs every output with every label.
+# So the loss pulls every output towards the mean label. `F.mse_loss` would have warned
+# you about the shapes, but a plain subtraction gives no warning. Give each class its
+# own output.
 
 # %% trap="03.2" role="why"
 pairs = torch.ones_like(torch.zeros(8, 1) - torch.arange(8.0))
@@ -627,7 +629,7 @@ claim("accuracy with squared error on one-hot labels", score["one_hot_mse"],
       above=0.93)
 
 # %% [markdown] trap="03.2" role="more"
-# Squared error does harm *after a softmax*, because then its gradient on a confident
+# Squared error does harm *after a softmax*, because there its gradient on a confident
 # mistake is almost zero.
 
 # %% trap="03.2" role="more"
@@ -646,12 +648,12 @@ claim("gradient norm on a confident mistake, with cross-entropy", once,
       expected=1.41, within=0.01)
 
 # %% [markdown] trap="03.2" role="folklore"
-# **Told:** Squared error is wrong for classes, because its gradient vanishes on confident
-# mistakes. **Measured:** After a softmax, the gradient does vanish. On a confident
-# mistake, the gradient norm is then below 0.001, while cross-entropy has a gradient norm
-# of 1.41. On plain outputs with one-hot targets, the gradient norm is 2.01 and the
-# accuracy is above 0.93. With the class *number* as the target, the accuracy is below
-# 0.5.
+# **Told:** Squared error is wrong for classes, because its gradient vanishes on
+# confident mistakes. **Measured:** After a softmax, the gradient does vanish. On a
+# confident mistake, the gradient norm of squared error is then below 0.001, while the
+# gradient norm of cross-entropy is 1.41. On plain outputs with one-hot targets, squared
+# error has a gradient norm of 2.01 and reaches an accuracy above 0.93. With the class
+# *number* as the target, the accuracy is below 0.5.
 
 # %% trap="03.2" role="exercise" points=3 difficulty=2 minutes=10
 def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -849,7 +851,7 @@ plot_lines(range(21), back, logy=True,
                "as large, it rises.")
 
 # %% [markdown] role="concept"
-# Only the product counts, not how many of the factors are below one:
+# Only the product of the factors counts, not how many of the factors are below one:
 
 # %% role="concept"
 h = signal = torch.ones(4, requires_grad=True)
@@ -1274,8 +1276,8 @@ from dlsys_helpers.explorers.gradient_depth import gradient_depth
 gradient_depth
 
 # %% [markdown] trap="03.4" role="more" topics="default biases · the default and fan_out · narrow nets · variance and mean square"
-# The first claims put bounds on values in the curves. The later claims are about a net
-# with PyTorch's default biases, in which the ratio does show the fault.
+# The first claims put bounds on values in the curves. The later claims are about a
+# net with PyTorch's default biases, in which the ratio does show the fault.
 
 # %% trap="03.4" role="more"
 claim("accuracy of ten layers with small weights", score_small, below=0.35)
@@ -1307,9 +1309,9 @@ claim("first layer's gradient norm divided by the last layer's, with "
 # %% [markdown] trap="03.4" role="more"
 # Two other common rules do not always preserve the signal's size. PyTorch's default
 # weights keep only a sixth of the mean square per layer, until the default biases
-# outweigh the signal. In linear layers, `fan_out` is the right choice for the gradient on
-# its way back. But if each layer is twice as wide as the layer before, `fan_out` halves
-# the mean square per layer on the way forward.
+# outweigh the signal. For the gradient on its way back through linear layers, `fan_out`
+# is the right choice. But if each layer is twice as wide as the layer before, `fan_out`
+# halves the mean square per layer on the way forward.
 
 # %% trap="03.4" role="more"
 h = torch.randn(512, 256)
@@ -1511,16 +1513,16 @@ claim("mean probability divided by the base rate, after subtracting ln w "
 # %% [markdown] role="concept"
 # In this run, the weighted model also ranked the digits better than the plain model
 # (*average precision* measures the ranking over all thresholds). The price is that the
-# weighted model's probabilities are on average several times the *base rate*, the
-# fraction of positives in the data. On paper, you can undo the effect of the weight. With
-# a weight of `w`, the loss asks for odds that are `w` times as large. So for a model that
-# gives these odds, you subtract $\ln w$ from the logit. After these 400 steps, the
-# correction overshoots, and the corrected probabilities are on average well below the
-# base rate. Even at the minimum of its loss, a model that is too simple to give these
-# odds remains wrong. So compare the mean of the corrected probabilities with the base
-# rate before you trust them. If you need a decision, you can move the threshold of the
-# plain model for free. If you need a probability, do not weight the loss (unless the
-# weights correct for sampling that changed the base rate).
+# weighted model's probabilities are, on average, several times as large as the *base
+# rate*, the fraction of positives in the data. On paper, you can undo the effect of the
+# weight. With a weight of `w`, the loss asks for odds that are `w` times as large. So
+# for a model that gives these odds, you subtract $\ln w$ from the logit. After these
+# 400 steps, the correction overshoots, and the corrected probabilities are on average
+# well below the base rate. Even at the minimum of its loss, a model that is too simple
+# to give these odds remains wrong. So compare the mean of the corrected probabilities
+# with the base rate before you trust them. If you need a decision, you can move the
+# threshold of the plain model for free. If you need a probability, do not weight the
+# loss (unless the weights correct for sampling that changed the base rate).
 
 # %% [markdown] role="concept"
 # ### Calibration: what probability does a loss ask for?
@@ -1724,10 +1726,10 @@ claim("number of busy triplets with the hardest negatives divided by the "
       "number with random ones", mined_busy / random_busy, above=2)
 
 # %% [markdown] role="concept"
-# In these 150 steps, choosing the hardest negatives keeps more triplets busy. (After a
-# run ten times as long, hardly any triplet is busy with either choice.) On these digits,
-# the hardest negatives gain little, because both embeddings classify almost all of the
-# digits correctly:
+# In these 150 steps, the hardest negatives keep more triplets busy than random
+# negatives do. (After a run ten times as long, hardly any triplet is busy with either
+# choice.) On these digits, the hardest negatives hardly improve the accuracy, because
+# both embeddings classify almost all of the digits correctly:
 
 # %% role="concept"
 by_random, by_mined = map(nearest_right, (random_net, mined_net))
@@ -1794,12 +1796,13 @@ claim("nearest-neighbour accuracy of the worse of the two embeddings",
 # a function on meta tensors, and `cost` reports how many operations PyTorch carries out,
 # how many bytes they write, and how many bytes exist at once at the peak.
 #
-# `by_hand` computes the stable formula, one operation after the other. `F.cross_entropy`
-# consists of two operations: a fused log-softmax, and an indexing step that picks the
-# right class. Nor do you need all rows at once. `chunked` cuts the tokens into chunks.
-# With `checkpoint`, each chunk computes its logits a second time in the backward pass, so
-# that only one chunk's logits exist at a time. Kernels that fuse the matrix product with
-# the loss go further in the same direction.
+# `by_hand` computes the stable formula, one operation after the other.
+# `F.cross_entropy` consists of two operations: a fused log-softmax, and an indexing
+# step that picks the right class. You do not need the logits of all rows at once,
+# either. `chunked` cuts the tokens into chunks. With `checkpoint`, each chunk computes
+# its logits a second time in the backward pass, so that only one chunk's logits exist
+# at a time. Kernels that fuse the matrix product with the loss go further in the same
+# direction.
 
 # %% role="gpu"
 from torch.utils.checkpoint import checkpoint
@@ -1970,8 +1973,8 @@ answers
 # - Squared error, absolute error and cross-entropy are negative log-likelihoods. When you
 #   choose a loss, you choose what to assume about the noise, and so what you ask the
 #   model for: the mean, the median, or a probability.
-# - The sigmoid and the softmax belong inside the loss, so pass logits. If a loss with 10
-#   classes stops at 1.46, there is a second softmax.
+# - The sigmoid and the softmax belong inside the loss, so pass logits to the loss. If a
+#   loss with 10 classes stops at 1.46, there is a second softmax.
 # - Class weights, focal loss and moved thresholds trade precision for recall. If you need
 #   probabilities, use a proper loss without weights, and check the probabilities on
 #   held-out rows.
