@@ -3,7 +3,7 @@
 #
 # You train a small network to recognize handwritten digits, and on your laptop, it gets
 # 97 out of 100 right. You deploy the network, add an alarm for the digit 8, and try a
-# deeper version. Each step looks like a formality, but each fails without an error
+# deeper version. Each step looks like a formality, but each step fails without an error
 # message.
 #
 # The mistakes in this stage come down to three things: what a layer computes, how its
@@ -1262,13 +1262,13 @@ claim("accuracy with eight ReLU layers, default init and SGD at a learning "
       "rate of 0.03", share, below=0.3)
 
 # %% [markdown] trap="01.3" role="why"
-# Every layer multiplies the gradient by its slope **and** by its weights. A unit adds up
-# $n$ independent products of an input and a weight. Their variances also add up, so to
-# keep a signal at the same size, the weights need a variance of about $1 / n$ (*Xavier*
-# init, for tanh). Before a ReLU, they need $2 / n$ (*He* init), because ReLU sets half of
-# the values to zero. The default weights of `nn.Linear` have a variance of only $1 /
-# (3n)$, a sixth of what ReLU needs. So each layer shrinks the gradient, and hardly any of
-# it reaches the first layer. Choose the activation and the init together.
+# Every layer multiplies the gradient by its slope **and** by its weights. A unit adds
+# up $n$ independent products of an input and a weight. Their variances also add up, so
+# to keep a signal at the same size, the weights need a variance of about $1 / n$
+# (*Xavier* init, for tanh). Before a ReLU, they need $2 / n$ (*He* init), because ReLU
+# sets half of the values to zero. The default weights of `nn.Linear` have a variance of
+# only $1 / (3n)$, a sixth of what ReLU needs. So each layer shrinks the gradient, and
+# hardly any of it reaches the first layer.
 
 # %% trap="01.3" role="why"
 he, xavier = nn.init.kaiming_normal_, nn.init.xavier_normal_

@@ -465,8 +465,8 @@ plot_lines(range(800), {name: [max(loss, 1e-6) for loss in losses]
            alt="Three curves on a log scale. With zero_grad, the loss "
                "falls to the floor. Without zero_grad, the loss on all "
                "rows keeps swinging at about its first value or below, "
-               "and the loss in batches of 8 climbs by several powers of "
-               "ten.")
+               "and the loss on batches of 8 climbs by several orders of "
+               "magnitude.")
 
 # %% trap="02.1" role="look"
 claim("highest loss divided by the first loss, on batches of 8 without "
@@ -474,8 +474,8 @@ claim("highest loss divided by the first loss, on batches of 8 without "
 
 # %% [markdown] trap="02.1" role="look"
 # On all rows, the loss neither settles nor diverges. On batches of 8, the loss grows by
-# several orders of magnitude. To see why, call `backward` four times on one batch,
-# without a step. Each call adds its gradient to the earlier gradients:
+# orders of magnitude. To see why, call `backward` four times on one batch, without a
+# step. Each call adds its gradient to the earlier gradients:
 
 # %% trap="02.1" role="look"
 probe = nn.Linear(3, 1)
@@ -1776,8 +1776,8 @@ def gradients(out, inputs: list) -> list:
 #
 # ### A retained graph does not grow
 #
-# Some people say that every backward pass on a retained graph doubles its memory. You can
-# test this with `held_bytes` from trap 02.5:
+# Some people say that every backward pass on a retained graph doubles the graph's
+# memory. You can test this with `held_bytes` from trap 02.5:
 
 # %% role="concept"
 with watched():
@@ -2262,12 +2262,12 @@ answers
 # one backward pass takes longer than four forward passes.
 #
 # From the bytes that the update moves, we predicted the update's time as a fraction of
-# the backward pass. The measured fraction is nearly three times as large, and the trace
-# shows why. The prediction assumes one pass over the weights, which reads four tensors
-# and writes three. `foreach`, PyTorch's default here, makes eight passes over all weights
-# and reads or writes twenty tensors. (One more call of `_foreach_add_` counts the steps
-# on the CPU.) The update takes a fifth of the step's kernel time. Stage 4 measures the
-# fused update, which makes a single pass.
+# the backward pass's time. The measured fraction is nearly three times as large, and
+# the trace shows why. The prediction assumes one pass over the weights, which reads
+# four tensors and writes three. `foreach`, PyTorch's default here, makes eight passes
+# over all weights and reads or writes twenty tensors. (One more call of `_foreach_add_`
+# counts the steps on the CPU.) The update takes a fifth of the step's kernel time.
+# Stage 4 measures the fused update, which makes a single pass.
 #
 # **Keep:** A backward pass needs about twice the arithmetic of a forward pass, and the
 # memory of the graph is proportional to the batch. If you run out of memory, halve the

@@ -33,9 +33,9 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## From likelihood to a loss
 #
-# For one image, a model gives the class *eight* a probability of 0.7, and the image does
-# show an eight. How wrong is a prediction of 0.7? *Maximum likelihood* answers this
-# question without any appeal to taste: of all models, prefer the model under which the
+# For one image, a model gives the class *eight* a probability of 0.7, and the image
+# does show an eight. How wrong is a prediction of 0.7? *Maximum likelihood* gives an
+# answer that does not depend on taste: of all models, prefer the model under which the
 # observed data were most probable.
 #
 # Start with the smallest possible model, a coin whose only parameter is the probability
@@ -696,11 +696,11 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 # number assumes that all steps between stars are equal, which you do not know. *Ordinal
 # regression* uses the order and assumes nothing about the steps. For five classes, it
 # asks four yes-or-no questions, from "more than one star?" to "more than four?", and
-# trains each with binary cross-entropy. If each question had its own weights, the answers
-# could contradict each other: "more than three stars", but not "more than two". In the
-# variant CORAL, all four questions use the same weighted sum, and each adds only its own
-# bias. If the biases fall from the first question to the last, a yes to one question
-# implies a yes to all earlier questions.
+# trains each with binary cross-entropy. If each question had its own weights, the
+# answers could contradict each other: "more than three stars", but not "more than two".
+# In the variant CORAL, all four questions use the same weighted sum, and each question
+# adds only its own bias. If the biases fall from the first question to the last, a yes
+# to one question implies a yes to all earlier questions.
 
 # %% role="concept"
 stars = torch.tensor([1, 3, 5])
@@ -1574,12 +1574,12 @@ plot_bars(asked, xlabel="probability asked for where 0.2 is true",
               "absolute error for nearly zero.")
 
 # %% [markdown] role="concept"
-# A proper loss asks for the truth *on the training rows*. If you train on few rows for a
-# long time, the model can become confident where it is wrong. The next cells train on 500
-# digits, buried in so much noise that no model can be sure. The *calibration gap* is the
-# difference between the model's confidence and its accuracy, averaged over ten equal
-# groups of rows, sorted by confidence. (It is also called the expected calibration error,
-# ECE.)
+# A proper loss asks for the truth *on the training rows*. If you train on few rows for
+# a long time, the model can become confident where it is wrong. The next cells train a
+# model on 500 digits that are buried in so much noise that no model can be sure. The
+# *calibration gap* is the difference between the model's confidence and its accuracy,
+# averaged over ten equal groups of rows, sorted by confidence. (It is also called the
+# expected calibration error, ECE.)
 
 # %% role="concept"
 def noisy(x):
