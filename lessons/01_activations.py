@@ -2003,12 +2003,10 @@ answers = gpu_table(
     limits.asks("time of GELU divided by time of a copy",
                 "1, or more because of instructions",
                 lambda: ratio(us, "gelu", "copy"), below=2),
-    limits.asks("time of GELU divided by time of the Linear layer before "
-                "it",
+    limits.asks("time of GELU divided by time of the Linear layer",
                 ratio(least, "gelu", "linear"),
                 lambda: ratio(us, "gelu", "linear"), above=1 / 160),
-    limits.asks("time of Linear for 64 rows divided by time of Linear for "
-                "1 row",
+    limits.asks("time of Linear for 64 rows divided by time for 1 row",
                 least("linear", 64, 8192) / least("linear", 1, 8192),
                 lambda: us("linear", 64, 8192) / us("linear", 1, 8192),
                 f"1 row: {guide}", below=4))

@@ -2240,9 +2240,8 @@ answers = gpu_table(
                 lambda: shares.value("forward_us", width=1024)
                 / shares.value("forward_us", width=256), below=20),
     shares.asks("peak memory of a forward pass with a graph, in MB",
-                peak[8192, True],
-                lambda: shares.value("peak_mb", width=4096),
-                expected=403, within=40),
+                peak[8192, True], lambda: shares.value(
+                    "peak_mb", width=4096), expected=403, within=40),
     trace.asks("time of the update divided by time of backward",
                sheet.least_us(0, update) / sheet.least_us(ratio * work, 0),
                lambda: trace.total("us", phase="update")

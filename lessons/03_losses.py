@@ -1928,20 +1928,16 @@ def ratio(column, *pair):
 hand, whole = loss["by_hand"], loss["cross_entropy"]
 answers = gpu_table(
     datasheet(forms.device_name),
-    forms.asks("time of the fused loss divided by time of the loss by hand",
-               whole.written / hand.written,
+    forms.asks("time of fused / time by hand", whole.written / hand.written,
                lambda: ratio("us", "fused", "by hand"), below=1),
-    forms.asks("time of the compiled loss divided by time of the loss by "
-               "hand", "below 1: fewer bytes",
+    forms.asks("time of compiled / time by hand", "below 1: fewer bytes",
                lambda: ratio("us", "compiled", "by hand"), below=0.8),
-    forms.asks("peak memory of the loss by hand divided by peak memory of "
-               "the fused loss", hand.peak / whole.peak,
+    forms.asks("peak MB by hand / peak MB of fused", hand.peak / whole.peak,
                lambda: ratio("peak_mb", "by hand", "fused"), above=1.2),
-    chunks.asks("peak memory with 1 chunk divided by peak memory with 16 "
-                "chunks", chunk[1] / chunk[16],
+    chunks.asks("peak MB in 1 chunk / peak MB in 16", chunk[1] / chunk[16],
                 lambda: ratio("peak_mb", 1, 16), paper, above=3),
-    chunks.asks("time with 16 chunks divided by time with 1 chunk",
-                "1: the same FLOPs", lambda: ratio("us", 16, 1), below=2))
+    chunks.asks("time in 16 chunks / time in 1 chunk", "1: the same FLOPs",
+                lambda: ratio("us", 16, 1), below=2))
 answers
 
 # %% [markdown] role="gpu"
