@@ -174,8 +174,8 @@ perceptron
 from scipy.optimize import linprog               # looks for such a line
 sides = (2 * is_one - 1)[:, None] * F.pad(points, (0, 1), value=1.0)
 found = linprog([0] * 3, -sides, [-1] * len(sides), bounds=(None, None))
-claim("is there a line with every image on the correct side", found.success,
-      expected=False)
+claim("is there a line that has every image on the correct side",
+      found.success, expected=False)
 
 # %% [markdown] role="concept"
 # ## What one line cannot do
@@ -569,7 +569,8 @@ with torch.no_grad():
 print(f"eights found with a hidden layer: {more:.2f}")
 
 # %% trap="01.2" role="more"
-claim("fraction of the eights found with a hidden layer", more, above=0.6)
+claim("fraction of the eights that a network with a hidden layer finds",
+      more, above=0.6)
 claim("accuracy of an alarm that never rings", (~truth).float().mean(),
       above=0.88)
 
@@ -590,10 +591,10 @@ print(f"a sigmoid in the model: eights found {probabilities:.2f} with the "
       f"loss for probabilities, {logits:.2f} with the loss for logits")
 
 # %% trap="01.2" role="more"
-claim("fraction of the eights found with a final sigmoid and the loss for "
-      "probabilities", probabilities, above=0.3)
-claim("fraction of the eights found with a final sigmoid and the loss for "
-      "logits", logits, below=0.1)
+claim("with a final sigmoid and the loss for probabilities: fraction of "
+      "the eights found", probabilities, above=0.3)
+claim("with a final sigmoid and the loss for logits: fraction of the "
+      "eights found", logits, below=0.1)
 
 # %% [markdown] trap="01.2" role="folklore"
 # **Told:** Put a sigmoid at the end of the model, so that it outputs probabilities.
@@ -887,8 +888,8 @@ activations
 
 # %% trap="01.4" role="more"
 share = (healthy(x_normal) < 0).float().mean()
-claim("number of healthy units that are off for every row", dead["healthy"],
-      expected=0)
+claim("number of healthy units that are off for every row, out of 64",
+      dead["healthy"], expected=0)
 claim("fraction of zeros among all outputs of the healthy layer", share,
       expected=0.5, within=0.06)
 claim("with leaky ReLU: largest change in a weight of the layer",

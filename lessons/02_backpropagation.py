@@ -1684,8 +1684,8 @@ except RecursionError:
     deep_enough = False
 
 # %% trap="02.6" role="more"
-claim("does the patient engine survive a chain of 5000 nodes", deep_enough,
-      expected=False)
+claim("does the patient engine get through a chain of 5000 nodes",
+      deep_enough, expected=False)
 
 # %% [markdown] trap="02.6" role="more"
 # The engine's helper function calls itself for each node along the chain, and Python
@@ -1713,9 +1713,10 @@ print(*(f"{rungs:2} rungs: {count:5,} paths"
         for rungs, count in found.items()), sep="\n")
 
 # %% trap="02.6" role="more"
-claim("number of paths through 10 rungs", found[10], expected=1024)
-claim("number of nodes to visit in 10 rungs if each node is visited once",
-      len(after_parents(ladder(10), [], set())), expected=11)
+claim("number of paths through a ladder of 10 rungs",
+      found[10], expected=1024)
+claim("number of visits in a ladder of 10 rungs if each node is visited "
+      "once", len(after_parents(ladder(10), [], set())), expected=11)
 
 # %% trap="02.6" role="exercise" points=5 difficulty=4 minutes=25
 def gradients(out, inputs: list) -> list:
@@ -1816,7 +1817,7 @@ blocked, = torch.autograd.grad(x.round().sum(), x)
 # %% role="concept"
 claim("result of rounding 1.7 with the bracket detached", rounded[1],
       expected=2)
-claim("sum of the slopes at 0.4 and 1.7 with round alone",
+claim("sum of the slopes at 0.4 and 1.7 with rounding alone",
       blocked.abs().sum(), expected=0)
 claim("sum of the slopes at 0.4 and 1.7 with the bracket detached",
       through.sum(), expected=2)

@@ -1325,7 +1325,7 @@ print(f"nn.Linear {as_it_comes:.0e}, fan_out {widening[-1]:.3f}")
 # %% trap="03.4" role="more"
 claim("mean square after one layer with default weights and no biases",
       moments["PyTorch default"][0], expected=1 / 6, within=0.02)
-claim("mean square after ten layers of nn.Linear with default weights and "
+claim("mean square after ten nn.Linear layers with default weights and "
       "biases", as_it_comes, above=1e-4, below=3e-3)
 claim("mean square after five doublings of the width, with fan_out (in "
       "theory: 1/32)", widening[-1], above=0.01, below=0.08)
@@ -1548,10 +1548,10 @@ asked = {"cross-entropy": asks_for(if_one, if_zero),
          "absolute error": asks_for(1 - p, p)}
 
 # %% role="concept"
-claim("probability that cross-entropy asks for, if the true one is 0.2",
-      asked["cross-entropy"], expected=share, within=1e-3)
-claim("probability that squared error asks for, if the true one is 0.2",
-      asked["squared error"], expected=share, within=1e-3)
+claim("probability that cross-entropy asks for if the true probability is "
+      "0.2", asked["cross-entropy"], expected=share, within=1e-3)
+claim("probability that squared error asks for if the true probability is "
+      "0.2", asked["squared error"], expected=share, within=1e-3)
 
 # %% [markdown] role="concept"
 # The other three losses ask for something else. A weight of four makes odds of 1 to 4
@@ -1559,12 +1559,12 @@ claim("probability that squared error asks for, if the true one is 0.2",
 # asks for a probability of zero.
 
 # %% role="concept"
-claim("probability that a weight of 4 asks for, if the true one is 0.2",
-      asked["pos_weight 4"], expected=0.5, within=1e-3)
-claim("probability that focal loss asks for, if the true one is 0.2",
+claim("probability that a weight of 4 asks for if the true probability is "
+      "0.2", asked["pos_weight 4"], expected=0.5, within=1e-3)
+claim("probability that focal loss asks for if the true probability is 0.2",
       asked["focal, gamma 2"], above=0.35)
-claim("probability that absolute error asks for, if the true one is 0.2",
-      asked["absolute error"], below=0.01)
+claim("probability that absolute error asks for if the true probability is "
+      "0.2", asked["absolute error"], below=0.01)
 
 # %% role="concept"
 plot_bars(asked, xlabel="probability asked for where 0.2 is true",
