@@ -1467,7 +1467,7 @@ with torch.no_grad():
     gap = (without(x_test) - without(x_test)).abs().max()
 print(f"labels that differ between two calls: {flips:.1%}")
 print(f"without dropout, largest gap between outputs: {gap:.3f}")
-print(f"largest change of a stored mean: {drift:.3f}")
+print(f"largest change in a stored mean: {drift:.3f}")
 
 # %% trap="01.1" role="look"
 measured("01.1", 1)
@@ -1541,7 +1541,7 @@ flips = (first.argmax(1) != second.argmax(1)).float().mean()
 print(f"labels that differ between two calls: {flips:.1%}")
 gap = (first - second).abs().max()
 drift = (net[1].running_mean - stored).abs().max()
-print(f"largest change of a stored mean: {drift:.3f}")
+print(f"largest change in a stored mean: {drift:.3f}")
 score = accuracy(net, x_test, y_test)
 
 # %% trap="01.1" role="repair"

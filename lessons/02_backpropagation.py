@@ -1024,7 +1024,7 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
         A copy with the same shape and dtype. The copy is safe to edit.
 
     Neither this call nor an edit of the result changes t, its graph, or
-    the gradients that flow through it.
+    the gradients that flow through t.
 
     Example: after c = stop_grad(y), c.zero_() leaves y unchanged.
     """

@@ -29,7 +29,7 @@ ex.promise("graph or none", "The tensor can come with or without a graph.",
            cases=(*LEAVES, "a plain float16 tensor", "an expanded float16 tensor"))
 ex.promise_table("""
 harmless | Neither this call nor an edit of the result changes t, its graph, or the gradients that
-           flow through it. | t after; of t afterwards; gradient through t; gradient stored in t;
+           flow through t. | t after; of t afterwards; gradient through t; gradient stored in t;
            t keeps its graph
 form     | Returns: A copy with the same shape and dtype. | shape of the copy; dtype of the copy
 example  | Example: after c = stop_grad(y), c.zero_() leaves y unchanged. | t after an edit
