@@ -150,12 +150,12 @@ claim("fraction of the images that the final line gets right", final,
       above=0.85)
 
 # %% [markdown] role="concept"
-# But the perceptron never stops making mistakes. Is the rule too slow, is the random
-# order to blame, or is there no line to find? Try the learning rule in the explorer
-# below. Move the first slider, and watch each correction turn the line, until every point
-# is on the correct side. The second plot shows the number of mistakes in each pass. Then
-# drag the large point, which should be a "yes", into the other cloud. Is there still a
-# pass without a mistake?
+# But even in the last of the thirty passes, the perceptron makes mistakes. Is the rule
+# too slow, is the random order to blame, or is there no line to find? Try the learning
+# rule in the explorer below. Move the first slider, and watch each correction turn the
+# line, until every point is on the correct side. The second plot shows the number of
+# mistakes in each pass. Then drag the large point, which should be a "yes", into the
+# other cloud. Is there still a pass without a mistake?
 
 # %% role="explore" explorer="perceptron"
 from dlsys_helpers.explorers.perceptron import perceptron
@@ -201,11 +201,11 @@ print(f"mistakes in pass 100, with four points: {wrong}")
 claim("number of mistakes on XOR in the last of 100 passes", wrong, above=0)
 
 # %% [markdown] role="concept"
-# No single line can solve XOR. Halfway between two points, $z$ is the mean of its values
-# at those two points. The centre of the square is halfway between the two corners that
-# should be "yes", so a neuron that says "yes" to both has a positive $z$ at the centre.
-# But the centre is also halfway between the two corners that should be "no", so $z$ must
-# not be positive there.
+# No single line can solve XOR. Halfway between two points, $z$ is the mean of the
+# values that it has at the two points. The centre of the square is halfway between the
+# two corners that should be "yes", so a neuron that says "yes" to both has a positive
+# $z$ at the centre. But the centre is also halfway between the two corners that should
+# be "no", so $z$ must not be positive there.
 #
 # Two lines together can solve XOR. One neuron asks whether at least one input is 1, a
 # second neuron asks whether both inputs are 1, and a third neuron says "yes" if the first
@@ -712,12 +712,12 @@ plot_lines(z.tolist(), slopes, xlabel="input z", ylabel="slope",
                "a low hump of height 0.25.")
 
 # %% [markdown] role="concept"
-# This table lists the usual activations. You may skip the last column for now, because it
-# names networks that later stages explain. CNNs, such as EfficientNet, process images
-# (stage 7). The language models BERT, GPT-2 and LLaMA, and also vision transformers, are
-# built from *transformer* blocks (stage 8). A *recurrent* network reads a sequence step
-# by step, and its *state* is what it remembers. A *gate* is a number between 0 and 1 that
-# decides how much of another number gets through.
+# This table lists the usual activations. You may skip the last column for now, because
+# it names networks that later stages explain. CNNs, such as EfficientNet, process
+# images (stage 7). The language models BERT, GPT-2 and LLaMA, and also vision
+# transformers, are built from *transformer* blocks (stage 8). A *recurrent* network
+# reads a sequence step by step, and its *state* is what it remembers. A *gate* is a
+# number between 0 and 1 that decides how much of a second number gets through.
 #
 # | function | formula | slope | where you meet it |
 # |---|---|---|---|
@@ -1187,12 +1187,12 @@ claim("gap between the gradient by hand and the gradient from autograd",
       (back - product).abs(), below=1e-6)
 
 # %% [markdown] role="concept"
-# This product is all that the chain rule says (stage 2 follows it through whole layers
-# and checks it numerically). In a real layer, the weights are a matrix with one column
-# for each input, and the number of inputs is called the *fan-in* (`fan_in` in code). To
-# compare layers, you take the *norm* of each gradient: the square root of the sum of its
-# squared entries. The optimizer in the next trap is `SGD`, whose `step()` does exactly
-# what step 3 above describes.
+# This product is all that the chain rule says. (Stage 2 applies the chain rule to whole
+# layers and checks the results numerically.) In a real layer, the weights are a matrix
+# with one column for each input, and the number of inputs is called the *fan-in*
+# (`fan_in` in code). To compare layers, you take the *norm* of each gradient: the
+# square root of the sum of its squared entries. The optimizer in the next trap is
+# `SGD`, whose `step()` does exactly what step 3 above describes.
 
 # %% [markdown] trap="01.3" role="situation" core=true fault="the init does not fit the activation: gradients vanish" symptom="deep network with sigmoid or ReLU does not learn, loss stays at chance, vanishing gradients"
 # ## Eight slopes of a quarter
@@ -1269,7 +1269,7 @@ claim("accuracy with eight ReLU layers, default init and SGD at a learning "
 # (*Xavier* init, for tanh). Before a ReLU, they need $2 / n$ (*He* init), because ReLU
 # sets half of the values to zero. The default weights of `nn.Linear` have a variance of
 # only $1 / (3n)$, a sixth of what ReLU needs. So each layer shrinks the gradient, and
-# hardly any of it reaches the first layer.
+# hardly any of the gradient reaches the first layer.
 
 # %% trap="01.3" role="why"
 he, xavier = nn.init.kaiming_normal_, nn.init.xavier_normal_
@@ -1326,7 +1326,7 @@ claim("sigmoids with large weights: first layer's gradient norm divided "
 # %% [markdown] trap="01.3" role="more"
 # Do the tanh stack and the sigmoid stack learn? With Adam at a learning rate of 0.003,
 # the tanh stack with Xavier init learns the digits. The sigmoid stack with default
-# weights does not learn them at this rate, nor at ten times this rate:
+# weights learns them neither at this rate nor at ten times this rate:
 
 # %% trap="01.3" role="more"
 def share_read(model, lr):
@@ -1484,8 +1484,8 @@ claim("largest gap between the outputs of two passes without the dropout "
       "layer", gap, expected=0)
 
 # %% [markdown] trap="01.1" role="look"
-# But with or without the dropout layer, the classifier is no longer the one that you
-# trained, because its stored means have changed:
+# But with or without the dropout layer, the two passes change the classifier, because
+# they update the means that BatchNorm stores:
 
 # %% trap="01.1" role="look"
 claim("largest change in a stored mean during two passes in train mode",

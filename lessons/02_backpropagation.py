@@ -858,9 +858,9 @@ draw_tree({"noise": "", "generator": "gets no gradient", "fake": "",
 # %% [markdown] role="concept"
 # Targets that come from a copy of the model, such as a *momentum encoder* or the target
 # network of Q-learning, are detached for the same reason. In a long sequence, `h =
-# h.detach()` after every chunk keeps the hidden state but cuts its graph, so that the
-# backward pass does not go all the way back to the beginning (*truncated backpropagation
-# through time*).
+# h.detach()` after every chunk keeps the hidden state but cuts its graph. The backward
+# pass then does not go all the way back to the beginning. This method is called
+# *truncated backpropagation through time*.
 #
 # The last two switches are for a second backward pass. If you have two losses over one
 # graph, add them and call `backward` once, because the gradient of a sum is the sum of
@@ -1048,12 +1048,13 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="02.4" role="situation" core=true fault="gradient accumulation weights unequal parts equally" symptom="gradient accumulation: loss explodes or differs from the large batch"
 # ## Four small batches for one big one
 #
-# Your batch of 32 rows does not fit into memory. You cut it into 4 *micro-batches* of 8
-# rows, call `backward` for each part, and then take one step, because the gradients add
-# up in `.grad` anyway. The first six rows are padding. They have the label `-100`, and
-# `cross_entropy` ignores rows with this label. "Divide each loss by 4, or your learning
-# rate will in effect be about 4 times too large," says a reviewer. You divide by 4, and
-# compare the accumulated gradient with the gradient of the whole batch.
+# Your batch of 32 rows does not fit into memory. You cut the batch into 4
+# *micro-batches* of 8 rows, call `backward` for each part, and then take one step,
+# because the gradients add up in `.grad` anyway. The first six rows are padding. They
+# have the label `-100`, and `cross_entropy` ignores rows with this label. "Divide each
+# loss by 4, or your learning rate will in effect be about 4 times too large," says a
+# reviewer. You divide by 4, and compare the accumulated gradient with the gradient of
+# the whole batch.
 
 # %% trap="02.4" role="break"
 inputs = torch.randn(32, 16)
@@ -1096,10 +1097,11 @@ claim("relative gradient error when each loss is divided by 4, with "
 # %% [markdown] trap="02.4" role="why"
 # Each part's loss is the mean over its *labelled* rows. The first part has only two
 # labelled rows, yet, like every part, it supplies a quarter of the gradient. So each
-# labelled row of the first part counts as much as four rows of another part. Dividing by
-# the *number* of parts is right only if every part's loss is a mean over the same number
-# of rows. Instead, weight each loss by **its share of the denominator**: the number of
-# its labelled rows, divided by the number of labelled rows in the whole batch.
+# labelled row of the first part counts as much as four rows of any other part. Dividing
+# by the *number* of parts is right only if every part's loss is a mean over the same
+# number of rows. Instead, weight each loss by **its share of the denominator**: the
+# number of its labelled rows, divided by the number of labelled rows in the whole
+# batch.
 
 # %% trap="02.4" role="why"
 draw_boxes({"labelled rows": {f"part {k}": n for k, n in enumerate(
@@ -1689,12 +1691,12 @@ claim("does the patient engine get through a chain of 5000 nodes",
 
 # %% [markdown] trap="02.6" role="more"
 # The engine's helper function calls itself for each node along the chain, and Python
-# limits the number of nested calls. PyTorch's engine does not recurse. Instead, it first
-# **counts** how often each node is used, and a node is ready once it has received one
-# gradient for each use. Your engine will also count uses. You could also follow every
-# *path* instead of visiting every node once. Following every path gives the right result,
-# but takes too long. In the ladder below, each value that is used twice doubles the
-# number of paths:
+# limits the number of nested calls. PyTorch's engine does not recurse. Instead, the
+# engine first **counts** how often each node is used, and a node is ready once it has
+# received one gradient for each use. Your engine will also count uses. You could also
+# follow every *path* instead of visiting every node once. Following every path gives
+# the right result, but takes too long. In the ladder below, each value that is used
+# twice doubles the number of paths:
 
 # %% trap="02.6" role="more"
 def paths(node):

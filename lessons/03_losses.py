@@ -357,12 +357,12 @@ claim("norm of the first gradient with one softmax divided by the norm "
       above=8, below=13)
 
 # %% [markdown] trap="03.1" role="folklore"
-# **Told:** Softmax before the loss is a matter of style, and the model trains anyway.
-# **Measured:** With Adam at a learning rate of 0.01 and with SGD at a rate of 1.0, the
-# model does train. With SGD at a rate of 0.1, the accuracy with the fault is below 0.65
-# after 300 steps, while training on logits reaches more than 0.88. In all three runs, the
-# loss is wrong: 2.46 instead of 10 for a confident mistake, and 1.4612 instead of 0 for a
-# perfect answer.
+# **Told:** A softmax before the loss is a matter of style, and the model trains either
+# way. **Measured:** With Adam at a learning rate of 0.01 and with SGD at a rate of 1.0,
+# the model does train. With SGD at a rate of 0.1, the accuracy with the fault is below
+# 0.65 after 300 steps, while training on logits reaches more than 0.88. In all three
+# runs, the loss is wrong: 2.46 instead of 10 for a confident mistake, and 1.4612
+# instead of 0 for a perfect answer.
 
 # %% trap="03.1" role="exercise" points=4 difficulty=3 minutes=15
 def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
@@ -424,8 +424,8 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
 # | one of C classes | cross-entropy | nothing |
 # | yes or no | binary cross-entropy | nothing |
 #
-# A *Laplace distribution* has a sharp peak, and large errors are much more probable
-# under it than under a normal distribution. The last column says what the loss leaves
+# A *Laplace distribution* has a sharp peak, and it makes large errors much more
+# probable than a normal distribution does. The last column says what the loss leaves
 # out. A constant or a factor does not move the minimum. `torch.distributions` can
 # compute the likelihoods, so you can check the table.
 
@@ -769,11 +769,11 @@ claim("loss of a positive divided by the loss of a negative, with an alpha "
 # ## Distances as losses
 #
 # Sometimes you do not want classes but a space in which similar things are close
-# together. A face recognition system has to handle people it was never trained on, so it
-# turns each photo into a vector, its *embedding*, and compares photos by the distance
-# between their embeddings. Many search engines for sentences and many recommenders for
-# products work in a similar way. Three losses can teach a network to place similar things
-# close together:
+# together. A face recognition system has to handle people on whom it was never trained.
+# So the system turns each photo into a vector, the photo's *embedding*, and compares
+# two photos by the distance between their embeddings. Many search engines for sentences
+# and many recommenders for products work in a similar way. Three losses can teach a
+# network to place similar things close together:
 #
 # - *Contrastive*: $d^2$ for a matching pair at distance $d$, and $\max(0, m - d)^2$ for
 #   any other pair. The *margin* $m$ is the distance that counts as far enough.
@@ -924,7 +924,7 @@ claim("largest absolute slope of x + (-x) with respect to x",
 #
 # | | vanishing | exploding |
 # |---|---|---|
-# | the loss | stays near its first value | jumps by powers of ten, then `inf` or `nan` |
+# | the loss | stays near its first value | jumps by orders of magnitude, then `inf` or `nan` |
 # | the weights | the first layers hardly move | some move far in one step |
 # | test | print the gradient norm of every layer | log the norm of all gradients at every step |
 # | the test shows | norms that fall from layer to layer | norms that grow, or rare spikes |
