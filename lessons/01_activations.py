@@ -3,7 +3,7 @@
 #
 # You train a small network to recognize handwritten digits, and on your laptop, it gets
 # 97 out of 100 right. You deploy the network, add an alarm for the digit 8, and try a
-# deeper version. Each step looks like a formality, but each fails without an error
+# deeper version. Each step looks like a formality, but each step fails without an error
 # message.
 #
 # The mistakes in this stage come down to three things: what a layer computes, how its
@@ -150,12 +150,12 @@ claim("fraction of the images that the final line gets right", final,
       above=0.85)
 
 # %% [markdown] role="concept"
-# But the perceptron never stops making mistakes. Is the rule too slow, is the random
-# order to blame, or is there no line to find? Try the learning rule in the explorer
-# below. Move the first slider, and watch each correction turn the line, until every point
-# is on the correct side. The second plot shows the number of mistakes in each pass. Then
-# drag the large point, which should be a "yes", into the other cloud. Is there still a
-# pass without a mistake?
+# But even in the last of the thirty passes, the perceptron makes mistakes. Is the rule
+# too slow, is the random order to blame, or is there no line to find? Try the learning
+# rule in the explorer below. Move the first slider, and watch each correction turn the
+# line, until every point is on the correct side. The second plot shows the number of
+# mistakes in each pass. Then drag the large point, which should be a "yes", into the
+# other cloud. Is there still a pass without a mistake?
 
 # %% role="explore" explorer="perceptron"
 from dlsys_helpers.explorers.perceptron import perceptron
@@ -174,8 +174,8 @@ perceptron
 from scipy.optimize import linprog               # looks for such a line
 sides = (2 * is_one - 1)[:, None] * F.pad(points, (0, 1), value=1.0)
 found = linprog([0] * 3, -sides, [-1] * len(sides), bounds=(None, None))
-claim("is there a line with every image on the correct side", found.success,
-      expected=False)
+claim("is there a line that has every image on the correct side",
+      found.success, expected=False)
 
 # %% [markdown] role="concept"
 # ## What one line cannot do
@@ -201,11 +201,11 @@ print(f"mistakes in pass 100, with four points: {wrong}")
 claim("number of mistakes on XOR in the last of 100 passes", wrong, above=0)
 
 # %% [markdown] role="concept"
-# No single line can solve XOR. Halfway between two points, $z$ is the mean of its values
-# at those two points. The centre of the square is halfway between the two corners that
-# should be "yes", so a neuron that says "yes" to both has a positive $z$ at the centre.
-# But the centre is also halfway between the two corners that should be "no", so $z$ must
-# not be positive there.
+# No single line can solve XOR. Halfway between two points, $z$ is the mean of the
+# values that it has at the two points. The centre of the square is halfway between the
+# two corners that should be "yes", so a neuron that says "yes" to both has a positive
+# $z$ at the centre. But the centre is also halfway between the two corners that should
+# be "no", so $z$ must not be positive there.
 #
 # Two lines together can solve XOR. One neuron asks whether at least one input is 1, a
 # second neuron asks whether both inputs are 1, and a third neuron says "yes" if the first
@@ -437,7 +437,8 @@ theirs = fit(fresh(), x_train, y_train, steps=20, lr=0.3,
 
 # %% role="concept"
 claim("accuracy on the test digits", right, above=0.85)
-claim("largest gap between the losses of our loop and the losses of fit",
+claim("largest gap between the losses from our loop and the losses from "
+      "fit",
       max(abs(p - q) for p, q in zip(ours, theirs)), expected=0)
 
 # %% [markdown] role="concept"
@@ -541,18 +542,17 @@ claim("additional eights that the repaired alarm finds, as a fraction of "
 
 # %% [markdown] trap="01.2" role="more" topics="a threshold at logit 0 · the eights that are still missed · a sigmoid inside the model"
 # You can pass the score through a sigmoid and compare the probability with 0.5, or
-# compare the score itself with 0. Here both comparisons raise the same alarms. (In
-# `float16`, the sigmoid of a small positive score can round to exactly 0.5. Only the
-# second comparison then raises the alarm.)
+# compare the score itself with 0. Here, both comparisons raise the alarm for the same
+# images. (In `float16`, the sigmoid of a small positive score can round to exactly 0.5.
+# Only the second comparison then raises the alarm.)
 
 # %% trap="01.2" role="more"
 claim("lowest score of the detector (a probability is never negative)",
       score.min(), below=0)
 claim("probability that corresponds to a logit of 0.5", needed,
       expected=0.622, within=0.001)
-claim("number of images on which the two comparisons raise different "
-      "alarms",
-      (repaired != (score > 0)).sum(), expected=0)
+claim("number of images for which only one of the two comparisons raises "
+      "the alarm", (repaired != (score > 0)).sum(), expected=0)
 
 # %% [markdown] trap="01.2" role="more"
 # What about the eights that are still missed? A single neuron draws only one line, which
@@ -569,7 +569,8 @@ with torch.no_grad():
 print(f"eights found with a hidden layer: {more:.2f}")
 
 # %% trap="01.2" role="more"
-claim("fraction of the eights found with a hidden layer", more, above=0.6)
+claim("fraction of the eights that a network with a hidden layer finds",
+      more, above=0.6)
 claim("accuracy of an alarm that never rings", (~truth).float().mean(),
       above=0.88)
 
@@ -590,17 +591,17 @@ print(f"a sigmoid in the model: eights found {probabilities:.2f} with the "
       f"loss for probabilities, {logits:.2f} with the loss for logits")
 
 # %% trap="01.2" role="more"
-claim("fraction of the eights found with a final sigmoid and the loss for "
-      "probabilities", probabilities, above=0.3)
-claim("fraction of the eights found with a final sigmoid and the loss for "
-      "logits", logits, below=0.1)
+claim("with a final sigmoid and the loss for probabilities: fraction of "
+      "the eights found", probabilities, above=0.3)
+claim("with a final sigmoid and the loss for logits: fraction of the "
+      "eights found", logits, below=0.1)
 
 # %% [markdown] trap="01.2" role="folklore"
 # **Told:** Put a sigmoid at the end of the model, so that it outputs probabilities.
 # **Measured:** A final sigmoid is right for `binary_cross_entropy`, which expects
 # probabilities. Trained with `binary_cross_entropy_with_logits`, a model that ends in a
 # sigmoid finds almost no eights. With a loss that expects logits, leave the sigmoid out
-# of the model, and apply it only where you use the output.
+# of the model, and apply it only where you need a probability.
 
 # %% trap="01.2" role="exercise" points=3 difficulty=2 minutes=10
 def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
@@ -608,9 +609,9 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
 
     Args:
         logits: (N, C) float32, with values from -200 to 200.
-        kind: "binary" (C = 1, a single yes or no), "multiclass" (each row
-            is one choice among C classes) or "multilabel" (each entry is
-            a separate yes or no).
+        kind: with "binary", C is 1, and each row is a single yes or no.
+            With "multiclass", each row is one choice among C classes.
+            With "multilabel", each entry is a separate yes or no.
 
     Returns:
         A tensor with the shape and dtype of the logits.
@@ -625,9 +626,9 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="01.2" role="hint"
-# 1. For each kind, ask which probabilities have to add up to one: those in a row, those in a column, or none.
+# 1. For each kind, ask which probabilities have to add up to one: the probabilities in a row, the probabilities in a column, or none.
 # 2. The softmax of a single value is always 1, so it cannot answer a yes-or-no question. Two of the three kinds need the same function.
-# 3. PyTorch's own `softmax` and `sigmoid` are stable for large logits. Set `dim` to the axis along which the probabilities add up to one.
+# 3. PyTorch's own `softmax` and `sigmoid` are stable for large logits. For `softmax`, set `dim` to the axis along which the probabilities add up to one.
 
 # %% [markdown] trap="01.2" role="keep"
 # **Keep:** A model that ends in a linear layer returns logits, and a probability of one
@@ -662,10 +663,10 @@ for activation in (nn.Identity, nn.Tanh, nn.ReLU):
 print({name: f"{score:.2f}" for name, score in scores.items()})
 
 # %% role="concept"
-claim("accuracy on new points without an activation", scores["Identity"],
+claim("without an activation: accuracy on new points", scores["Identity"],
       below=0.75)
-claim("accuracy on new points with tanh", scores["Tanh"], above=0.9)
-claim("accuracy on new points with ReLU", scores["ReLU"], above=0.9)
+claim("with tanh: accuracy on new points", scores["Tanh"], above=0.9)
+claim("with ReLU: accuracy on new points", scores["ReLU"], above=0.9)
 
 # %% role="concept"
 plot_bars(scores, xlabel="fraction of new points right",
@@ -711,12 +712,12 @@ plot_lines(z.tolist(), slopes, xlabel="input z", ylabel="slope",
                "a low hump of height 0.25.")
 
 # %% [markdown] role="concept"
-# This table lists the usual activations. You may skip the last column for now, because it
-# names networks that later stages explain. CNNs, such as EfficientNet, process images
-# (stage 7). The language models BERT, GPT-2 and LLaMA, and also vision transformers, are
-# built from *transformer* blocks (stage 8). A *recurrent* network reads a sequence step
-# by step, and its *state* is what it remembers. A *gate* is a number between 0 and 1 that
-# decides how much of another number gets through.
+# This table lists the usual activations. You may skip the last column for now, because
+# it names networks that later stages explain. CNNs, such as EfficientNet, process
+# images (stage 7). The language models BERT, GPT-2 and LLaMA, and also vision
+# transformers, are built from *transformer* blocks (stage 8). A *recurrent* network
+# reads a sequence step by step, and its *state* is what it remembers. A *gate* is a
+# number between 0 and 1 that decides how much of a second number gets through.
 #
 # | function | formula | slope | where you meet it |
 # |---|---|---|---|
@@ -859,20 +860,21 @@ print(f"accuracy: dead {score_dead:.2f}, leaky {score_leaky:.2f}")
 # negative inputs is not zero.
 
 # %% trap="01.4" role="repair"
-claim("largest change of a dead unit's weight in 200 steps of Adam",
+claim("largest change in any dead unit's weight during 200 steps of Adam",
       moves["dead"], expected=0)
 
 # %% [markdown] trap="01.4" role="repair"
 # With leaky ReLU, the weights move and the network learns the task:
 
 # %% trap="01.4" role="repair"
-claim("accuracy on the linear task with leaky ReLU", score_leaky, above=0.9)
+claim("with leaky ReLU: accuracy on the linear task",
+      score_leaky, above=0.9)
 
 # %% [markdown] trap="01.4" role="repair"
-# A function is *saturated* where its slope is nearly zero, so that little of the gradient
-# gets through. A unit is *dead* if its slope is exactly zero on every input. In the
-# explorer, lower the bias from 0 to $-3$, first with ReLU and then with GELU. With which
-# activation does the bar for dead units grow?
+# A function is *saturated* where its slope is nearly zero. There, little of the
+# gradient gets through. A unit is *dead* if its slope is exactly zero on every input.
+# In the explorer, lower the bias from 0 to $-3$, first with ReLU and then with GELU.
+# With which activation does the bar for dead units grow?
 
 # %% role="explore" explorer="activations"
 from dlsys_helpers.explorers.activations import activations
@@ -881,26 +883,27 @@ activations
 
 # %% [markdown] trap="01.4" role="more" topics="leaky layers are nearly linear · GELU, tanh and NaN · what a large learning rate does · the alarm on digits"
 # The sunk layer is the first layer of its network, so training does not change its
-# inputs. Without weight decay, and once the optimizer's momentum has died away, a first
-# layer's dead units stay as they are.
+# inputs. If there is no weight decay and the optimizer's momentum has died away, the
+# dead units of a first layer stay as they are.
 
 # %% trap="01.4" role="more"
 share = (healthy(x_normal) < 0).float().mean()
-claim("number of healthy units that are off for every row", dead["healthy"],
-      expected=0)
+claim("number of healthy units that are off for every row, out of 64",
+      dead["healthy"], expected=0)
 claim("fraction of zeros among all outputs of the healthy layer", share,
       expected=0.5, within=0.06)
-claim("largest change of a weight with leaky ReLU", moves["leaky"],
-      above=0.01)
-claim("accuracy on the linear task with the dead layer", score_dead,
+claim("with leaky ReLU: largest change in a weight of the layer",
+      moves["leaky"], above=0.01)
+claim("with the dead layer: accuracy on the linear task", score_dead,
       below=0.6)
 
 # %% [markdown] trap="01.4" role="more"
 # Far below zero, a leaky unit computes a linear function. As long as the sums of all
 # units stay there, the layer learns only linear tasks. The slope is not zero, so a long
 # run or a high learning rate can bring the units back. A line classifies at most about
-# three quarters of the XOR points correctly, and many lines fewer than half. On these
-# points, compare a leaky layer whose biases are all $-5$ with a fresh ReLU layer:
+# three quarters of the XOR points correctly, and many lines classify fewer than half of
+# them correctly. On these points, compare a leaky layer whose biases are all $-5$ with
+# a fresh ReLU layer:
 
 # %% trap="01.4" role="more"
 bends = {}
@@ -914,15 +917,15 @@ for name, activation in (("leaky, sunk", nn.LeakyReLU(0.1)),
 print(*(f"{name}: {score:.2f}" for name, score in bends.items()), sep="\n")
 
 # %% trap="01.4" role="more"
-claim("accuracy on XOR with a leaky layer whose biases were all -5",
+claim("accuracy on XOR with a leaky layer whose biases all started at -5",
       bends["leaky, sunk"], below=0.8)
 claim("accuracy on XOR with a fresh ReLU layer", bends["ReLU, fresh"],
       above=0.9)
 
 # %% [markdown] trap="01.4" role="more"
-# Counting zeros misses two more kinds of trouble. Far above zero, tanh returns 1 and, in
-# float32 (the usual tensor type), has a slope of zero. And a layer whose outputs are all
-# NaN has no zeros either.
+# If you only count zeros, you miss two more kinds of trouble. Far above zero, tanh
+# returns 1 and, in float32 (the usual tensor type), has a slope of zero. And a layer
+# whose outputs are all NaN has no zeros to count.
 
 # %% trap="01.4" role="more"
 depth = torch.tensor([-3.0, -5.0, -10.0, -15.0], requires_grad=True)
@@ -933,12 +936,12 @@ far.tanh().sum().backward()
 broken_layer = torch.full((5, 3), float("nan")).relu()
 
 # %% trap="01.4" role="more"
-claim("GELU's largest slope at -10 and -15, in float32",
+claim("larger of GELU's two absolute slopes at -10 and at -15, in float32",
       depth.grad[2:].abs().max(), expected=0)
 claim("tanh's slope at 15", far.grad, expected=0)
 claim("tanh's output at 15", far.detach().tanh(), expected=1)
-claim("number of units that count as off in a layer of NaN",
-      off_for_all(broken_layer), expected=0)
+claim("number of units that count as off in a layer whose outputs are all "
+      "NaN", off_for_all(broken_layer), expected=0)
 
 # %% [markdown] trap="01.4" role="more"
 # Can training kill units? Train 64 ReLU units on the digits with SGD at a learning rate
@@ -967,12 +970,11 @@ print(f"fraction off for every row: {start[1] / 64:.1f} fresh, "
       f"{burnt.sum() / 64:.1f} after rate 2")
 
 # %% trap="01.4" role="more"
-claim("number of fresh units that are off for every row, out of 64",
+claim("number of fresh units that are off for every digit, out of 64",
       start[1],
       below=16)
-claim("number of units that are off for every row after 200 steps at a "
-      "learning rate of 2",
-      burnt.sum(), above=40)
+claim("number of units that are off for every digit after 200 steps at a "
+      "learning rate of 2", burnt.sum(), above=40)
 claim("number of dead units that recover in 300 steps at a learning rate "
       "of 0.1",
       back.sum(),
@@ -989,39 +991,40 @@ print(f"fraction flagged on digits: {start[0] / 64:.1f} fresh, "
       f"{zeros(good)[0] / 64:.1f} trained")
 
 # %% trap="01.4" role="more"
-claim("is the last loss finite, with squared error and a learning rate of "
-      "100",
-      torch.tensor(losses[-1]).isfinite(), expected=False)
+claim("with squared error and a learning rate of 100, is the last loss "
+      "finite", torch.tensor(losses[-1]).isfinite(), expected=False)
 
 # %% [markdown] trap="01.4" role="more"
-# The squared error's gradient grows with the error. At a learning rate of 100, every step
-# makes the error larger, until the loss is no longer finite. The network trained at a
-# normal rate gets the digits right, but it still sets off the alarm:
+# The squared error's gradient grows with the error. At a learning rate of 100, every
+# step makes the error larger, until the loss is no longer finite. A network trained at
+# a normal learning rate gets nearly all of the digits right, but it still sets off the
+# alarm:
 
 # %% trap="01.4" role="more"
-claim("number of fresh units that the 20 % alarm flags on the digits",
-      start[0],
-      above=20)
-claim("number of trained units that the 20 % alarm flags on the digits",
-      zeros(good)[0], above=10)
+claim("number of fresh units that the 20 % alarm flags on the digits, out "
+      "of 64", start[0], above=20)
+claim("number of trained units that the 20 % alarm flags on the digits, "
+      "out of 64", zeros(good)[0], above=10)
 claim("fraction of the digits that the trained network gets right",
       accuracy(good, x_test, y_test), above=0.93)
 
 # %% [markdown] trap="01.4" role="folklore"
 # **Told:** A unit that returns zero for more than 20 % of the rows is in trouble.
-# **Measured:** This alarm flags over 60 of 64 healthy units on normal inputs and over 20
-# of 64 fresh units on the digits. The alarm also flags over 10 of the 64 units of a
-# trained network that gets the digits right. **Told:** GELU units cannot die.
-# **Measured:** In float32, GELU's slope at $-10$ is exactly zero. **Told:** A large
-# learning rate kills units. **Measured:** It does. On the digits, SGD at a learning rate
-# of 2 kills over 40 of 64 units, and none of them recovers in 300 steps at a rate of 0.1.
+# **Measured:** This alarm flags over 60 of 64 healthy units on normal inputs and over
+# 20 of 64 fresh units on the digits. The alarm also flags over 10 of the 64 units in a
+# trained network that gets over 93 % of the digits right. **Told:** GELU units cannot
+# die. **Measured:** In float32, GELU's slope at $-10$ is exactly zero. **Told:** A
+# large learning rate kills units. **Measured:** It does. On the digits, SGD at a
+# learning rate of 2 kills over 40 of 64 units, and none of them recovers in 300 steps
+# at a rate of 0.1.
 
 # %% trap="01.4" role="exercise" points=3 difficulty=2 minutes=10
 def dead_units(h: torch.Tensor) -> int:
     """Count the units (columns) of h that are 0 for every row.
 
     Args:
-        h: a layer's outputs, (N, U) float32, after any activation.
+        h: a layer's outputs, (N, U) float32. The layer can end in any
+            activation.
 
     Returns:
         The count as an int.
@@ -1038,8 +1041,8 @@ def dead_units(h: torch.Tensor) -> int:
     # END SOLUTION
 
 # %% [markdown] trap="01.4" role="hint"
-# 1. A unit is dead only if it is 0 for *all* rows. Which reduction tests whether all values of a column are True?
-# 2. Compare with zero first, then reduce over the rows (`dim=0`), then count the units.
+# 1. A unit is dead only if it is 0 for *all* rows. Which reduction tests whether all values in a column are True?
+# 2. First compare with zero, then reduce over the rows (`dim=0`), and then count the units.
 # 3. `NaN == 0` is False, so a column of NaN would count as alive. Test for NaN with `isnan` before you count.
 
 # %% [markdown] trap="01.4" role="keep"
@@ -1114,13 +1117,13 @@ claim("largest number of pieces made by any of 100 random layers of eight "
 # - what the network answers for inputs that it has never seen.
 #
 # Whether training finds the weights is easy to measure. Two hidden units are enough for
-# XOR. You have seen the weights for units that jump, and suitable weights also exist for
-# ReLU. Now train fifty networks that start from different random weights, and count how
-# many find a solution. (The folded code trains all fifty at once. Each tensor in the
-# folded code has an extra first axis, with one entry per network. For such a stack of
-# matrices, `@` multiplies the matrices of each network separately. `expand` repeats the
-# four labels for every network, and `reduction="sum"` adds up the losses instead of
-# averaging them.)
+# XOR. You have seen weights that solve XOR with step units, which output 0 or 1, and
+# suitable weights also exist for ReLU units. Now train fifty networks that start from
+# different random weights, and count how many find a solution. (The folded code trains
+# all fifty at once. Each tensor in this code has an extra first axis, with one entry
+# per network. For such a stack of matrices, `@` multiplies the matrices of each network
+# separately. `expand` repeats the four labels for every network, and `reduction="sum"`
+# adds up the losses instead of averaging them.)
 
 # %% role="concept" tags=["plumbing"]
 def found_xor(width, starts=50, steps=600):
@@ -1149,9 +1152,9 @@ plot_bars(found, xlabel="fraction of 50 random starts that solve XOR",
               "minority with two units to nearly 1 with sixteen.")
 
 # %% role="concept"
-claim("fraction of starts that solve XOR with two units", found["2 units"],
-      below=0.6)
-claim("fraction of starts that solve XOR with sixteen units",
+claim("fraction of 50 networks with two hidden units that learn XOR",
+      found["2 units"], below=0.6)
+claim("fraction of 50 networks with sixteen hidden units that learn XOR",
       found["16 units"], above=0.9)
 
 # %% [markdown] role="concept"
@@ -1184,12 +1187,12 @@ claim("gap between the gradient by hand and the gradient from autograd",
       (back - product).abs(), below=1e-6)
 
 # %% [markdown] role="concept"
-# This product is all that the chain rule says (stage 2 follows it through whole layers
-# and checks it numerically). In a real layer, the weights are a matrix with one column
-# for each input, and the number of inputs is called the *fan-in* (`fan_in` in code). To
-# compare layers, you take the *norm* of each gradient: the square root of the sum of its
-# squared entries. The optimizer in the next trap is `SGD`, whose `step()` does exactly
-# what step 3 above describes.
+# This product is all that the chain rule says. (Stage 2 applies the chain rule to whole
+# layers and checks the results numerically.) In a real layer, the weights are a matrix
+# with one column for each input, and the number of inputs is called the *fan-in*
+# (`fan_in` in code). To compare layers, you take the *norm* of each gradient: the
+# square root of the sum of its squared entries. The optimizer in the next trap is
+# `SGD`, whose `step()` does exactly what step 3 above describes.
 
 # %% [markdown] trap="01.3" role="situation" core=true fault="the init does not fit the activation: gradients vanish" symptom="deep network with sigmoid or ReLU does not learn, loss stays at chance, vanishing gradients"
 # ## Eight slopes of a quarter
@@ -1252,22 +1255,21 @@ claim("untrained sigmoids: first layer's gradient norm divided by the "
       "last layer's", first / last, below=0.25 ** 8)
 
 # %% [markdown] trap="01.3" role="look"
-# The slopes are only half of the story. And the ReLU stack, where the slope is 1, has
-# learned nothing:
+# The slopes are only half of the story. The ReLU stack has learned nothing either,
+# although ReLU's slope is 1 wherever a unit is on:
 
 # %% trap="01.3" role="look"
-claim("accuracy with eight default ReLU layers and SGD at a learning rate "
-      "of 0.03",
-      share, below=0.3)
+claim("accuracy with eight ReLU layers, default init and SGD at a learning "
+      "rate of 0.03", share, below=0.3)
 
 # %% [markdown] trap="01.3" role="why"
-# Every layer multiplies the gradient by its slope **and** by its weights. A unit adds up
-# $n$ independent products of an input and a weight. Their variances also add up, so to
-# keep a signal at the same size, the weights need a variance of about $1 / n$ (*Xavier*
-# init, for tanh). Before a ReLU, they need $2 / n$ (*He* init), because ReLU sets half of
-# the values to zero. The default weights of `nn.Linear` have a variance of only $1 /
-# (3n)$, a sixth of what ReLU needs. So each layer shrinks the gradient, and hardly any of
-# it reaches the first layer. Choose the activation and the init together.
+# Every layer multiplies the gradient by its slope **and** by its weights. A unit adds
+# up $n$ independent products of an input and a weight. Their variances also add up, so
+# to keep a signal at the same size, the weights need a variance of about $1 / n$
+# (*Xavier* init, for tanh). Before a ReLU, they need $2 / n$ (*He* init), because ReLU
+# sets half of the values to zero. The default weights of `nn.Linear` have a variance of
+# only $1 / (3n)$, a sixth of what ReLU needs. So each layer shrinks the gradient, and
+# hardly any of the gradient reaches the first layer.
 
 # %% trap="01.3" role="why"
 he, xavier = nn.init.kaiming_normal_, nn.init.xavier_normal_
@@ -1288,8 +1290,8 @@ plot_lines(range(1, 10), norms, xlabel="layer, input to output", logy=True,
                "for ReLU with He and tanh with Xavier stay level.")
 
 # %% trap="01.3" role="why"
-claim("default ReLU: first layer's gradient norm divided by the last "
-      "layer's", ratios["ReLU, default"], below=0.1)
+claim("ReLU with default init: first layer's gradient norm divided by the "
+      "last layer's", ratios["ReLU, default"], below=0.1)
 
 # %% trap="01.3" role="repair"
 fit(stacks["ReLU + He"], x_train, y_train, steps=300, lr=3e-2,
@@ -1324,7 +1326,7 @@ claim("sigmoids with large weights: first layer's gradient norm divided "
 # %% [markdown] trap="01.3" role="more"
 # Do the tanh stack and the sigmoid stack learn? With Adam at a learning rate of 0.003,
 # the tanh stack with Xavier init learns the digits. The sigmoid stack with default
-# weights does not learn them at this rate, nor at ten times this rate:
+# weights learns them neither at this rate nor at ten times this rate:
 
 # %% trap="01.3" role="more"
 def share_read(model, lr):
@@ -1338,18 +1340,18 @@ score_faster = share_read(stack(nn.Sigmoid), 3e-2)
 # %% trap="01.3" role="more"
 claim("accuracy with eight tanh layers, Xavier init and Adam", score_tanh,
       above=0.9)
-claim("accuracy with eight sigmoid layers and Adam (guessing: 0.1)",
-      score_sigmoid, below=0.3)
-claim("accuracy with eight sigmoid layers and Adam at ten times the "
-      "learning rate",
-      score_faster, below=0.3)
+claim("accuracy with eight sigmoid layers, default init and Adam "
+      "(guessing: 0.1)", score_sigmoid, below=0.3)
+claim("accuracy with eight sigmoid layers, default init and Adam at ten "
+      "times the learning rate", score_faster, below=0.3)
 
 # %% [markdown] trap="01.3" role="folklore"
 # **Told:** Each sigmoid passes on at most a quarter of the gradient, so replace it with
 # ReLU and the problem is gone. **Measured:** With default weights, a layer of sigmoids
-# passes on less than a quarter, and with large weights, it passes on more. Eight default
-# ReLU layers of 32 units lose over 90 % of the gradient and learn nothing in 300 steps of
-# SGD at a learning rate of 0.03. With He init, the same layers learn.
+# passes on less than a quarter of the gradient. With large weights, it passes on more
+# than a quarter. Eight default ReLU layers of 32 units lose over 90 % of the gradient
+# and learn nothing in 300 steps of SGD at a learning rate of 0.03. With He init, the
+# same layers learn.
 
 # %% trap="01.3" role="exercise" points=4 difficulty=3 minutes=15
 def grad_ratio(model: nn.Sequential, x: torch.Tensor,
@@ -1363,8 +1365,9 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
         y: (N,) int64, the classes. The loss is the mean cross-entropy.
 
     Returns:
-        The ratio of the two weights' gradient norms, a float. Biases do
-        not count. Both norms can be tiny, so add no constant to either.
+        The ratio of the two gradient norms, as a float. The norms cover
+        the weights but not the biases. Both norms can be tiny, so add no
+        constant to either.
 
     Gradients that the model already holds must not count. The weights
     must not change.
@@ -1379,7 +1382,7 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="01.3" role="hint"
-# 1. You need the gradients of one loss with respect to two weights. You can compute them without changing any weight.
+# 1. You need the gradients of one loss with respect to two weight matrices. You can compute the gradients without changing any weight.
 # 2. `loss.backward()` adds to whatever `.grad` holds. Either clear `.grad` first, or do not use `.grad` at all.
 # 3. `torch.autograd.grad(loss, [first, last])` returns the two gradients and leaves every `.grad` as it is.
 
@@ -1395,7 +1398,8 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 # %% [markdown] role="concept"
 # ## Layers that behave differently in training
 #
-# Two common kinds of layer do one thing during training and another in production.
+# Two common kinds of layer do one thing during training and a different thing in
+# production.
 #
 # *Dropout* is meant to stop units from relying on one another. During training, it sets
 # each value to zero with probability `p` and divides the other values by `1 - p`, so that
@@ -1463,7 +1467,7 @@ with torch.no_grad():
     gap = (without(x_test) - without(x_test)).abs().max()
 print(f"labels that differ between two calls: {flips:.1%}")
 print(f"without dropout, largest gap between outputs: {gap:.3f}")
-print(f"largest change of a stored mean: {drift:.3f}")
+print(f"largest change in a stored mean: {drift:.3f}")
 
 # %% trap="01.1" role="look"
 measured("01.1", 1)
@@ -1480,11 +1484,12 @@ claim("largest gap between the outputs of two passes without the dropout "
       "layer", gap, expected=0)
 
 # %% [markdown] trap="01.1" role="look"
-# But with or without the dropout layer, the classifier is no longer the one that you
-# trained, because its stored means have changed:
+# But with or without the dropout layer, the two passes change the classifier, because
+# they update the means that BatchNorm stores:
 
 # %% trap="01.1" role="look"
-claim("largest change of a stored mean in two passes", drift, above=0.005)
+claim("largest change in a stored mean during two passes in train mode",
+      drift, above=0.005)
 
 # %% [markdown] trap="01.1" role="why"
 # `no_grad` switches off the recording of the graph, but not dropout. A model's mode is a
@@ -1536,7 +1541,7 @@ flips = (first.argmax(1) != second.argmax(1)).float().mean()
 print(f"labels that differ between two calls: {flips:.1%}")
 gap = (first - second).abs().max()
 drift = (net[1].running_mean - stored).abs().max()
-print(f"largest change of a stored mean: {drift:.3f}")
+print(f"largest change in a stored mean: {drift:.3f}")
 score = accuracy(net, x_test, y_test)
 
 # %% trap="01.1" role="repair"
@@ -1544,10 +1549,12 @@ claim("largest gap between the outputs of two calls in eval mode", gap,
       expected=0)
 
 # %% [markdown] trap="01.1" role="more" topics="a plain net in train mode · BatchNorm on the same batch"
-# In eval mode, the stored statistics do not change, and the classifier gets the digits right:
+# In eval mode, the stored statistics do not change, and the classifier gets nearly all
+# of the test digits right:
 
 # %% trap="01.1" role="more"
-claim("largest change of a stored mean in eval mode", drift, expected=0)
+claim("largest change in a stored mean during two passes in eval mode",
+      drift, expected=0)
 claim("accuracy on the test digits in eval mode", score, expected=0.97,
       within=0.02)
 
@@ -1566,12 +1573,12 @@ print({name: f"{gap:.1f}" for name, gap in gaps.items()},
       f"in a smaller batch: {moved:.1f}")
 
 # %% trap="01.1" role="more"
-claim("largest gap between two calls of a plain MLP in train mode",
-      gaps["plain"], expected=0)
-claim("largest gap between two calls with BatchNorm on the same batch",
-      gaps["BatchNorm"], expected=0)
-claim("largest change of ten images' outputs with BatchNorm in a smaller "
-      "batch", moved, above=0.05)
+claim("largest gap between the outputs of two calls of a plain MLP in "
+      "train mode", gaps["plain"], expected=0)
+claim("with BatchNorm: largest gap between the outputs of two calls on the "
+      "same batch", gaps["BatchNorm"], expected=0)
+claim("with BatchNorm: largest change in ten images' outputs when the "
+      "batch is smaller", moved, above=0.05)
 
 # %% [markdown] trap="01.1" role="folklore"
 # **Told:** A model in train mode returns something different in every call. **Measured:**
@@ -1581,7 +1588,7 @@ claim("largest change of ten images' outputs with BatchNorm in a smaller "
 
 # %% trap="01.1" role="exercise" points=3 difficulty=2 minutes=10
 def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Run a model in eval mode, without building a graph.
+    """Run a model in eval mode. The call builds no graph.
 
     Args:
         model: any module. Each of its submodules can be in train or eval
@@ -1609,9 +1616,9 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="01.1" role="hint"
-# 1. There are two independent switches, one for the mode and one for the graph.
+# 1. You need two independent switches: one for the mode of the layers, and one for the graph.
 # 2. `model.eval()` changes the mode of every module. What must you store before the call, so that you can restore every mode exactly?
-# 3. `model.modules()` yields every module, including the root. Each module has its own `training` flag.
+# 3. `model.modules()` yields every module, including the root. Each module has its own `training` flag, so store and restore each flag.
 
 # %% [markdown] trap="01.1" role="keep"
 # **Keep:** Inference needs two switches. `model.eval()` changes what the layers do, and
@@ -1689,7 +1696,7 @@ with Counter() as longer:
 print(f"operations: {loop.count:,} -> {whole.count}")
 
 # %% trap="01.5" role="repair"
-claim("number of operations for the whole vector at once",
+claim("number of operations when the whole vector is processed at once",
       whole.count, below=10)
 
 # %% trap="01.5" role="repair" tags=["plumbing"]
@@ -1714,11 +1721,10 @@ plot_lines(lengths, counts, logx=True, logy=True, xlabel="elements",
 # The results agree up to rounding, and a longer tensor needs no additional operations:
 
 # %% trap="01.5" role="more"
-claim("largest gap between the loop's result and the result for the whole "
-      "tensor", (fast - slow).abs().max(), expected=0, within=1e-6)
-claim("number of additional operations for 100,000 elements instead of "
-      "1,000",
-      longer.count - whole.count, expected=0)
+claim("largest gap between the result of the loop and the result without a "
+      "loop", (fast - slow).abs().max(), expected=0, within=1e-6)
+claim("number of operations for 100,000 elements minus the number for "
+      "1,000, without a loop", longer.count - whole.count, expected=0)
 
 # %% trap="01.5" role="exercise" points=2 difficulty=2 minutes=10
 def soft_threshold(x: torch.Tensor, cut: float) -> torch.Tensor:
@@ -1741,9 +1747,9 @@ def soft_threshold(x: torch.Tensor, cut: float) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="01.5" role="hint"
-# 1. Do not touch single elements: `abs`, `sign`, `clamp` and `*` all work on whole tensors.
+# 1. You need no access to single elements, because `abs`, `sign`, `clamp` and `*` all work on whole tensors.
 # 2. A detour through a list or NumPy returns the right values but loses the gradient.
-# 3. Write the result as a sign times a size, and clamp only the size at zero.
+# 3. Write the result as a sign times a size. Clamp only the size, so that it is at least zero.
 
 # %% [markdown] trap="01.5" role="keep"
 # **Keep:** On small tensors, the number of operations determines the run time, because
@@ -1784,12 +1790,11 @@ print(*(f"{name}: {', '.join(kinds)}" for name, kinds in used.items()),
       sep="\n")
 
 # %% role="concept"
-claim("number of activations other than GELU in the vision transformer",
-      len(set(used["vit_b_16"]) ^ {"GELU"}), expected=0)
+claim("number of kinds of activation other than GELU in the vision "
+      "transformer", len(set(used["vit_b_16"]) ^ {"GELU"}), expected=0)
 default = nn.TransformerEncoderLayer(8, 2).activation
-claim("output of the activation in PyTorch's encoder layer at -1 (GELU: "
-      "-0.159)",
-      default(torch.tensor(-1.0)), expected=0)
+claim("output of the activation in PyTorch's encoder layer for an input of "
+      "-1 (GELU: -0.159)", default(torch.tensor(-1.0)), expected=0)
 claim("largest gap between GELU and its approximation by tanh",
       (F.gelu(z) - F.gelu(z, approximate="tanh")).abs().max(), below=1e-3)
 
@@ -1808,8 +1813,8 @@ deep, wide = parameters(10, 256, 256, 256, 1), parameters(10, 100_000, 1)
 print(f"three layers of 256: {deep:,}   one layer of 100,000: {wide:,}")
 
 # %% role="concept"
-claim("parameters of the wide network divided by parameters of the deep "
-      "network", wide / deep, expected=9, within=0.2)
+claim("number of parameters in the wide network divided by the number in "
+      "the deep network", wide / deep, expected=9, within=0.2)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -1865,9 +1870,10 @@ claim("parameters of the wide network divided by parameters of the deep "
 # Linear layer's time?
 #
 # Even without a GPU, you can count the FLOPs (operations on floating-point values), the
-# smallest number of bytes that have to move, and the launches. For this count, use *meta*
-# tensors. They have a shape and a type but no data, so counting takes no time, however
-# large the layer is. FLOPs divided by bytes is called the *arithmetic intensity*.
+# minimum number of bytes that have to move, and the launches. For this count, use
+# *meta* tensors. They have a shape and a type but no data, so counting takes no time,
+# however large the layer is. FLOPs divided by bytes is called the *arithmetic
+# intensity*.
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -1906,11 +1912,13 @@ net = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
 asked = operations(lambda: net(torch.randn(8, 64)))
 
 # %% role="gpu"
-claim("arithmetic intensity of a square Linear of size n = 8192 (n / 3)",
+claim("arithmetic intensity of a Linear for n = 8192 rows and features, in "
+      "FLOP/byte (n / 3)",
       counted["linear", 8192, 8192], expected=8192 / 3, within=1e-6)
 claim("arithmetic intensity of a Linear for one row, in FLOP/byte",
       counted["linear", 1, 8192], expected=1, within=0.001)
-claim("operations in Linear, GELU and Linear, one each",
+claim("number of operations in a chain of Linear, GELU and Linear (one for "
+      "each layer)",
       asked["aten::addmm"][0] + asked["aten::gelu"][0], expected=3)
 
 # %% [markdown] role="gpu"
@@ -1987,8 +1995,8 @@ def ratio(time, one, other, n=8192):
 guide = "limited by memory (NVIDIA guide, V100)"
 answers = gpu_table(
     sheet,
-    limits.asks("time of GELU on 256 x 256 divided by time on 64 x 64",
-                "16, or 1 if launches dominate",
+    limits.asks("time of GELU on 256 x 256 divided by time of GELU on 64 x "
+                "64", "16, or 1 if launches dominate",
                 lambda: us("gelu", 256, 256) / us("gelu", 64, 64), below=2),
     limits.asks("time of ReLU divided by time of a copy",
                 ratio(least, "relu", "copy"),
@@ -1996,7 +2004,7 @@ answers = gpu_table(
     limits.asks("time of GELU divided by time of a copy",
                 "1, or more because of instructions",
                 lambda: ratio(us, "gelu", "copy"), below=2),
-    limits.asks("time of GELU divided by time of its Linear",
+    limits.asks("time of GELU divided by time of the Linear layer",
                 ratio(least, "gelu", "linear"),
                 lambda: ratio(us, "gelu", "linear"), above=1 / 160),
     limits.asks("time of Linear for 64 rows divided by time for 1 row",

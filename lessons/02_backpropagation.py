@@ -143,7 +143,7 @@ a = torch.tensor(3.0, requires_grad=True)
 print(a.grad)
 
 # %% role="concept"
-claim("gradient of a * a + 5 * a at a = 3 (3 + 3 from the square, 5 from "
+claim("slope of a * a + 5 * a at a = 3 (3 + 3 from a * a, and 5 from "
       "5 * a)", a.grad, expected=11)
 
 # %% [markdown] role="concept"
@@ -267,7 +267,7 @@ print(f"vector: {4 * numbers / 1e3:.0f} kB   "
 # %% role="concept"
 claim("largest gap between autograd's vector-Jacobian product and v @ J",
       gap, below=1e-5)
-claim("bytes in the Jacobian of one layer",
+claim("number of bytes in the Jacobian of one layer",
       4 * numbers ** 2, above=1e9)
 
 # %% [markdown] role="concept"
@@ -282,11 +282,11 @@ claim("bytes in the Jacobian of one layer",
 #
 # The factors on the arrows come from the forward pass, so these values stay in memory
 # until the backward pass has used them. In training, these saved values often take more
-# memory than the weights. Which values an operation keeps depends on its slope. A product
-# of two tensors that both need a gradient keeps both, because each factor is the slope
-# with respect to the other. `tanh` keeps its own result. A sum keeps nothing, because its
-# slopes are 1. In the next cell, `saved_bytes` asks autograd how many bytes an operation
-# keeps for vectors of 1,000 four-byte values.
+# memory than the weights. Which values an operation keeps depends on its slope. A
+# product of two tensors that both need a gradient keeps both, because each factor is
+# the slope with respect to the other. `tanh` keeps its own result. A sum keeps nothing,
+# because its slopes are always 1. In the next cell, `saved_bytes` asks autograd how
+# many bytes an operation keeps for vectors of 1,000 four-byte values.
 
 # %% role="concept"
 def kept_by(operation, count=1):
@@ -301,9 +301,12 @@ kept = {"a + b": kept_by(torch.add, 2), "2 * a": kept_by(lambda a: 2 * a),
 print(*(f"{name:6} {bytes:5,}" for name, bytes in kept.items()), sep="\n")
 
 # %% role="concept"
-claim("bytes kept by a sum of two vectors", kept["a + b"], expected=0)
-claim("bytes kept by tanh", kept["tanh"], expected=4000)
-claim("bytes kept by a product of two vectors", kept["a * b"],
+claim("number of bytes that a sum of two vectors keeps for the backward "
+      "pass", kept["a + b"], expected=0)
+claim("number of bytes that tanh keeps for the backward pass",
+      kept["tanh"], expected=4000)
+claim("number of bytes that a product of two vectors keeps for the "
+      "backward pass", kept["a * b"],
       expected=8000)
 
 # %% [markdown] role="concept"
@@ -326,10 +329,11 @@ kept = {rows: saved_bytes(lambda: net(torch.randn(rows, 256)),
 print({rows: f"{bytes:,}" for rows, bytes in kept.items()})
 
 # %% role="concept"
-claim("bytes kept for 64 rows (the input and two ReLU results)", kept[64],
+claim("number of bytes that the graph keeps for 64 rows (the input and two "
+      "ReLU results)", kept[64],
       expected=3 * 64 * 256 * 4)
-claim("bytes kept for twice as many rows, in float32 without norm layers",
-      kept[128], expected=2 * kept[64])
+claim("number of bytes that the graph keeps for 128 rows, in float32 "
+      "without norm layers", kept[128], expected=2 * kept[64])
 
 # %% [markdown] role="concept"
 # You can use a graph only once. `backward()` frees the tensors that the graph kept, so a
@@ -461,17 +465,17 @@ plot_lines(range(800), {name: [max(loss, 1e-6) for loss in losses]
            alt="Three curves on a log scale. With zero_grad, the loss "
                "falls to the floor. Without zero_grad, the loss on all "
                "rows keeps swinging at about its first value or below, "
-               "and the loss in batches of 8 climbs by several powers of "
-               "ten.")
+               "and the loss on batches of 8 climbs by several orders of "
+               "magnitude.")
 
 # %% trap="02.1" role="look"
-claim("highest loss divided by the first loss, in batches of 8 without "
+claim("highest loss divided by the first loss, on batches of 8 without "
       "zero_grad", max(pushed) / pushed[0], above=100)
 
 # %% [markdown] trap="02.1" role="look"
-# On all rows, the loss neither settles nor diverges. In batches of 8, it grows by several
-# powers of ten. To see why, call `backward` four times on one batch, without a step. Each
-# call adds its gradient to the earlier gradients:
+# On all rows, the loss neither settles nor diverges. On batches of 8, the loss grows by
+# orders of magnitude. To see why, call `backward` four times on one batch, without a
+# step. Each call adds its gradient to the earlier gradients:
 
 # %% trap="02.1" role="look"
 probe = nn.Linear(3, 1)
@@ -514,7 +518,8 @@ print(f"largest gap between momentum 1 and no zero_grad: {gap:.0e}")
 print(f"cleared: loss {cleared[-1]:.0e} after 800 steps")
 
 # %% trap="02.1" role="repair"
-claim("loss after 800 steps with zero_grad", cleared[-1], below=1e-3)
+claim("loss after 800 steps on all rows with zero_grad",
+      cleared[-1], below=1e-3)
 
 # %% [markdown] trap="02.1" role="more" topics="momentum 1 in numbers · None and zeros · batches with zero_grad"
 # Up to rounding, the run without `zero_grad` has the same losses as the run with a
@@ -527,13 +532,13 @@ arguments = inspect.signature(torch.optim.Optimizer.zero_grad).parameters
 print(arguments["set_to_none"])
 
 # %% trap="02.1" role="more"
-claim("largest gap between the losses without zero_grad and with a "
-      "momentum of 1", gap, below=1e-3)
+claim("largest gap between the losses without zero_grad and the losses "
+      "with a momentum of 1", gap, below=1e-3)
 claim("highest of the last 100 losses divided by the first loss, on all "
       "rows without zero_grad", max(piled[-100:]) / piled[0], above=0.2)
 claim("highest loss divided by the first loss, on all rows without "
       "zero_grad", max(piled) / piled[0], below=2)
-claim("is set_to_none on by default",
+claim("is set_to_none True by default",
       arguments["set_to_none"].default, expected=True)
 
 # %% [markdown] trap="02.1" role="more"
@@ -565,31 +570,31 @@ claim("weight after an idle step of Adam with a gradient of zeros (moved)",
       zeros, expected=0.833, within=1e-3)
 
 # %% [markdown] trap="02.1" role="more"
-# With `zero_grad` back in place, the loss in batches of 8 rows also falls to zero:
+# With `zero_grad` back in place, the loss on batches of 8 rows also falls to zero:
 
 # %% trap="02.1" role="more"
 calm = descend(800, clear=True, batch=8)
 
 # %% trap="02.1" role="more"
-claim("loss after 800 steps in batches of 8 with zero_grad", calm[-1],
+claim("loss after 800 steps on batches of 8 with zero_grad", calm[-1],
       below=1e-3)
 
 # %% [markdown] trap="02.1" role="folklore"
 # **Told:** Without `zero_grad`, the loss falls faster at first and then diverges.
-# **Measured:** In random batches of 8, the loss does grow, to more than 100 times its
-# first value within 800 steps. On the full batch without noise, at a learning rate of
-# 0.05, the loss swings and stays below twice its first value. **Told:** Pass
-# `set_to_none=True` to save memory. **Measured:** Setting gradients to None is the
-# default, and it does more than save memory. With Adam, an unused weight stays at 0.9 if
+# **Measured:** On random batches of 8, the loss does grow, to more than 100 times its
+# first value within 800 steps. On the full batch of noise-free data, at a learning rate
+# of 0.05, the loss swings and stays below twice its first value. **Told:** Pass
+# `set_to_none=True` to save memory. **Measured:** `zero_grad` sets gradients to None by
+# default, which does more than save memory. With Adam, an unused weight stays at 0.9 if
 # its gradient is None, and moves to 0.833 if its gradient is zero.
 
 # %% trap="02.1" role="exercise" points=3 difficulty=2 minutes=10
 def train_step(model: nn.Module, opt: torch.optim.Optimizer,
                x: torch.Tensor, y: torch.Tensor) -> float:
-    """Take one optimizer step on the mean squared error over all rows.
+    """Take one optimizer step.
 
     Args:
-        model: some of its parameters can be frozen, others unused.
+        model: some parameters can be frozen, and others can be unused.
         opt: the model's optimizer.
         x: (N, F) float32.
         y: (N, 1) float32.
@@ -597,7 +602,8 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
     Returns:
         The loss before the update, as a float.
 
-    Gradients that the model already holds must not count.
+    The loss is the mean squared error over all rows. Gradients that the
+    model already holds must not count.
 
     Example: if the model outputs 0 and y is [[2.], [0.]], the loss is 2.0.
     """
@@ -611,8 +617,8 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
 
 # %% [markdown] trap="02.1" role="hint"
 # 1. One step has four parts, and their order matters: clear the gradients, compute the loss, call `backward`, call `step`.
-# 2. If you clear the gradients between `backward` and `step`, you throw the new gradients away. If you clear only at the end, gradients from before the call still count.
-# 3. `opt.zero_grad()` clears every parameter that the optimizer knows, including the biases. `loss.item()` returns a number without a graph.
+# 2. If you clear the gradients between `backward` and `step`, you throw the new gradients away. If you clear them only at the end of the call, gradients from before the call still count.
+# 3. `opt.zero_grad()` clears the gradients of all parameters that the optimizer knows, including the biases. `loss.item()` returns a number without a graph.
 
 # %% [markdown] trap="02.1" role="keep"
 # **Keep:** `backward` adds to `.grad`, so clear the gradients at the start of every step.
@@ -665,8 +671,8 @@ claim("gradient norm with the vector of ones divided by the gradient norm "
       "of the mean loss", ratio, expected=64, within=0.01)
 
 # %% [markdown] trap="02.2" role="look"
-# Does the larger gradient do any harm? Train with both gradients, at a learning rate that
-# suits the mean:
+# Does the larger gradient do any harm? Train once with each gradient, at a learning
+# rate that suits the mean:
 
 # %% trap="02.2" role="look"
 def worst_loss(vector):
@@ -726,8 +732,9 @@ claim("largest gap between the gradients from the vector and from the "
       "weighted mean", (as_vector - as_scalar).abs().max(), below=1e-6)
 
 # %% [markdown] trap="02.2" role="more" topics="a learning rate of 0.5 that acts like 32 · torch's class weights"
-# The first claim is about the height of the bar for the mean. The second claim is about
-# the learning rate at which the mean loss leads to the same steps as the vector of ones:
+# The first claim puts a bound on the highest loss with the gradient of the mean. The
+# second claim gives the learning rate at which the mean loss leads to the same steps as
+# the vector of ones:
 
 # %% trap="02.2" role="more"
 claim("highest loss in 20 steps with the gradient of the mean loss",
@@ -748,9 +755,9 @@ claim("largest gap between our gradient and PyTorch's gradient with class "
 # %% [markdown] trap="02.2" role="folklore"
 # **Told:** Reduce the losses with `(weights * losses).sum()`, or pass a vector of ones,
 # which is equivalent. **Measured:** Both reductions compute a sum, not a mean. In this
-# batch, the vector of ones makes the gradient 64 times as large as the mean does. This
-# factor grows with the batch size, so in SGD, the same learning rate means something
-# different for each batch size.
+# batch of 64 rows, the vector of ones makes the gradient 64 times as large as the
+# gradient of the mean. This factor grows with the batch size, so in SGD, the same
+# learning rate means something different for each batch size.
 
 # %% trap="02.2" role="exercise" points=2 difficulty=2 minutes=10
 def weighted_loss(losses: torch.Tensor,
@@ -759,10 +766,11 @@ def weighted_loss(losses: torch.Tensor,
 
     Args:
         losses: (N,) float32, with a graph.
-        weights: (N,) float32, at least 0. Some can be 0, but not all.
+        weights: (N,) float32, each at least 0. Some can be 0, but not all.
 
     Returns:
-        A float32 scalar that stays connected to the graph of the losses.
+        The mean in float32. The result is a scalar that stays connected to
+        the graph of the losses.
 
     Doubling every weight changes nothing, even if the weights are tiny or
     huge.
@@ -775,7 +783,7 @@ def weighted_loss(losses: torch.Tensor,
 
 # %% [markdown] trap="02.2" role="hint"
 # 1. You need a vector that says how much each row counts, and whose entries add up to one. How do you compute this vector from the weights?
-# 2. The mean of a product is not the product of the means.
+# 2. The mean of the products of weights and losses is not the product of their two means.
 # 3. Use tensors all the way from `losses` to the result, because `.item()`, `float()` and `detach()` cut the graph.
 
 # %% [markdown] trap="02.2" role="keep"
@@ -791,8 +799,8 @@ def weighted_loss(losses: torch.Tensor,
 # ## Five switches, and what each is for
 #
 # Autograd records everything that you compute from a parameter. Often you want autograd
-# to record less, because an evaluation needs no graph, and a target must receive no
-# gradient. Sometimes you want more than one backward pass. There is a switch for each
+# to record less. For instance, an evaluation needs no graph, and a target must not get
+# a gradient. Sometimes you want more than one backward pass. There is a switch for each
 # case:
 #
 # | switch | what it does | what it is for |
@@ -850,9 +858,9 @@ draw_tree({"noise": "", "generator": "gets no gradient", "fake": "",
 # %% [markdown] role="concept"
 # Targets that come from a copy of the model, such as a *momentum encoder* or the target
 # network of Q-learning, are detached for the same reason. In a long sequence, `h =
-# h.detach()` after every chunk keeps the hidden state but cuts its graph, so that the
-# backward pass does not go all the way back to the beginning (*truncated backpropagation
-# through time*).
+# h.detach()` after every chunk keeps the hidden state but cuts its graph. The backward
+# pass then does not go all the way back to the beginning. This method is called
+# *truncated backpropagation through time*.
 #
 # The last two switches are for a second backward pass. If you have two losses over one
 # graph, add them and call `backward` once, because the gradient of a sum is the sum of
@@ -870,7 +878,7 @@ print(f"first {first:g}, second {second:g}; "
       f"with retain_graph the first has a graph: {plain.requires_grad}")
 
 # %% role="concept"
-claim("second derivative of t cubed at 3", second, expected=18)
+claim("second derivative of t cubed at t = 3", second, expected=18)
 
 # %% [markdown] role="concept"
 # With `retain_graph` alone, the first derivative has no graph, so you cannot
@@ -910,8 +918,8 @@ print(f"got    {x.grad.tolist()}")
 print(f"truth  {[round(t, 3) for t in truth.tolist()]}")
 
 # %% trap="02.3" role="look"
-claim("largest gradient of x after the edit of y.data", x.grad.abs().max(),
-      expected=0)
+claim("largest absolute entry in the gradient of x after the edit of "
+      "y.data", x.grad.abs().max(), expected=0)
 
 # %% trap="02.3" role="look"
 plot_columns({f"{side}, x = {v:g}": g for v, t, got in zip(
@@ -956,7 +964,7 @@ y.sum().backward()
 print(f"gradient {[round(g, 3) for g in x.grad.tolist()]}")
 
 # %% trap="02.3" role="repair"
-claim("largest error of the gradient after detach and clone",
+claim("largest error in the gradient after an edit of y.detach().clone()",
       (x.grad - truth).abs().max(), below=1e-6)
 
 # %% [markdown] trap="02.3" role="more" topics="where the same edit does no harm · what detach notices"
@@ -971,11 +979,12 @@ doubled.sum().backward()
 print(x.grad)
 
 # %% trap="02.3" role="more"
-claim("gradient of x after the same edit of 2 * x", x.grad[0], expected=2)
+claim("gradient of x after the same edit of the result of 2 * x",
+      x.grad[0], expected=2)
 claim("true slope of the sigmoid at 1",
       truth[0], expected=0.197, within=1e-3)
-claim("largest value of y after the edit of y.data", edited.abs().max(),
-      expected=0)
+claim("largest absolute entry in y after the edit of y.data",
+      edited.abs().max(), expected=0)
 
 # %% [markdown] trap="02.3" role="more"
 # If you edit the detached tensor with PyTorch, autograd counts the edit. If you edit it
@@ -998,23 +1007,24 @@ y.sum().backward()
 print(f"detach: noticed {noticed}   numpy: {x.grad.tolist()}")
 
 # %% trap="02.3" role="more"
-claim("does backward notice an edit of the detached tensor", noticed,
-      expected=True)
-claim("largest gradient of x after an edit with NumPy (no error)",
-      x.grad.abs().max(), expected=0)
+claim("does backward notice an edit of the detached tensor by a PyTorch "
+      "operation", noticed, expected=True)
+claim("largest absolute entry in the gradient of x after an edit with "
+      "NumPy (no error)", x.grad.abs().max(), expected=0)
 
 # %% trap="02.3" role="exercise" points=2 difficulty=2 minutes=8
 def stop_grad(t: torch.Tensor) -> torch.Tensor:
-    """Copy t so that no gradient flows through the copy.
+    """Copy t. No gradient may flow through the copy.
 
     Args:
-        t: float32 or float16 of any shape, with or without a graph.
+        t: float32 or float16. The tensor can have any shape. The tensor
+            can come with or without a graph.
 
     Returns:
         A copy with the same shape and dtype. The copy is safe to edit.
 
     Neither this call nor an edit of the result changes t, its graph, or
-    the gradients that flow through it.
+    the gradients that flow through t.
 
     Example: after c = stop_grad(y), c.zero_() leaves y unchanged.
     """
@@ -1038,12 +1048,13 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="02.4" role="situation" core=true fault="gradient accumulation weights unequal parts equally" symptom="gradient accumulation: loss explodes or differs from the large batch"
 # ## Four small batches for one big one
 #
-# Your batch of 32 rows does not fit into memory. You cut it into 4 *micro-batches* of 8
-# rows, call `backward` for each part, and then take one step, because the gradients add
-# up in `.grad` anyway. The first six rows are padding. They have the label `-100`, and
-# `cross_entropy` ignores rows with this label. "Divide each loss by 4, or your learning
-# rate will in effect be about 4 times too large," says a reviewer. You divide by 4, and
-# compare the accumulated gradient with the gradient of the whole batch.
+# Your batch of 32 rows does not fit into memory. You cut the batch into 4
+# *micro-batches* of 8 rows, call `backward` for each part, and then take one step,
+# because the gradients add up in `.grad` anyway. The first six rows are padding. They
+# have the label `-100`, and `cross_entropy` ignores rows with this label. "Divide each
+# loss by 4, or your learning rate will in effect be about 4 times too large," says a
+# reviewer. You divide by 4, and compare the accumulated gradient with the gradient of
+# the whole batch.
 
 # %% trap="02.4" role="break"
 inputs = torch.randn(32, 16)
@@ -1080,16 +1091,17 @@ print(f"error: {by_four:.0%}; labelled rows in each part: "
 measured("02.4", 2)
 
 # %% trap="02.4" role="look"
-claim("relative error of the gradient when each loss is divided by 4, "
-      "with padding", by_four, above=1 / 4)
+claim("relative gradient error when each loss is divided by 4, with "
+      "padding", by_four, above=1 / 4)
 
 # %% [markdown] trap="02.4" role="why"
 # Each part's loss is the mean over its *labelled* rows. The first part has only two
 # labelled rows, yet, like every part, it supplies a quarter of the gradient. So each
-# labelled row of the first part counts as much as four rows of another part. Dividing by
-# the *number* of parts is right only if every part's loss is a mean over the same number
-# of rows. Instead, weight each loss by **its share of the denominator**: the number of
-# its labelled rows, divided by the number of labelled rows in the whole batch.
+# labelled row of the first part counts as much as four rows of any other part. Dividing
+# by the *number* of parts is right only if every part's loss is a mean over the same
+# number of rows. Instead, weight each loss by **its share of the denominator**: the
+# number of its labelled rows, divided by the number of labelled rows in the whole
+# batch.
 
 # %% trap="02.4" role="why"
 draw_boxes({"labelled rows": {f"part {k}": n for k, n in enumerate(
@@ -1108,8 +1120,8 @@ by_labels = error(gradient_of(x, y) * int((y >= 0).sum()) / labelled
 print(f"error: {by_four:.0%} divided by 4, {by_labels:.0%} by share")
 
 # %% trap="02.4" role="repair"
-claim("relative error when each loss is weighted by its share of the "
-      "labelled rows", by_labels, below=1e-5)
+claim("relative gradient error when each loss is weighted by its share of "
+      "the labelled rows", by_labels, below=1e-5)
 
 # %% [markdown] trap="02.4" role="more" topics="a smaller last part · BatchNorm · Adam hides a factor"
 # Without padding, you can weight each part by its share of the rows. If the batch has 28
@@ -1142,14 +1154,14 @@ normed = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(),
 with_norm = off(normed, 32, lambda n: n / 32)
 
 # %% trap="02.4" role="more"
-claim("relative error when each loss is divided by 4, with equal parts "
-      "without padding", off(model, 32, lambda n: 1 / 4), below=1e-5)
-claim("relative error when each loss is divided by 4, with a smaller last "
-      "part", off(model, 28, lambda n: 1 / 4), above=0.05)
-claim("relative error when each loss is weighted by its share of the rows",
-      off(model, 28, lambda n: n / 28), below=1e-5)
-claim("relative error with BatchNorm when each loss is weighted by its "
-      "share of the rows", with_norm, above=0.15)
+claim("relative gradient error when each loss is divided by 4, for equal "
+      "parts without padding", off(model, 32, lambda n: 1 / 4), below=1e-5)
+claim("relative gradient error when each loss is divided by 4 and the last "
+      "part is smaller", off(model, 28, lambda n: 1 / 4), above=0.05)
+claim("relative gradient error when each loss is weighted by its share of "
+      "the rows", off(model, 28, lambda n: n / 28), below=1e-5)
+claim("with BatchNorm: relative gradient error when each loss is weighted "
+      "by its share of rows", with_norm, above=0.15)
 
 # %% [markdown] trap="02.4" role="more"
 # In train mode, BatchNorm computes its statistics over 8 rows instead of 32, and no
@@ -1262,19 +1274,19 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
     # END SOLUTION
 
 # %% [markdown] trap="02.4" role="hint"
-# 1. Every row has to count the same. So what weight does the mean loss of a batch of n rows need?
+# 1. Every row has to count the same. So by what factor do you multiply the mean loss of a batch of n rows?
 # 2. You need the total number of rows before the first `backward`, because every `backward` already adds its gradients to `.grad`.
 # 3. Clear the gradients once before the loop, and take one step after the loop. The scaled losses add up to the mean.
 
 # %% [markdown] trap="02.4" role="keep"
-# **Keep:** When you accumulate gradients, weight each part by its share of the rows, or
-# of the labelled rows if there is padding. If a constant factor is wrong, SGD can
-# diverge, whereas Adam without weight decay hides the mistake. **In your own code:** At
-# least once, compare the accumulated gradient with the whole batch's gradient.
-# **Source:** PyTorch notes, [Automatic Mixed Precision
-# examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html), which divide by
-# the number of parts; [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980), section 2.1.
-# **Seen in the wild:** In [huggingface/transformers
+# **Keep:** When you accumulate gradients, weight each part's loss by the part's share
+# of the rows, or of the labelled rows if there is padding. If a constant factor is
+# wrong, SGD can diverge, whereas Adam without weight decay hides the mistake. **In your
+# own code:** At least once, compare the accumulated gradient with the whole batch's
+# gradient. **Source:** PyTorch notes, [Automatic Mixed Precision
+# examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html), which divide
+# by the number of parts; [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980), section
+# 2.1. **Seen in the wild:** In [huggingface/transformers
 # 24725](https://github.com/huggingface/transformers/issues/24725), the trainer gave a
 # sample of 11 tokens the same weight as a sample of 101 tokens.
 
@@ -1359,8 +1371,8 @@ plot_columns({f"batch {n}": kept / 1000 for n, kept in enumerate(held, 1)},
                  "is higher than the one before by the same amount.")
 
 # %% trap="02.5" role="look"
-claim("bytes that batches 2 to 4 add divided by bytes that batch 2 adds",
-      (held[3] - held[0]) / each, expected=3)
+claim("number of bytes that batches 2 to 4 add, divided by the number of "
+      "bytes that batch 2 adds", (held[3] - held[0]) / each, expected=3)
 
 # %% [markdown] trap="02.5" role="look"
 # The first column also counts the weights and the digits, which all graphs share. From
@@ -1369,14 +1381,15 @@ claim("bytes that batches 2 to 4 add divided by bytes that batch 2 adds",
 # are freed:
 
 # %% trap="02.5" role="look"
-claim("bytes held after the sum is deleted", held_bytes(), expected=0)
+claim("number of bytes that graphs hold after the sum is deleted",
+      held_bytes(), expected=0)
 
 # %% [markdown] trap="02.5" role="look"
 # With `.item()`, no graph outlives its batch:
 
 # %% trap="02.5" role="look"
-claim("largest number of bytes held after any batch, with item()",
-      max(left), expected=0)
+claim("largest number of bytes that graphs hold after any batch, with "
+      "item()", max(left), expected=0)
 
 # %% [markdown] trap="02.5" role="why"
 # `total` is a tensor with a graph, and its graph contains the graph of every batch.
@@ -1398,7 +1411,8 @@ for switch in (torch.no_grad, torch.inference_mode):
 print({name: f"{bytes / 1000:.0f} kB" for name, bytes in spent.items()})
 
 # %% trap="02.5" role="repair"
-claim("bytes kept for backward under no_grad", spent["no_grad"], expected=0)
+claim("number of bytes kept for the backward pass under no_grad",
+      spent["no_grad"], expected=0)
 
 # %% [markdown] trap="02.5" role="more" topics="item() and inference_mode · the mean of batch means"
 # `inference_mode()` builds no graph either. In addition, no later graph can save a tensor
@@ -1418,12 +1432,14 @@ except RuntimeError as error:
 nn.Linear(64, 2)(features.clone()).sum().backward()    # no error
 
 # %% trap="02.5" role="more"
-claim("bytes that each batch adds (mostly the results of 20 ReLUs)", each,
+claim("number of bytes that each batch adds (mostly the results of 20 "
+      "ReLUs)", each,
       expected=20 * 124 * 64 * 4, within=10_000)
 claim("does the sum of the losses have a graph", had_graph, expected=True)
-claim("bytes in the graph that item() frees",
+claim("number of bytes in the graph of one batch, which is freed after the "
+      "call of item()",
       spent["eval() and item()"], expected=each, within=10_000)
-claim("bytes kept for backward under inference_mode",
+claim("number of bytes kept for the backward pass under inference_mode",
       spent["inference_mode"], expected=0)
 
 # %% trap="02.5" role="more"
@@ -1449,9 +1465,10 @@ gap = abs(sum(means) / len(means) - mean)
 print("rows in each batch:", sizes)
 
 # %% trap="02.5" role="more"
-claim("error of the mean of the batch means", gap, above=0.003)
-claim("error of the mean loss if each batch mean is weighted by its "
-      "number of rows", abs(by_rows - mean), below=1e-5)
+claim("error in the loss if you take the mean of the batch means",
+      gap, above=0.003)
+claim("error in the loss if you weight each batch mean by its number of "
+      "rows", abs(by_rows - mean), below=1e-5)
 
 # %% trap="02.5" role="exercise" points=3 difficulty=3 minutes=12
 def evaluate(model: nn.Module, batches: list) -> tuple:
@@ -1465,7 +1482,7 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
     Returns:
         (mean cross-entropy, accuracy), two floats.
 
-    Build no graph at any time, and keep only sums from each batch.
+    Build no graph at any time. Keep only sums from each batch.
     Afterwards the grad mode and the mode of every module are as before.
 
     Example: with 3 of 4 rows right, in batches of 3 and 1, the accuracy is
@@ -1487,8 +1504,8 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="02.5" role="hint"
-# 1. You need two switches: one for the layers and one for the graph.
-# 2. Add up the losses and the right answers of all rows, and divide by the number of rows once, at the end.
+# 1. You need two switches: one for the mode of the layers, and one for the graph.
+# 2. Add up the losses of all rows, and count the right answers. At the end, divide both results by the number of rows.
 # 3. Store the `training` flag of every module before you change it, and restore each one afterwards.
 
 # %% [markdown] trap="02.5" role="keep"
@@ -1576,7 +1593,7 @@ print(f"dL/dw: engine {grads[w]:.4f}   differences {true_w:.4f}")
 measured("02.6", 0)
 
 # %% trap="02.6" role="look"
-claim("error of the engine's dL/dw", abs(grads[w] - true_w), above=0.5)
+claim("error in the engine's dL/dw", abs(grads[w] - true_w), above=0.5)
 
 # %% [markdown] trap="02.6" role="why"
 # `a` is used twice. The engine reached `a` through its first use, the direct one, and at
@@ -1651,7 +1668,8 @@ claim("hasty engine's dL/db (expected: the true dL/db)", hurried[b],
       expected=true_b, within=1e-6)
 claim("x times the hasty engine's dL/da (expected: the true dL/dw)",
       hurried[a] * x.data, expected=true_w, within=1e-6)
-claim("largest gap between the patient engine and PyTorch", gap,
+claim("largest gap between the gradients of the patient engine and of "
+      "PyTorch", gap,
       below=1e-12)
 
 # %% [markdown] trap="02.6" role="more"
@@ -1668,17 +1686,17 @@ except RecursionError:
     deep_enough = False
 
 # %% trap="02.6" role="more"
-claim("does the patient engine survive a chain of 5000 nodes", deep_enough,
-      expected=False)
+claim("does the patient engine get through a chain of 5000 nodes",
+      deep_enough, expected=False)
 
 # %% [markdown] trap="02.6" role="more"
 # The engine's helper function calls itself for each node along the chain, and Python
-# limits the number of nested calls. PyTorch's engine does not recurse. Instead, it first
-# **counts** how often each node is used, and a node is ready once it has received one
-# gradient for each use. Your engine will also count uses. You could also follow every
-# *path* instead of visiting every node once. Following every path gives the right result,
-# but takes too long. In the ladder below, each value that is used twice doubles the
-# number of paths:
+# limits the number of nested calls. PyTorch's engine does not recurse. Instead, the
+# engine first **counts** how often each node is used, and a node is ready once it has
+# received one gradient for each use. Your engine will also count uses. You could also
+# follow every *path* instead of visiting every node once. Following every path gives
+# the right result, but takes too long. In the ladder below, each value that is used
+# twice doubles the number of paths:
 
 # %% trap="02.6" role="more"
 def paths(node):
@@ -1697,17 +1715,18 @@ print(*(f"{rungs:2} rungs: {count:5,} paths"
         for rungs, count in found.items()), sep="\n")
 
 # %% trap="02.6" role="more"
-claim("number of paths through 10 rungs", found[10], expected=1024)
-claim("number of nodes to visit in 10 rungs if each node is visited once",
-      len(after_parents(ladder(10), [], set())), expected=11)
+claim("number of paths through a ladder of 10 rungs",
+      found[10], expected=1024)
+claim("number of visits in a ladder of 10 rungs if each node is visited "
+      "once", len(after_parents(ladder(10), [], set())), expected=11)
 
 # %% trap="02.6" role="exercise" points=5 difficulty=4 minutes=25
 def gradients(out, inputs: list) -> list:
     """Compute d out / d node for each node in inputs.
 
     Args:
-        out: a node. A node has one attribute, node.parents, a list of
-            pairs (parent, slope), where slope is d node / d parent, a
+        out: a node. A node has one attribute, parents, which is a list of
+            pairs (parent, slope). The slope is d node / d parent, as a
             float. The same parent can occur twice in the list.
         inputs: a list of nodes.
 
@@ -1741,7 +1760,7 @@ def gradients(out, inputs: list) -> list:
 # %% [markdown] trap="02.6" role="hint"
 # 1. Walk through the graph twice. In the first walk, only count how many times each node appears among the parents of other nodes.
 # 2. In the second walk, a node is ready when the number of gradients that have arrived at it equals its count. `out` is ready from the start, with a gradient of 1.
-# 3. Use a list as a stack instead of recursion. If a parent appears twice in a list of parents, count it twice.
+# 3. Instead of recursion, use a list as a stack. If a parent appears twice in a list of parents, count it twice.
 
 # %% [markdown] trap="02.6" role="keep"
 # **Keep:** In a backward pass, a node may pass its gradient on only once, after all of
@@ -1760,8 +1779,8 @@ def gradients(out, inputs: list) -> list:
 #
 # ### A retained graph does not grow
 #
-# Some people say that every backward pass on a retained graph doubles its memory. You can
-# test this with `held_bytes` from trap 02.5:
+# Some people say that every backward pass on a retained graph doubles the graph's
+# memory. You can test this with `held_bytes` from trap 02.5:
 
 # %% role="concept"
 with watched():
@@ -1778,10 +1797,10 @@ print(held)
 # Three backward passes on a retained graph do not change how much memory the graph holds:
 
 # %% role="concept"
-claim("bytes held after three passes that retain the graph",
-      held["retained three times"], expected=held["fresh"])
-claim("bytes held after a pass that does not retain the graph",
-      held["not retained"], expected=0)
+claim("number of bytes held after three backward passes that retain the "
+      "graph", held["retained three times"], expected=held["fresh"])
+claim("number of bytes held after a backward pass that does not retain the "
+      "graph", held["not retained"], expected=0)
 
 # %% [markdown] role="concept"
 # ### The switches at work
@@ -1800,7 +1819,7 @@ blocked, = torch.autograd.grad(x.round().sum(), x)
 # %% role="concept"
 claim("result of rounding 1.7 with the bracket detached", rounded[1],
       expected=2)
-claim("sum of the slopes at 0.4 and 1.7 with round alone",
+claim("sum of the slopes at 0.4 and 1.7 with rounding alone",
       blocked.abs().sum(), expected=0)
 claim("sum of the slopes at 0.4 and 1.7 with the bracket detached",
       through.sum(), expected=2)
@@ -1856,7 +1875,7 @@ print(f"gradient of the summed slope: {second.tolist()}")
 print(f"diagonal of the Hessian:      {hessian.diagonal().tolist()}")
 
 # %% role="concept"
-claim("does the slope have a graph of its own with retain_graph",
+claim("with retain_graph, does the slope have a graph of its own",
       plain_slope.requires_grad, expected=False)
 claim("largest gap between the gradient of the summed slopes and the "
       "Hessian's row sums", (second - hessian.sum(1)).abs().max(),
@@ -1902,10 +1921,10 @@ cut, retained = chunk_sizes(cut=True), chunk_sizes(cut=False)
 print(f"graph nodes of each chunk: {cut} detached, {retained} retained")
 
 # %% role="concept"
-claim("number of graph nodes of the fourth chunk with detach (expected: as "
-      "in the first chunk)", cut[-1], expected=cut[0])
-claim("graph nodes of the fourth chunk divided by graph nodes of the "
-      "first, with retain_graph", retained[-1] / retained[0], above=3)
+claim("with detach: number of graph nodes for the fourth chunk (expected: "
+      "as for the first)", cut[-1], expected=cut[0])
+claim("with retain_graph: number of graph nodes for chunk 4 divided by the "
+      "number for chunk 1", retained[-1] / retained[0], above=3)
 
 # %% [markdown] role="concept"
 # ### Thirty layers, with and without skips
@@ -1935,18 +1954,19 @@ print(f"reaches the input: {plain:.0e} plain, {xavier:.2f} plain with "
       f"Xavier, {skipped:.0f} with skips")
 
 # %% role="concept"
-claim("gradient norm at the input divided by the norm at the output, with "
-      "default weights", plain, below=1e-5)
-claim("gradient norm at the input divided by the norm at the output, with "
-      "Xavier init", xavier, above=1e-3)
-claim("gradient norm at the input divided by the norm at the output, "
-      "default weights and skips", skipped, above=1)
+claim("with default weights: gradient norm at the input divided by norm at "
+      "the output", plain, below=1e-5)
+claim("with Xavier init: gradient norm at the input divided by norm at the "
+      "output", xavier, above=1e-3)
+claim("with default weights and skips: gradient norm at the input divided "
+      "by norm at the output", skipped, above=1)
 
 # %% [markdown] role="concept"
-# With the default weights, 30 plain layers lose the gradient, and with Xavier init, they
-# keep part of it. With skips, the gradient reaches the input even with the default
-# weights. But a skip guarantees nothing. If a branch computes minus its input, the
-# gradient through the branch cancels the gradient through the skip:
+# With the default weights, 30 plain layers lose the gradient, and with Xavier init,
+# they keep part of the gradient. With skip connections, the gradient reaches the input
+# even with the default weights. But a skip connection guarantees nothing. If a branch
+# computes minus its input, the gradient through the branch cancels the gradient through
+# the skip connection:
 
 # %% role="concept"
 x = torch.randn(5, requires_grad=True)
@@ -1954,8 +1974,8 @@ slope, = torch.autograd.grad((x + (-1.0 * x)).sum(), x)
 print(slope)
 
 # %% role="concept"
-claim("largest gradient that arrives if the branch computes minus x",
-      slope.abs().max(), expected=0)
+claim("largest gradient that arrives at the input if the branch computes "
+      "minus x", slope.abs().max(), expected=0)
 
 # %% [markdown] role="concept"
 # ### The same gradient in JAX
@@ -2008,7 +2028,7 @@ print(f"one gradient per example: {each['w1'].shape}")
 mean = {name: value.mean(axis=0) for name, value in each.items()}
 
 # %% role="concept"
-claim("largest gap between the gradients of JAX and PyTorch",
+claim("largest gap between the gradients from JAX and from PyTorch",
       largest_gap(slopes, in_torch), below=1e-4)
 claim("largest gap between the mean of the examples' gradients and the "
       "batch gradient", largest_gap(mean, slopes), below=1e-4)
@@ -2031,10 +2051,10 @@ compiled(as_jax, x_jax[:7].astype(jnp.bfloat16), y_jax[:7])
 print(f"Python ran for shapes {traces}")
 
 # %% role="concept"
-claim("number of runs of the Python code in three equal calls of the "
+claim("number of times the Python code runs in three equal calls of the "
       "compiled function", once, expected=1)
-claim("number of runs of the Python code after a new shape and a new dtype",
-      len(traces), expected=3)
+claim("number of times the Python code has run after a new shape and a new "
+      "dtype", len(traces), expected=3)
 claim("largest gap between the compiled and the plain gradients",
       largest_gap(fast, slopes), below=1e-4)
 
@@ -2147,11 +2167,11 @@ for rows in (4096, 8192):
 # %% role="gpu"
 claim("FLOPs of backward divided by FLOPs of forward (2, but 1 for the "
       "first of 6 layers)", ratio, expected=2 - 1 / 6, within=1e-9)
-claim("MB at the peak of a forward pass (a 16-bit result for each of 6 "
+claim("peak memory of a forward pass in MB (a 16-bit result for each of 6 "
       "layers)", peak[8192, True], expected=6 * 8192 * 4096 * 2 / 1e6,
       within=0.1)
-claim("peak without a graph divided by peak with a graph (two results "
-      "instead of six)", peak[8192, False] / peak[8192, True],
+claim("peak memory without a graph divided by peak memory with a graph (2 "
+      "results, not 6)", peak[8192, False] / peak[8192, True],
       expected=1 / 3, within=0.001)
 
 # %% role="gpu"
@@ -2214,17 +2234,17 @@ sheet = datasheet(shares.device_name)
 update = 7 * sum(p.nbytes for p in net.parameters())
 answers = gpu_table(
     sheet,
-    shares.asks("time of backward divided by time of forward, width 4096",
+    shares.asks("width 4096: time of backward divided by time of forward",
                 ratio, lambda: shares.value("both_us", width=4096)
                 / shares.value("forward_us", width=4096) - 1,
                 "FLOPs: close to 2 (Epoch AI)", above=1.5, below=2.5),
-    shares.asks("time of forward at width 1024 divided by time at 256",
-                "256, or 1 if launches dominate",
+    shares.asks("time of forward at width 1024 divided by time of forward "
+                "at width 256", "256, or 1 if launches dominate",
                 lambda: shares.value("forward_us", width=1024)
                 / shares.value("forward_us", width=256), below=20),
-    shares.asks("peak MB of a forward pass with a graph", peak[8192, True],
-                lambda: shares.value("peak_mb", width=4096),
-                expected=403, within=40),
+    shares.asks("peak memory of a forward pass with a graph, in MB",
+                peak[8192, True], lambda: shares.value(
+                    "peak_mb", width=4096), expected=403, within=40),
     trace.asks("time of the update divided by time of backward",
                sheet.least_us(0, update) / sheet.least_us(ratio * work, 0),
                lambda: trace.total("us", phase="update")
@@ -2240,16 +2260,16 @@ answers
 # predict. This stack needs the predicted amount of memory, and its backward pass takes
 # about as long as two forward passes. In the two small stacks, launching the kernels
 # takes most of the time. The wider of these two needs 256 times as many FLOPs as the
-# narrower, but its forward pass takes only an eighth more time. In both small stacks, the
-# backward pass takes longer than four forward passes.
+# narrower, but its forward pass takes only one eighth more time. In both small stacks,
+# one backward pass takes longer than four forward passes.
 #
 # From the bytes that the update moves, we predicted the update's time as a fraction of
-# the backward pass. The measured fraction is nearly three times as large, and the trace
-# shows why. The prediction assumes one pass over the weights, which reads four tensors
-# and writes three. `foreach`, PyTorch's default here, makes eight passes over all weights
-# and reads or writes twenty tensors. (One more call of `_foreach_add_` counts the steps
-# on the CPU.) The update takes a fifth of the step's kernel time. Stage 4 measures the
-# fused update, which makes a single pass.
+# the backward pass's time. The measured fraction is nearly three times as large, and
+# the trace shows why. The prediction assumes one pass over the weights, which reads
+# four tensors and writes three. `foreach`, PyTorch's default here, makes eight passes
+# over all weights and reads or writes twenty tensors. (One more call of `_foreach_add_`
+# counts the steps on the CPU.) The update takes a fifth of the step's kernel time.
+# Stage 4 measures the fused update, which makes a single pass.
 #
 # **Keep:** A backward pass needs about twice the arithmetic of a forward pass, and the
 # memory of the graph is proportional to the batch. If you run out of memory, halve the

@@ -33,9 +33,9 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## From likelihood to a loss
 #
-# For one image, a model gives the class *eight* a probability of 0.7, and the image does
-# show an eight. How wrong is a prediction of 0.7? *Maximum likelihood* answers this
-# question without any appeal to taste: of all models, prefer the model under which the
+# For one image, a model gives the class *eight* a probability of 0.7, and the image
+# does show an eight. How wrong is a prediction of 0.7? *Maximum likelihood* gives an
+# answer that does not depend on taste: of all models, prefer the model under which the
 # observed data were most probable.
 #
 # Start with the smallest possible model, a coin whose only parameter is the probability
@@ -174,7 +174,7 @@ claim("largest gap between the gradient by hand and autograd's gradient",
       (slope - by_hand).abs().max(), expected=0, within=1e-6)
 claim("does the formula overflow if the logits are 200 higher",
       on_paper(far, y).isinf(), expected=True)
-claim("change of PyTorch's loss if the logits are 200 higher",
+claim("change in PyTorch's loss if the logits are 200 higher",
       F.cross_entropy(far, y) - on_paper(z, y), expected=0, within=1e-3)
 
 # %% [markdown] role="concept"
@@ -337,9 +337,9 @@ claim("accuracy with two softmaxes and SGD at a learning rate of 1.0",
 # zero.
 
 # %% trap="03.1" role="more"
-claim("loss with two softmaxes and Adam at a learning rate of 0.01 (the "
+claim("with two softmaxes and Adam at a learning rate of 0.01: loss (the "
       "bound is the floor)", adam_twice[1], above=math.log(math.e + 9) - 1)
-claim("loss with one softmax and Adam at a learning rate of 0.01", adam[1],
+claim("with one softmax and Adam at a learning rate of 0.01: loss", adam[1],
       below=0.2)
 
 # %% trap="03.1" role="more"
@@ -357,12 +357,12 @@ claim("norm of the first gradient with one softmax divided by the norm "
       above=8, below=13)
 
 # %% [markdown] trap="03.1" role="folklore"
-# **Told:** Softmax before the loss is a matter of style, and the model trains anyway.
-# **Measured:** With Adam at a learning rate of 0.01 and with SGD at a rate of 1.0, the
-# model does train. With SGD at a rate of 0.1, the accuracy with the fault is below 0.65
-# after 300 steps, while training on logits reaches more than 0.88. In all three runs, the
-# loss is wrong: 2.46 instead of 10 for a confident mistake, and 1.4612 instead of 0 for a
-# perfect answer.
+# **Told:** A softmax before the loss is a matter of style, and the model trains either
+# way. **Measured:** With Adam at a learning rate of 0.01 and with SGD at a rate of 1.0,
+# the model does train. With SGD at a rate of 0.1, the accuracy with the fault is below
+# 0.65 after 300 steps, while training on logits reaches more than 0.88. In all three
+# runs, the loss is wrong: 2.46 instead of 10 for a confident mistake, and 1.4612
+# instead of 0 for a perfect answer.
 
 # %% trap="03.1" role="exercise" points=4 difficulty=3 minutes=15
 def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
@@ -374,12 +374,12 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
         y: (N,) int64.
 
     Returns:
-        The loss, a tensor without dimensions, and its gradient with
-        respect to the logits, (N, C).
+        The loss, which is a tensor without dimensions, and its gradient
+        with respect to the logits, of shape (N, C).
 
     Use neither PyTorch's loss functions nor autograd. The logits are
-    between -200 and 200, and one row can be near 200 while another is near
-    -200.
+    between -200 and 200. One row can be near 200 while a different row is
+    near -200.
 
     Example: for logits zeros(1, 4) and y [0], the loss is 1.386 and the
     gradient is [[-.75, .25, .25, .25]].
@@ -394,18 +394,19 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
     # END SOLUTION
 
 # %% [markdown] trap="03.1" role="hint"
-# 1. Take the logarithm of the softmax on paper. Which exponential disappears, and which sum remains?
+# 1. On paper, take the logarithm of the softmax. Which exponential disappears, and which sum of exponentials remains?
 # 2. Subtract each row's own maximum before `exp`. The formula for the loss also holds for the shifted logits.
 # 3. The gradient of one row is its softmax, minus 1 in the column of its label. The mean over rows adds a factor of 1/N.
 
 # %% [markdown] trap="03.1" role="keep"
 # **Keep:** `F.cross_entropy` expects logits and applies the softmax itself. Compute
-# probabilities only where you use the output. **In your own code:** Overfit one small
-# batch. If the loss does not go to zero, it has a floor, and $\ln(e + C - 1) - 1$ is the
-# floor of a second softmax. **Source:** PyTorch documentation,
+# probabilities only where you need them as the model's answer, and not for the loss.
+# **In your own code:** Overfit one small batch. If the loss does not go to zero, it has
+# a floor, and $\ln(e + C - 1) - 1$ is the floor of a second softmax. **Source:**
+# PyTorch documentation,
 # [`torch.nn.CrossEntropyLoss`](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html).
-# To derive the floor, use a logit of 1 for the right class and logits of 0 for all other
-# classes.
+# To derive the floor, use a logit of 1 for the right class and logits of 0 for all
+# other classes.
 
 # %% [markdown] role="concept"
 # ## A loss is a statement about noise
@@ -423,8 +424,8 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
 # | one of C classes | cross-entropy | nothing |
 # | yes or no | binary cross-entropy | nothing |
 #
-# A *Laplace distribution* has a sharp peak, and large errors are much more probable
-# under it than under a normal distribution. The last column says what the loss leaves
+# A *Laplace distribution* has a sharp peak, and it makes large errors much more
+# probable than a normal distribution does. The last column says what the loss leaves
 # out. A constant or a factor does not move the minimum. `torch.distributions` can
 # compute the likelihoods, so you can check the table.
 
@@ -456,12 +457,12 @@ claim("largest of the four gaps between negative log-likelihood and loss",
       expected=0, within=1e-5)
 
 # %% [markdown] role="concept"
-# The assumption about the noise determines which answer the loss asks for. Suppose that a
-# model has no inputs and can only output one constant. Then squared error asks for the
-# mean of the data, and absolute error asks for the median. A single outlier of 100 among
-# four readings drags the mean far away, but hardly matters for the median. (For the
-# readings 1, 2, 3 and 100, every value from 2 to 3 is a median, and all medians have the
-# same absolute error. The search below returns the first median, 2.)
+# The assumption about the noise determines which answer the loss asks for. Suppose that
+# a model has no inputs and can only output one constant. Then squared error asks for
+# the mean of the data, and absolute error asks for the median. A single outlier of 100
+# among four readings drags the mean far away, but hardly matters for the median. (For
+# the readings 1, 2, 3 and 100, every value from 2 to 3 is a median, and all these
+# medians have the same absolute error. The search below returns the first median, 2.)
 #
 # *Huber's loss* is a compromise, quadratic near zero and linear further out. It is
 # $\frac12 e^2$ for errors up to $\delta$ and $\delta(|e| - \frac12\delta)$ beyond that,
@@ -571,17 +572,18 @@ plot_columns({k if k < 5 else "5 or more": (distance == k).float().mean()
 # nearly the same answer for every digit, and that answer is close to the mean label:
 
 # %% trap="03.2" role="look"
-claim("standard deviation of the second network's answers, divided by the "
+claim("standard deviation of the answers: second network's divided by the "
       "first network's", column.std() / number.std(), below=0.3)
 
 # %% [markdown] trap="03.2" role="why"
-# There are two faults. First, numbers put the classes in an order in which 4 is between 3
-# and 5. Squared error then asks for the mean of the possible answers, so if an image
+# There are two faults. First, numbers put the classes in an order in which 4 is between
+# 3 and 5. Squared error then asks for the mean of the possible answers, so if an image
 # could be a 3 or an 8, the network answers with a number between 3 and 8. The second
 # fault is worse. If you subtract labels of shape `(N,)` from outputs of shape `(N, 1)`,
-# you get an N by N table, because *broadcasting* pairs every output with every label. So
-# the loss pulls every output towards the mean label. `F.mse_loss` would have warned you
-# about the shapes, but a plain subtraction does not. Give each class its own output.
+# you get an N by N table, because *broadcasting* pairs every output with every label.
+# So the loss pulls every output towards the mean label. `F.mse_loss` would have warned
+# you about the shapes, but a plain subtraction gives no warning. Give each class its
+# own output.
 
 # %% trap="03.2" role="why"
 pairs = torch.ones_like(torch.zeros(8, 1) - torch.arange(8.0))
@@ -618,7 +620,8 @@ claim("accuracy with one output per class and cross-entropy",
 claim("accuracy with the class number as the target", right, below=0.5)
 claim("fraction of the digits on which the answer is off by one",
       off_by_one - right, above=0.2)
-claim("number of entries after subtracting shape (8,) from shape (8, 1)",
+claim("number of entries when you subtract a tensor of shape (8,) from one "
+      "of shape (8, 1)",
       (torch.zeros(8, 1) - torch.arange(8.0)).numel(), expected=64)
 claim("mean answer of the second network minus the mean label",
       column.mean() - y_train.float().mean(), expected=0, within=1)
@@ -626,7 +629,7 @@ claim("accuracy with squared error on one-hot labels", score["one_hot_mse"],
       above=0.93)
 
 # %% [markdown] trap="03.2" role="more"
-# Squared error does harm *after a softmax*, because then its gradient on a confident
+# Squared error does harm *after a softmax*, because there its gradient on a confident
 # mistake is almost zero.
 
 # %% trap="03.2" role="more"
@@ -645,12 +648,12 @@ claim("gradient norm on a confident mistake, with cross-entropy", once,
       expected=1.41, within=0.01)
 
 # %% [markdown] trap="03.2" role="folklore"
-# **Told:** Squared error is wrong for classes, because its gradient vanishes on confident
-# mistakes. **Measured:** After a softmax, the gradient does vanish. On a confident
-# mistake, the gradient norm is then below 0.001, while cross-entropy has a gradient norm
-# of 1.41. On plain outputs with one-hot targets, the gradient norm is 2.01 and the
-# accuracy is above 0.93. With the class *number* as the target, the accuracy is below
-# 0.5.
+# **Told:** Squared error is wrong for classes, because its gradient vanishes on
+# confident mistakes. **Measured:** After a softmax, the gradient does vanish. On a
+# confident mistake, the gradient norm of squared error is then below 0.001, while the
+# gradient norm of cross-entropy is 1.41. On plain outputs with one-hot targets, squared
+# error has a gradient norm of 2.01 and reaches an accuracy above 0.93. With the class
+# *number* as the target, the accuracy is below 0.5.
 
 # %% trap="03.2" role="exercise" points=3 difficulty=2 minutes=10
 def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -658,11 +661,12 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
     Args:
         scores: logits, (N, C) float32.
-        labels: int64, either (N,) or a column (N, 1), as cut from a
-            table. -1 means that the row has no label and does not count.
+        labels: int64 of shape (N,). The labels can also be a column (N, 1)
+            that was cut from a table. A label of -1 means that the row
+            has no label and does not count.
 
     Returns:
-        A tensor without dimensions, connected to the graph.
+        A tensor without dimensions. The result is connected to the graph.
 
     Example: for scores zeros(2, 4) and labels [[1], [-1]], the loss is
     1.386.
@@ -673,8 +677,8 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 # %% [markdown] trap="03.2" role="hint"
 # 1. Bring the labels into one shape before you do any arithmetic with them.
-# 2. Leave rows without a label out of both the sum of the losses and the number of rows.
-# 3. `F.cross_entropy` expects labels of shape `(N,)`. Look up `ignore_index`.
+# 2. Leave rows without a label out of the sum of the losses, and also out of the number of rows.
+# 3. `F.cross_entropy` expects labels of shape `(N,)`. Read in its documentation what `ignore_index` does.
 
 # %% [markdown] trap="03.2" role="keep"
 # **Keep:** Class numbers are names, not quantities, so give each class its own output and
@@ -692,11 +696,11 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 # number assumes that all steps between stars are equal, which you do not know. *Ordinal
 # regression* uses the order and assumes nothing about the steps. For five classes, it
 # asks four yes-or-no questions, from "more than one star?" to "more than four?", and
-# trains each with binary cross-entropy. If each question had its own weights, the answers
-# could contradict each other: "more than three stars", but not "more than two". In the
-# variant CORAL, all four questions use the same weighted sum, and each adds only its own
-# bias. If the biases fall from the first question to the last, a yes to one question
-# implies a yes to all earlier questions.
+# trains each with binary cross-entropy. If each question had its own weights, the
+# answers could contradict each other: "more than three stars", but not "more than two".
+# In the variant CORAL, all four questions use the same weighted sum, and each question
+# adds only its own bias. If the biases fall from the first question to the last, a yes
+# to one question implies a yes to all earlier questions.
 
 # %% role="concept"
 stars = torch.tensor([1, 3, 5])
@@ -735,8 +739,8 @@ repeated = bce(torch.cat([logits[:3].repeat(9), logits[3:]]),
                reduction="sum")
 
 # %% role="concept"
-claim("gap between the losses with a weight of 9 and with each positive "
-      "shown 9 times", weighted - repeated, expected=0, within=1e-3)
+claim("loss with a weight of 9 minus loss with each positive shown 9 times",
+      weighted - repeated, expected=0, within=1e-3)
 claim("weight that balances 3 positives and 29 negatives",
       (labels == 0).sum() / (labels == 1).sum(), expected=9.67,
       within=0.01)
@@ -765,11 +769,11 @@ claim("loss of a positive divided by the loss of a negative, with an alpha "
 # ## Distances as losses
 #
 # Sometimes you do not want classes but a space in which similar things are close
-# together. A face recognition system has to handle people it was never trained on, so it
-# turns each photo into a vector, its *embedding*, and compares photos by the distance
-# between their embeddings. Many search engines for sentences and many recommenders for
-# products work in a similar way. Three losses can teach a network to place similar things
-# close together:
+# together. A face recognition system has to handle people on whom it was never trained.
+# So the system turns each photo into a vector, the photo's *embedding*, and compares
+# two photos by the distance between their embeddings. Many search engines for sentences
+# and many recommenders for products work in a similar way. Three losses can teach a
+# network to place similar things close together:
 #
 # - *Contrastive*: $d^2$ for a matching pair at distance $d$, and $\max(0, m - d)^2$ for
 #   any other pair. The *margin* $m$ is the distance that counts as far enough.
@@ -830,12 +834,12 @@ last = {name: norms[-1] / norms[0] for name, norms in back.items()}
 print({name: f"{change:.0e}" for name, change in last.items()})
 
 # %% role="concept"
-claim("gradient norm at the input divided by the norm at the output, with "
-      "halved weights", last["weights times 0.5"], below=1e-4)
-claim("gradient norm at the input divided by the norm at the output, with "
-      "He's weights", last["weights times 1"], above=0.02, below=10)
-claim("gradient norm at the input divided by the norm at the output, with "
-      "doubled weights", last["weights times 2"], above=1e4)
+claim("with halved weights: gradient norm at the input divided by norm at "
+      "the output", last["weights times 0.5"], below=1e-4)
+claim("with He's weights: gradient norm at the input divided by norm at "
+      "the output", last["weights times 1"], above=0.02, below=10)
+claim("with doubled weights: gradient norm at the input divided by norm at "
+      "the output", last["weights times 2"], above=1e4)
 
 # %% role="concept"
 plot_lines(range(21), back, logy=True,
@@ -847,7 +851,7 @@ plot_lines(range(21), back, logy=True,
                "as large, it rises.")
 
 # %% [markdown] role="concept"
-# Only the product counts, not how many of the factors are below one:
+# Only the product of the factors counts, not how many of the factors are below one:
 
 # %% role="concept"
 h = signal = torch.ones(4, requires_grad=True)
@@ -856,8 +860,8 @@ for factor in [0.8] * 16 + [10.0] * 4:
 h.sum().backward()
 
 # %% role="concept"
-claim("growth of the gradient with 16 factors of 0.8 and 4 factors of 10",
-      signal.grad.max(), above=100)
+claim("growth of the gradient after 16 factors of 0.8 and 4 factors of "
+      "10", signal.grad.max(), above=100)
 
 # %% [markdown] role="concept"
 # The activation's slope is part of each factor. A sigmoid's slope is at most a quarter,
@@ -877,8 +881,8 @@ factor = (norms[-1] / norms[0]) ** (1 / 7)
 print("norms, input to output:", *(f"{n:.0e}" for n in norms))
 
 # %% role="concept"
-claim("factor by which the gradient shrinks per sigmoid layer with "
-      "default weights", factor, above=5, below=20)
+claim("factor by which each sigmoid layer with default weights shrinks the "
+      "gradient", factor, above=5, below=20)
 
 # %% [markdown] role="concept"
 # On the way forward, the signal shrinks or grows in the same way. Weights that are twice
@@ -896,8 +900,8 @@ x = torch.randn(32, 64)
 grown = through(2, x).norm() / through(1, x).norm()
 
 # %% role="concept"
-claim("norm of ten layers' output with doubled weights divided by the norm "
-      "without doubling", grown, expected=1024, within=0.01)
+claim("norm of ten layers' output with doubled weights, divided by the "
+      "norm with He's weights", grown, expected=1024, within=0.01)
 
 # %% [markdown] role="concept"
 # A *skip connection* computes $x + F(x)$, so its slope is $1 + F'(x)$. The 1 gives the
@@ -911,8 +915,8 @@ x = torch.ones(4, requires_grad=True)
 print(x.grad)
 
 # %% role="concept"
-claim("largest gradient of x + (-x)", x.grad.abs().max(),
-      expected=0)
+claim("largest absolute slope of x + (-x) with respect to x",
+      x.grad.abs().max(), expected=0)
 
 # %% [markdown] role="concept"
 # The table compares vanishing and exploding gradients: how they look, how to test for
@@ -920,7 +924,7 @@ claim("largest gradient of x + (-x)", x.grad.abs().max(),
 #
 # | | vanishing | exploding |
 # |---|---|---|
-# | the loss | stays near its first value | jumps by powers of ten, then `inf` or `nan` |
+# | the loss | stays near its first value | jumps by orders of magnitude, then `inf` or `nan` |
 # | the weights | the first layers hardly move | some move far in one step |
 # | test | print the gradient norm of every layer | log the norm of all gradients at every step |
 # | the test shows | norms that fall from layer to layer | norms that grow, or rare spikes |
@@ -946,8 +950,8 @@ print(f"Xavier: variance {wide.var():.4f}; clipped to {weak.grad}")
 # %% role="concept"
 claim("variance of Xavier's weights for 300 inputs and 100 outputs",
       wide.var(), expected=2 / (300 + 100), within=3e-4)
-claim("new value of an entry of 6, after a gradient norm of 10 is "
-      "clipped to 1", weak.grad[0], expected=0.6, within=1e-4)
+claim("new value of a gradient entry of 6 after the norm is clipped from "
+      "10 to 1", weak.grad[0], expected=0.6, within=1e-4)
 
 # %% [markdown] trap="03.3" role="situation" core=true fault="gradients are clipped after the step" symptom="gradient clipping has no effect, loss explodes to 1e11 although clip_grad_norm_ is called"
 # ## A batch a hundred times too large
@@ -1059,12 +1063,12 @@ plot_bars({"no clipping": (unclipped - start).norm().item(),
 # the clipped gradients of several steps add up.
 
 # %% trap="03.3" role="more"
-claim("norm of the gradient in the log if you clip after the step",
+claim("gradient norm in the log if you clip after the step",
       norm_now, expected=1, within=1e-3)
 claim("loss on the batch after a step, if you clip after the step",
       loss_after, above=1e9)
-claim("are the weights bit for bit the same as without any clipping",
-      torch.equal(moved_to, unclipped), expected=True)
+claim("if you clip after the step, are the weights bit for bit the same as "
+      "without clipping", torch.equal(moved_to, unclipped), expected=True)
 claim("return value of clip_grad_norm_ divided by the norm before clipping",
       returned / real, expected=1, within=1e-5)
 
@@ -1087,8 +1091,8 @@ print(weight.grad, by_entry.grad)
 # %% trap="03.3" role="more"
 claim("is the infinite entry NaN after clipping by the norm",
       weight.grad[1].isnan(), expected=True)
-claim("largest of the other entries after clipping by the norm",
-      weight.grad[[0, 2]].abs().max(), expected=0)
+claim("largest absolute value of the other entries after clipping by the "
+      "norm", weight.grad[[0, 2]].abs().max(), expected=0)
 claim("value of the infinite entry after clipping by value",
       by_entry.grad[1], expected=1)
 
@@ -1109,12 +1113,12 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
             precision. The backward pass has not run yet.
 
     Returns:
-        The gradient's norms before and after clipping, two floats.
+        The gradient's norms before and after clipping, as two floats.
 
     Gradients of an earlier step can be left in .grad. The step and both
-    norms are for the true loss, without the scale. Each norm is one number
-    over all groups. Only parameters that the loss reaches count, and the
-    step changes no others.
+    norms are for the true loss, without the scale. Each norm is a single
+    number for all groups together. Only parameters that the loss reaches
+    count, and the step changes no other parameters.
 
     Example: for a gradient of norm 6 and max_norm 2, return (6.0, 2.0).
     """
@@ -1131,8 +1135,8 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="03.3" role="hint"
-# 1. You have to clear the gradients, call `backward`, undo the scale, clip, and step. In which order? To undo the scale, divide the loss by it before `backward`, or divide every gradient by it after `backward`.
-# 2. The limit applies to the true gradient. If you clip a gradient that is still 1024 times too large and then undo the scale, almost nothing of it is left.
+# 1. You have to clear the gradients, call `backward`, undo the scale, clip, and step. In which order? To undo the scale, divide the loss by `scale` before `backward`, or divide every gradient by `scale` after `backward`.
+# 2. The limit applies to the true gradient. If you clip a gradient that is still 1024 times too large and then undo the scale, almost nothing of the gradient is left.
 # 3. The parameters are in `group["params"]` for each `group` in `optimizer.param_groups`. `clip_grad_norm_` returns the norm before clipping. For the norm after clipping, measure again with `nn.utils.get_total_norm`.
 
 # %% [markdown] trap="03.3" role="keep"
@@ -1272,8 +1276,8 @@ from dlsys_helpers.explorers.gradient_depth import gradient_depth
 gradient_depth
 
 # %% [markdown] trap="03.4" role="more" topics="default biases · the default and fan_out · narrow nets · variance and mean square"
-# The first claims put bounds on values in the curves. The later claims are about a net
-# with PyTorch's default biases, in which the ratio does show the fault.
+# The first claims put bounds on values in the curves. The later claims are about a
+# net with PyTorch's default biases, in which the ratio does show the fault.
 
 # %% trap="03.4" role="more"
 claim("accuracy of ten layers with small weights", score_small, below=0.35)
@@ -1305,9 +1309,9 @@ claim("first layer's gradient norm divided by the last layer's, with "
 # %% [markdown] trap="03.4" role="more"
 # Two other common rules do not always preserve the signal's size. PyTorch's default
 # weights keep only a sixth of the mean square per layer, until the default biases
-# outweigh the signal. In linear layers, `fan_out` is the right choice for the gradient on
-# its way back. But if each layer is twice as wide as the layer before, `fan_out` halves
-# the mean square per layer on the way forward.
+# outweigh the signal. For the gradient on its way back through linear layers, `fan_out`
+# is the right choice. But if each layer is twice as wide as the layer before, `fan_out`
+# halves the mean square per layer on the way forward.
 
 # %% trap="03.4" role="more"
 h = torch.randn(512, 256)
@@ -1321,7 +1325,7 @@ print(f"nn.Linear {as_it_comes:.0e}, fan_out {widening[-1]:.3f}")
 # %% trap="03.4" role="more"
 claim("mean square after one layer with default weights and no biases",
       moments["PyTorch default"][0], expected=1 / 6, within=0.02)
-claim("mean square after ten layers of nn.Linear with default weights and "
+claim("mean square after ten nn.Linear layers with default weights and "
       "biases", as_it_comes, above=1e-4, below=3e-3)
 claim("mean square after five doublings of the width, with fan_out (in "
       "theory: 1/32)", widening[-1], above=0.01, below=0.08)
@@ -1339,8 +1343,8 @@ narrow = torch.tensor([second_moments(he, [16] + 50 * [16])[-1]
 print(f"He, 50 layers of 16: median of 20 nets {narrow:.0e}")
 
 # %% trap="03.4" role="more"
-claim("mean square after 50 layers of 16 units with He's weights, median "
-      "of 20 nets", narrow, below=0.1)
+claim("median over 20 nets of the mean square after 50 layers of 16 units "
+      "with He's weights", narrow, below=0.1)
 
 # %% trap="03.4" role="more"
 layer = nn.Linear(512, 512)
@@ -1368,7 +1372,7 @@ claim("variance after a ReLU, with He's weights (1 - 1 / pi)", h.var(),
 
 # %% trap="03.4" role="exercise" points=4 difficulty=3 minutes=15
 def init_(net: nn.Sequential) -> None:
-    """Initialize net in place so that the signal keeps its size.
+    """Initialize net in place. The signal has to keep its size.
 
     Args:
         net: alternating nn.Linear and nn.ReLU layers, of any width, even
@@ -1376,9 +1380,9 @@ def init_(net: nn.Sequential) -> None:
             bias.
 
     For inputs from N(0, 1), the mean square after *every* ReLU is between
-    0.5 and 2 on average over many nets, even if layers get wider or
-    narrower. All weights are random, drawn independently around zero with
-    PyTorch's generator. The biases are zero.
+    0.5 and 2 on average over many nets. This also holds if layers get
+    wider or narrower. All weights are random, drawn independently around
+    zero with PyTorch's generator. The biases are zero.
 
     Example: a weight of shape (64, 32) gets a standard deviation of 0.25.
     """
@@ -1392,7 +1396,7 @@ def init_(net: nn.Sequential) -> None:
 
 # %% [markdown] trap="03.4" role="hint"
 # 1. One unit adds up `fan_in` products. What variance must a weight have so that the sum has twice the mean square of an input?
-# 2. A weight has the shape `(fan_out, fan_in)`. Only one of these two numbers matters in the forward pass.
+# 2. A weight has the shape `(fan_out, fan_in)`. Only one of these two numbers matters in the forward pass. Which one?
 # 3. The standard deviation is the square root of `2 / fan_in`. `nn.init.kaiming_normal_` can draw such weights. Also set the biases to zero.
 
 # %% [markdown] trap="03.4" role="keep"
@@ -1509,16 +1513,16 @@ claim("mean probability divided by the base rate, after subtracting ln w "
 # %% [markdown] role="concept"
 # In this run, the weighted model also ranked the digits better than the plain model
 # (*average precision* measures the ranking over all thresholds). The price is that the
-# weighted model's probabilities are on average several times the *base rate*, the
-# fraction of positives in the data. On paper, you can undo the effect of the weight. With
-# a weight of `w`, the loss asks for odds that are `w` times as large. So for a model that
-# gives these odds, you subtract $\ln w$ from the logit. After these 400 steps, the
-# correction overshoots, and the corrected probabilities are on average well below the
-# base rate. Even at the minimum of its loss, a model that is too simple to give these
-# odds remains wrong. So compare the mean of the corrected probabilities with the base
-# rate before you trust them. If you need a decision, you can move the threshold of the
-# plain model for free. If you need a probability, do not weight the loss (unless the
-# weights correct for sampling that changed the base rate).
+# weighted model's probabilities are, on average, several times as large as the *base
+# rate*, the fraction of positives in the data. On paper, you can undo the effect of the
+# weight. With a weight of `w`, the loss asks for odds that are `w` times as large. So
+# for a model that gives these odds, you subtract $\ln w$ from the logit. After these
+# 400 steps, the correction overshoots, and the corrected probabilities are on average
+# well below the base rate. Even at the minimum of its loss, a model that is too simple
+# to give these odds remains wrong. So compare the mean of the corrected probabilities
+# with the base rate before you trust them. If you need a decision, you can move the
+# threshold of the plain model for free. If you need a probability, do not weight the
+# loss (unless the weights correct for sampling that changed the base rate).
 
 # %% [markdown] role="concept"
 # ### Calibration: what probability does a loss ask for?
@@ -1544,10 +1548,10 @@ asked = {"cross-entropy": asks_for(if_one, if_zero),
          "absolute error": asks_for(1 - p, p)}
 
 # %% role="concept"
-claim("probability that cross-entropy asks for, if the true one is 0.2",
-      asked["cross-entropy"], expected=share, within=1e-3)
-claim("probability that squared error asks for, if the true one is 0.2",
-      asked["squared error"], expected=share, within=1e-3)
+claim("probability that cross-entropy asks for if the true probability is "
+      "0.2", asked["cross-entropy"], expected=share, within=1e-3)
+claim("probability that squared error asks for if the true probability is "
+      "0.2", asked["squared error"], expected=share, within=1e-3)
 
 # %% [markdown] role="concept"
 # The other three losses ask for something else. A weight of four makes odds of 1 to 4
@@ -1555,12 +1559,12 @@ claim("probability that squared error asks for, if the true one is 0.2",
 # asks for a probability of zero.
 
 # %% role="concept"
-claim("probability that a weight of 4 asks for, if the true one is 0.2",
-      asked["pos_weight 4"], expected=0.5, within=1e-3)
-claim("probability that focal loss asks for, if the true one is 0.2",
+claim("probability that a weight of 4 asks for if the true probability is "
+      "0.2", asked["pos_weight 4"], expected=0.5, within=1e-3)
+claim("probability that focal loss asks for if the true probability is 0.2",
       asked["focal, gamma 2"], above=0.35)
-claim("probability that absolute error asks for, if the true one is 0.2",
-      asked["absolute error"], below=0.01)
+claim("probability that absolute error asks for if the true probability is "
+      "0.2", asked["absolute error"], below=0.01)
 
 # %% role="concept"
 plot_bars(asked, xlabel="probability asked for where 0.2 is true",
@@ -1570,12 +1574,12 @@ plot_bars(asked, xlabel="probability asked for where 0.2 is true",
               "absolute error for nearly zero.")
 
 # %% [markdown] role="concept"
-# A proper loss asks for the truth *on the training rows*. If you train on few rows for a
-# long time, the model can become confident where it is wrong. The next cells train on 500
-# digits, buried in so much noise that no model can be sure. The *calibration gap* is the
-# difference between the model's confidence and its accuracy, averaged over ten equal
-# groups of rows, sorted by confidence. (It is also called the expected calibration error,
-# ECE.)
+# A proper loss asks for the truth *on the training rows*. If you train on few rows for
+# a long time, the model can become confident where it is wrong. The next cells train a
+# model on 500 digits that are buried in so much noise that no model can be sure. The
+# *calibration gap* is the difference between the model's confidence and its accuracy,
+# averaged over ten equal groups of rows, sorted by confidence. (It is also called the
+# expected calibration error, ECE.)
 
 # %% role="concept"
 def noisy(x):
@@ -1633,7 +1637,8 @@ claim("test loss after 1000 steps divided by the test loss after 60 steps",
 # %% role="concept"
 claim("calibration gap after 1000 steps, with a temperature chosen on "
       "held-out rows", gaps["scaled"], below=0.15)
-claim("do all answers stay the same with the temperature", same,
+claim("do all answers stay the same when the logits are divided by the "
+      "temperature", same,
       expected=True)
 
 # %% role="concept"
@@ -1717,14 +1722,14 @@ print(f"busy triplets: random {random_busy:.2f}, hardest {mined_busy:.2f}")
 # %% role="concept"
 claim("fraction of triplets that are busy at the end, with random "
       "negatives", random_busy, below=0.12)
-claim("busy triplets with the hardest negatives divided by busy triplets "
-      "with random negatives", mined_busy / random_busy, above=2)
+claim("number of busy triplets with the hardest negatives divided by the "
+      "number with random ones", mined_busy / random_busy, above=2)
 
 # %% [markdown] role="concept"
-# In these 150 steps, choosing the hardest negatives keeps more triplets busy. (After a
-# run ten times as long, hardly any triplet is busy with either choice.) On these digits,
-# the hardest negatives gain little, because both embeddings classify almost all of the
-# digits correctly:
+# In these 150 steps, the hardest negatives keep more triplets busy than random
+# negatives do. (After a run ten times as long, hardly any triplet is busy with either
+# choice.) On these digits, the hardest negatives hardly improve the accuracy, because
+# both embeddings classify almost all of the digits correctly:
 
 # %% role="concept"
 by_random, by_mined = map(nearest_right, (random_net, mined_net))
@@ -1791,12 +1796,13 @@ claim("nearest-neighbour accuracy of the worse of the two embeddings",
 # a function on meta tensors, and `cost` reports how many operations PyTorch carries out,
 # how many bytes they write, and how many bytes exist at once at the peak.
 #
-# `by_hand` computes the stable formula, one operation after the other. `F.cross_entropy`
-# consists of two operations: a fused log-softmax, and an indexing step that picks the
-# right class. Nor do you need all rows at once. `chunked` cuts the tokens into chunks.
-# With `checkpoint`, each chunk computes its logits a second time in the backward pass, so
-# that only one chunk's logits exist at a time. Kernels that fuse the matrix product with
-# the loss go further in the same direction.
+# `by_hand` computes the stable formula, one operation after the other.
+# `F.cross_entropy` consists of two operations: a fused log-softmax, and an indexing
+# step that picks the right class. You do not need the logits of all rows at once,
+# either. `chunked` cuts the tokens into chunks. With `checkpoint`, each chunk computes
+# its logits a second time in the backward pass, so that only one chunk's logits exist
+# at a time. Kernels that fuse the matrix product with the loss go further in the same
+# direction.
 
 # %% role="gpu"
 from torch.utils.checkpoint import checkpoint
@@ -1856,7 +1862,7 @@ plot_bars({"hidden states": 8192 * 4096 * 2 / 1e9,
 
 # %% role="gpu"
 logits = 2048 * 128_256 * 4
-claim("tensors of the logits' size that F.cross_entropy writes",
+claim("number of tensors of the logits' size that F.cross_entropy writes",
       loss["cross_entropy"].written / logits, expected=3, within=0.01)
 claim("peak memory of the loss by hand divided by peak memory of "
       "F.cross_entropy", loss["by_hand"].peak / loss["cross_entropy"].peak,
@@ -1963,8 +1969,8 @@ answers
 # - Squared error, absolute error and cross-entropy are negative log-likelihoods. When you
 #   choose a loss, you choose what to assume about the noise, and so what you ask the
 #   model for: the mean, the median, or a probability.
-# - The sigmoid and the softmax belong inside the loss, so pass logits. If a loss with 10
-#   classes stops at 1.46, there is a second softmax.
+# - The sigmoid and the softmax belong inside the loss, so pass logits to the loss. If a
+#   loss with 10 classes stops at 1.46, there is a second softmax.
 # - Class weights, focal loss and moved thresholds trade precision for recall. If you need
 #   probabilities, use a proper loss without weights, and check the probabilities on
 #   held-out rows.

@@ -17,9 +17,9 @@ ex = exercise("01.1", "predict", seen=("kind", "x", "modes", "frozen", "hook", "
               kept=("after",), says="prediction: got")
 
 ex.promise_table("""
-eval mode    | Run a model in eval mode, | prediction:; stored state after the call: got running;
+eval mode    | Run a model in eval mode. | prediction:; stored state after the call: got running;
                ValueError
-no graph     | without building a graph. | graphs built
+no graph     | The call builds no graph. | graphs built
 any model    | Args: model: any module. Each of its submodules can be in train or eval mode. | case
                a module of its own; a hook on the output; a nested model
 any input    | x: (N, ...) float32. | case three axes; one row

@@ -18,9 +18,11 @@ probabilities | Turn logits into probabilities. | probabilities: got
 large         | Args: logits: (N, C) float32, with values from -200 to 200. | case logits near 200;
                 logits near -200; rows far apart; 200 next to -200; yes or no at 200; yes or no at
                 -200; labels at 200 and -200
-binary        | kind: "binary" (C = 1, a single yes or no), | binary probabilities
-multiclass    | "multiclass" (each row is one choice among C classes) | multiclass probabilities
-multilabel    | or "multilabel" (each entry is a separate yes or no). | multilabel probabilities
+binary        | kind: with "binary", C is 1, and each row is a single yes or no. |
+                binary probabilities
+multiclass    | With "multiclass", each row is one choice among C classes. |
+                multiclass probabilities
+multilabel    | With "multilabel", each entry is a separate yes or no. | multilabel probabilities
 form          | Returns: A tensor with the shape and dtype of the logits. | shape of the; dtype of
                 the
 example       | Example: to_probs(torch.zeros(1, 4), "multiclass") is [[0.25, 0.25, 0.25, 0.25]]. |

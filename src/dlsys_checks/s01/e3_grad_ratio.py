@@ -29,8 +29,9 @@ ex.promise("held gradients", "Gradients that the model already holds must not co
 ex.promise("tiny", "Both norms can be tiny, so add no constant to either.",
            cases=("tiny inputs",))
 ex.promise("weights", "The weights must not change.", says=("weights after the call",))
-ex.promise("biases", "Returns: The ratio of the two weights' gradient norms, a float. Biases do "
-                     "not count.", says=("divided by the last Linear's",))
+ex.promise("biases", "Returns: The ratio of the two gradient norms, as a float. The norms "
+                     "cover the weights but not the biases.",
+           says=("divided by the last Linear's",))
 ex.promise("example", "Example: a model with a single Linear gives 1.0.",
            cases=("a single Linear",))
 

@@ -13,9 +13,9 @@ ex = exercise("01.4", "dead_units", seen=("h",), says="for every row")
 
 ex.promise_table("""
 count          | Count the units (columns) of h that are 0 for every row. | count of dead units
-every row      | Args: h: a layer's outputs, (N, U) float32, | case one row; one unit
-any activation | after any activation. Returns: The count as an int. | case signed outputs; never
-                 above zero; constant units; tiny outputs
+every row      | Args: h: a layer's outputs, (N, U) float32. | case one row; one unit
+any activation | The layer can end in any activation. Returns: The count as an int. | case signed
+                 outputs; never above zero; constant units; tiny outputs
 NaN            | Raises: ValueError: if h contains a NaN. Such a layer is broken, not alive. | case
                  a column of NaN; a single NaN; a NaN in the first row; an infinite output
 example        | Example: for [[0., 1.], [0., 0.]] the count is 1. | case the example

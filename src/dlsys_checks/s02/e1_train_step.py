@@ -16,10 +16,11 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("02.1", "train_step", seen=("models", "calls"))
 
 ex.promise_table("""
-step      | Take one optimizer step | change of parameter; optimizer steps
-mean      | on the mean squared error over all rows. | loss before the update; change of parameter
-frozen    | Args: model: some of its parameters can be frozen, others unused. | case a frozen part;
-            an unused part
+step      | Take one optimizer step. | change of parameter; optimizer steps
+mean      | The loss is the mean squared error over all rows. | loss before the update;
+            change of parameter
+frozen    | Args: model: some parameters can be frozen, and others can be unused. | case a frozen
+            part; an unused part
 shapes    | opt: the model's optimizer. x: (N, F) float32. y: (N, 1) float32. | case one row;
             one feature; many rows
 loss      | Returns: The loss before the update, as a float. | loss before the update

@@ -16,11 +16,11 @@ ex.promise_table("""
 mean    | Compute the weighted mean of per-row losses. | weighted mean; gradient through
 losses  | Args: losses: (N,) float32, with a graph. | case one row; losses of both signs; huge
           losses; tiny losses; many rows
-weights | weights: (N,) float32, at least 0. Some can be 0, but not all. | case some weights are
-          zero; a single weight; equal weights
-float32 | Returns: A float32 | dtype of the weighted mean
-scalar  | scalar that stays connected to the graph of the losses. | shape of the weighted mean;
-          graph behind; path from the result; gradient through
+weights | weights: (N,) float32, each at least 0. Some can be 0, but not all. | case some weights
+          are zero; a single weight; equal weights
+float32 | Returns: The mean in float32. | dtype of the weighted mean
+scalar  | The result is a scalar that stays connected to the graph of the losses. | shape of
+          the weighted mean; graph behind; path from the result; gradient through
 doubled | Doubling every weight changes nothing, even if the weights are tiny or huge. | case tiny
           weights; weights below one; huge weights
 example | Example: losses [1., 3.] with weights [1., 3.] give 2.5. | case the example

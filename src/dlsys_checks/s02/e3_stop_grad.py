@@ -17,19 +17,19 @@ ex = exercise("02.3", "stop_grad", seen=("x", "kind", "edit"),
 LEAVES = ("a parameter", "a leaf with a gradient", "a plain tensor", "NaN and infinity")
 
 ex.promise_table("""
-copy        | Copy t | copy; returned value
-no gradient | so that no gradient flows through the copy. | requires_grad of the copy
+copy        | Copy t. | copy; returned value
+no gradient | No gradient may flow through the copy. | requires_grad of the copy
 edited      | The copy is safe to edit. | copy after an edit; next copy of t
-dtypes      | Args: t: float32 or float16 | case a float16 result; a plain float16 tensor; an
+dtypes      | Args: t: float32 or float16. | case a float16 result; a plain float16 tensor; an
               expanded float16 tensor
-any shape   | of any shape, | case a single number; an empty tensor; a transposed result; a slice of
-              a result; an expanded float16 tensor; one row
+any shape   | The tensor can have any shape. | case a single number; an empty tensor; a
+              transposed result; a slice of a result; an expanded float16 tensor; one row
 """)
-ex.promise("graph or none", "with or without a graph.",
+ex.promise("graph or none", "The tensor can come with or without a graph.",
            cases=(*LEAVES, "a plain float16 tensor", "an expanded float16 tensor"))
 ex.promise_table("""
 harmless | Neither this call nor an edit of the result changes t, its graph, or the gradients that
-           flow through it. | t after; of t afterwards; gradient through t; gradient stored in t;
+           flow through t. | t after; of t afterwards; gradient through t; gradient stored in t;
            t keeps its graph
 form     | Returns: A copy with the same shape and dtype. | shape of the copy; dtype of the copy
 example  | Example: after c = stop_grad(y), c.zero_() leaves y unchanged. | t after an edit

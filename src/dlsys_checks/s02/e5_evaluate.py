@@ -30,8 +30,8 @@ ex.promise("eval", "Compute mean cross-entropy and accuracy over all rows, in ev
            says=("mean cross-entropy", "accuracy", "raised"))
 ex.promise("modes", "Afterwards the grad mode and the mode of every module are as before.",
            says=("modules in a different mode", "grad mode afterwards"))
-ex.promise("graph", "Build no graph at any time,", says=("tensors kept for a backward",))
-ex.promise("kept", "and keep only sums from each batch.",
+ex.promise("graph", "Build no graph at any time.", says=("tensors kept for a backward",))
+ex.promise("kept", "Keep only sums from each batch.",
            says=("values kept for each row", "rows in one forward pass"))
 ex.promise("example", "Example: with 3 of 4 rows right, in batches of 3 and 1, the accuracy is "
            "0.75.",

@@ -20,9 +20,9 @@ ex = exercise("02.6", "gradients", seen=("graph", "calls"), says="computed forwa
 ex.promise_table("""
 each        | Compute d out / d node for each node in inputs. | gradient of input; gradients;
               result
-parents     | Args: out: a node. A node has one attribute, node.parents, a list of pairs (parent,
-              slope), where slope is d node / d parent, a float. | case more than two parents;
-              slopes of zero; a random graph; tiny slopes
+parents     | Args: out: a node. A node has one attribute, parents, which is a list of pairs
+              (parent, slope). The slope is d node / d parent, as a float. | case more than two
+              parents; slopes of zero; a random graph; tiny slopes
 twice       | The same parent can occur twice in the list. | case a parent that occurs twice; a
               value added to itself; many paths over pairs; the example
 independent | inputs: a list of nodes. Returns: A list of floats, with 0.0 where out does not

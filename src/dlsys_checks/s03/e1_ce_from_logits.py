@@ -20,12 +20,12 @@ mean       | Compute mean cross-entropy and its gradient by hand. | loss:; gradi
 by hand    | Use neither PyTorch's loss functions nor autograd. | library functions used
 shapes     | Args: logits: (N, C) float32. y: (N,) int64. | case many rows; one row; one class;
              two classes; a class without rows; logits stored by columns
-form       | Returns: The loss, a tensor without dimensions, and its gradient with respect to
-             the logits, (N, C). | type of the; shape of the; returned value
-size       | The logits are between -200 and 200, | case logits near 200; logits near -200; a
+form       | Returns: The loss, which is a tensor without dimensions, and its gradient with
+             respect to the logits, of shape (N, C). | type of the; shape of the; returned value
+size       | The logits are between -200 and 200. | case logits near 200; logits near -200; a
              right class 200 below the others; 200 and -200 in one row
-rows apart | and one row can be near 200 while another is near -200. | case one row near 200, one
-             near -200
+rows apart | One row can be near 200 while a different row is near -200. | case one row near 200,
+             one near -200
 example    | Example: for logits zeros(1, 4) and y [0], the loss is 1.386 and the gradient is
              [[-.75, .25, .25, .25]]. | case the example
 """)

@@ -23,16 +23,17 @@ mean        | Compute mean cross-entropy over the rows that have a label. | loss
               respect to the scores:
 logits      | Args: scores: logits, (N, C) float32. | case scores far apart; scores near 200; one
               row; two classes; a class without rows
-flat labels | labels: int64, either (N,) | case labels of shape (N,); as many rows as classes;
+flat labels | labels: int64 of shape (N,). | case labels of shape (N,); as many rows as classes;
               scores far apart; scores near 200; one row; two classes; a class without rows; rows
               without a label; one row with a label; large scores in rows without a label
 """)
-ex.promise("a column", "or a column (N, 1), as cut from a table.",
+ex.promise("a column", "The labels can also be a column (N, 1) that was cut from a table.",
            cases=(*COLUMNS, "a column with gaps", "the example"))
-ex.promise("gaps", f"{NO_LABEL} means that the row has no label and does not count.", cases=GAPS)
-ex.promise("form", "Returns: A tensor without dimensions,",
+ex.promise("gaps", f"A label of {NO_LABEL} means that the row has no label and does not count.",
+           cases=GAPS)
+ex.promise("form", "Returns: A tensor without dimensions.",
            says=("type of the loss", "shape of the loss"))
-ex.promise("connected", "connected to the graph.",
+ex.promise("connected", "The result is connected to the graph.",
            says=("connected to the scores", "gradient with respect to the scores:"))
 ex.promise("example", f"Example: for scores zeros(2, 4) and labels [[1], [{NO_LABEL}]], the "
            "loss is 1.386.", cases=("the example",))

@@ -20,7 +20,7 @@ ex = exercise("03.3", "clipped_step", kept=("unreached",),
 ex.promise_table("""
 step       | Take one step on a scaled loss, with clipping. | after the step; steps of the
              optimizer; after step
-norms      | Returns: The gradient's norms before and after clipping, two floats. | norm before
+norms      | Returns: The gradient's norms before and after clipping, as two floats. | norm before
              clipping; norm after clipping; returned value
 scaled     | Args: optimizer, max_norm: the optimizer, and the limit for the norm. loss, scale:
              loss is the true loss times scale, as in mixed precision. | case a scale of 65536; a
@@ -33,12 +33,13 @@ leftover   | Gradients of an earlier step can be left in .grad. | case gradients
              an old gradient that the loss does not reach
 true size  | The step and both norms are for the true loss, without the scale. | norm before
              clipping; norm after clipping; after step
-one number | Each norm is one number over all groups. | case two groups; three
+one number | Each norm is a single number for all groups together. | case two groups; three
              groups; gradients left over from before; a parameter that the loss does not reach;
              three steps in a row; three steps of AdamW; an old gradient that the loss does not
              reach
-reached    | Only parameters that the loss reaches count, and the step changes no others. | case
-             a parameter that the loss does not reach; an old gradient that the loss does not reach
+reached    | Only parameters that the loss reaches count, and the step changes no other
+             parameters. | case a parameter that the loss does not reach; an old gradient that
+             the loss does not reach
 example    | Example: for a gradient of norm 6 and max_norm 2, return (6.0, 2.0). | case the
              example
 """)

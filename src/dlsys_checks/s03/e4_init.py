@@ -24,16 +24,16 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("03.4", "init_", seen=("sizes", "bias", "head", "inplace"), says="mean square after")
 
 ENDS = ("a Linear at the end", "a single Linear")
-ex.promise("in place", "Initialize net in place", says=("modules", "new parameters", "requires"))
-ex.promise("size kept", "so that the signal keeps its size.", says=("mean square after",))
+ex.promise("in place", "Initialize net in place.", says=("modules", "new parameters", "requires"))
+ex.promise("size kept", "The signal has to keep its size.", says=("mean square after",))
 ex.promise("in turn", "Args: net: alternating nn.Linear and nn.ReLU layers, of any width, even 1.",
            cases=("one layer", "four layers of one width", "ReLU that works in place",
                   "wider, then narrower", "a layer of one unit"))
 ex.promise("a Linear may be last", "The last layer can be a Linear.", cases=ENDS)
 ex.promise("no bias", "A Linear need not have a bias.", cases=("no biases",))
 ex.promise("every ReLU", "For inputs from N(0, 1), the mean square after *every* ReLU is between "
-           "0.5 and 2 on average over many nets,", says=("mean square after",))
-ex.promise("other widths", "even if layers get wider or narrower.",
+           "0.5 and 2 on average over many nets.", says=("mean square after",))
+ex.promise("other widths", "This also holds if layers get wider or narrower.",
            cases=("each layer wider", "each layer narrower", "wider, then narrower", "no biases",
                   "one layer", "the example", "a layer of one unit", *ENDS))
 ex.promise("random", "All weights are random, drawn independently around zero with PyTorch's "
