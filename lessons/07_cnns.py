@@ -109,8 +109,8 @@ moved_first = F.conv2d(wide.roll(2, dims=2), kernel[None, None])
 moved_last = F.conv2d(wide, kernel[None, None]).roll(2, dims=2)
 
 # %% role="concept"
-claim("largest difference between moving before and moving after the "
-      "convolution",
+claim("largest difference between moving the input and moving the output "
+      "of the convolution",
       (moved_first - moved_last).abs().max(), expected=0, within=1e-5)
 
 # %% [markdown] role="explore"
@@ -198,8 +198,8 @@ for name, (kernel, stride, padding) in cases.items():
 claim("largest difference between torch's number of positions and the "
       "formula's",
       max(map(abs, sides.values())), expected=0)
-claim("positions of a 3x3 window with stride 2 along 224 pixels, rounded "
-      "down from 111.5",
+claim("number of positions of a 3x3 window with stride 2 along 224 pixels "
+      "(111.5, rounded down)",
       positions(224, 3, 2), expected=111)
 
 # %% [markdown] role="concept"
@@ -252,7 +252,8 @@ print(f"full: {full.weight.numel():,} weights, separable: "
 claim("largest difference between a 1x1 convolution and a linear layer at "
       "every pixel",
       (pointwise(grey).movedim(1, -1) - as_linear).abs().max(), below=1e-5)
-claim("number of weights: separable pair divided by full convolution",
+claim("number of weights in the separable pair, divided by the number in "
+      "the full convolution",
       (depthwise.weight.numel() + pointwise.weight.numel())
       / full.weight.numel(), expected=0.127, within=0.001)
 
@@ -287,9 +288,11 @@ draw_grids({"a spot": spot, "one column on": by_one,
                "moved.")
 
 # %% role="concept"
-claim("pooled cells that change when the spot moves by one column",
+claim("number of pooled cells that change when the spot moves by one "
+      "column",
       (pooled[0] != pooled[1]).sum(), expected=0)
-claim("pooled cells that change when the spot moves by two columns",
+claim("number of pooled cells that change when the spot moves by two "
+      "columns",
       (pooled[0] != pooled[2]).sum(), expected=2)
 
 # %% [markdown] role="concept"
@@ -357,8 +360,8 @@ print(f"weights {flat_weights:.2f} -> {weights:.2f} MB")
 print(f"kept    {flat_kept:.1f} -> {kept:.1f} MB")
 
 # %% trap="07.1" role="repair"
-claim("bytes kept for the backward pass: net with halved maps divided by "
-      "net with full maps",
+claim("bytes kept for the backward pass with halved maps, divided by bytes "
+      "kept with full maps",
       kept / flat_kept,
       below=0.5)
 
@@ -389,7 +392,8 @@ draw_boxes({"one size": {"weights": flat_weights, "maps": maps(flat)},
 # %% trap="07.1" role="more"
 claim("MB of weights in the net with full maps",
       flat_weights, expected=0.26, within=0.001)
-claim("MB of weights: net with halved maps divided by net with full maps",
+claim("MB of weights in the net with halved maps, divided by MB in the net "
+      "with full maps",
       weights / flat_weights, above=15)
 
 # %% [markdown] trap="07.1" role="folklore"
@@ -408,9 +412,10 @@ with torch.device("meta"):               # shapes without numbers
 print("last map of a ResNet-18:", tuple(last.shape))
 
 # %% trap="07.1" role="folklore"
-claim("positions along one side of ResNet-18's last map",
+claim("number of positions along one side of ResNet-18's last map",
       last.shape[-1], expected=7)
-claim("224 divided by the positions along one side of the last map",
+claim("224 divided by the number of positions along one side of the last "
+      "map",
       224 / last.shape[-1],
       expected=32)
 claim("MB of a map of 256 channels at 224 x 224", 256 * 224**2 * 4 / 1e6,
@@ -538,7 +543,7 @@ with torch.no_grad():
     gap = (body(photo) - body(scratched))[0, :, 40, 40].abs().max()
 
 # %% trap="07.2" role="look"
-claim("change of the unit's value when a pixel six columns away is raised "
+claim("change in the unit's value when a pixel six columns away is raised "
       "by 100", gap,
       expected=0)
 
@@ -634,9 +639,11 @@ claim("number of weights that the dilation adds",
       count[1] - count[0], expected=0)
 claim("width of the receptive field of ten 3x3 convolutions, in pixels",
       width(footprint(deep)), expected=21)
-claim("middle columns that hold 95 % of the gradient, before training",
+claim("number of middle columns that hold 95 % of the gradient, before "
+      "training",
       before, below=19)
-claim("middle columns that hold 95 % of the gradient, after training",
+claim("number of middle columns that hold 95 % of the gradient, after "
+      "training",
       after, below=19)
 
 # %% [markdown] trap="07.2" role="folklore"
@@ -804,7 +811,8 @@ for name, skip in (("residual", True), ("plain", False)):
     print(f"{name}: accuracy {deep_score[name]:.2f}")
 
 # %% role="concept"
-claim("parameters of our block minus parameters of torchvision's block",
+claim("number of parameters in our block minus the number in torchvision's "
+      "block",
       ours - theirs,
       expected=0)
 claim("twelve blocks, 60 steps: accuracy with the addition minus accuracy "
@@ -1105,8 +1113,8 @@ print(f"body and head at 0.3: new {hot_new:.2f}   old {hot_old:.2f}")
 # %% trap="07.3" role="more"
 claim("old digits: accuracy with a rate of 0.3 for body and head",
       hot_old, below=0.6)
-claim("new digits: accuracy with body and head at 0.3 minus accuracy with "
-      "body and head at 0.01",
+claim("new digits: accuracy with the whole net at a rate of 0.3 minus "
+      "accuracy at a rate of 0.01",
       hot_new - new["one rate"], below=-0.05)
 claim("new digits: accuracy at the head's rate minus accuracy at a "
       "hundredth of the head's rate",
@@ -1300,11 +1308,12 @@ plot_bars({**{f"{way}, BatchNorm": share for way, share in read.items()},
 
 # %% trap="07.4" role="more"
 claim("accuracy when served as trained", read["as trained"], above=0.93)
-claim("accuracy when normalized twice minus accuracy when not normalized",
+claim("accuracy on images normalized twice minus accuracy on images not "
+      "normalized",
       read["twice"]
       - read["forgotten"], above=0.05)
-claim("not normalized: accuracy without BatchNorm minus accuracy with "
-      "BatchNorm",
+claim("images not normalized: accuracy without BatchNorm minus accuracy "
+      "with BatchNorm",
       bare["forgotten"] - read["forgotten"], above=0.05)
 claim("mean and standard deviation swapped: accuracy with BatchNorm",
       read["mixed up"], above=0.85)
@@ -1426,8 +1435,8 @@ draw_grids({"twelve values in memory": torch.stack(
                "in the first row and side by side in the second.")
 
 # %% trap="07.5" role="look"
-claim("stride of the channel axis, by hand or by torch, whichever is "
-      "larger",
+claim("stride of the channel axis after a conversion by hand or by torch, "
+      "whichever is larger",
       max(back.stride(1), official.stride(1)), expected=1)
 
 # %% [markdown] trap="07.5" role="why"
@@ -1629,7 +1638,8 @@ plot_columns({place: rates[name] for place, name in shown.items()},
                  "embedding to one for the head.")
 
 # %% trap="07.6" role="repair"
-claim("by depth: the head's rate, as a multiple of the base rate",
+claim("with rates by depth: the head's rate, as a multiple of the base "
+      "rate",
       rates["head.weight"], expected=1)
 
 # %% [markdown] trap="07.6" role="more" topics="how many are above the base rate · the two ends by depth"
@@ -1640,9 +1650,10 @@ claim("by depth: the head's rate, as a multiple of the base rate",
 claim("with the helper: number of tensors whose rate is not above the base "
       "rate",
       len(names) - above, expected=4)
-claim("by depth: the embedding's rate, which is 0.9 to the power of 13",
+claim("with rates by depth: the embedding's rate, which is 0.9 to the "
+      "power of 13",
       rates["embed.weight"], expected=0.9**13, within=1e-9)
-claim("by depth: the largest rate of any tensor",
+claim("with rates by depth: the largest rate of any tensor",
       max(rates.values()), expected=1)
 
 # %% trap="07.6" role="exercise" points=3 difficulty=2 minutes=10
@@ -1805,7 +1816,8 @@ plot_bars({"before training": score_before,
               "called once, it is lower.")
 
 # %% trap="07.7" role="repair"
-claim("accuracy lost on the old digits with eval() after each train()",
+claim("accuracy lost on the old digits with eval() called after each "
+      "train()",
       score_before - always, expected=0)
 
 # %% [markdown] trap="07.7" role="more" topics="what moved and what did not · eval() once"
@@ -1924,7 +1936,7 @@ print(f"same seed before both: lost in loading {gap:.2f}")
 measured("07.8", 0)
 
 # %% trap="07.8" role="look"
-claim("with a list: accuracy lost in loading when both objects are created "
+claim("with a list: accuracy lost by loading when both models are created "
       "with the same seed",
       gap, expected=0)
 
@@ -2148,7 +2160,7 @@ print("channel 0 by permute:", tiny.permute(0, 3, 1, 2)[0, 0].tolist())
 print("channel 0 by reshape:", tiny.reshape(1, 3, 2, 2)[0, 0].tolist())
 
 # %% trap="07.9" role="repair"
-claim("second value of channel 0 by permute, which is from pixel 1",
+claim("second value of channel 0 after permute, which comes from pixel 1",
       tiny.permute(0, 3, 1, 2)[0, 0, 0, 1], expected=3)
 
 # %% [markdown] trap="07.9" role="repair"
@@ -2168,7 +2180,7 @@ claim("accuracy with permute in both training and serving",
 claim("in both training and serving: accuracy with permute minus accuracy "
       "with reshape",
       share["permute"] - consistent, above=-0.02)
-claim("second value of channel 0 by reshape, which is from pixel 0",
+claim("second value of channel 0 after reshape, which comes from pixel 0",
       tiny.reshape(1, 3, 2, 2)[0, 0, 0, 1], expected=1)
 
 # %% [markdown] trap="07.9" role="folklore"
@@ -2259,7 +2271,7 @@ print(f"largest move of a weight in the head: {shift:.1f}")
 measured("07.10", 100 * free_reads, right=(85, 100))
 
 # %% trap="07.10" role="look"
-claim("largest change of a weight in the new head", shift, expected=0)
+claim("largest change in a weight of the new head", shift, expected=0)
 
 # %% [markdown] trap="07.10" role="look"
 # The classifier gets nearly all new digits right with a head that is as random as at
@@ -2275,7 +2287,7 @@ stuck = train(late, optimizer)
 print(f"loss before {stuck[0]:.4f}   after 200 steps {stuck[-1]:.4f}")
 
 # %% trap="07.10" role="look"
-claim("change of the loss in 200 steps with a frozen body",
+claim("change in the loss over 200 steps with a frozen body",
       stuck[0] - stuck[-1],
       expected=0)
 
@@ -2327,7 +2339,8 @@ plot_lines(range(201), {"head last": stuck, "optimizer last": falling,
                "although the head never moves.")
 
 # %% trap="07.10" role="repair"
-claim("fall of the loss in 200 steps when the optimizer is created last",
+claim("decrease in the loss over 200 steps when the optimizer is created "
+      "last",
       falling[0] - falling[-1],
       above=0.3)
 
@@ -2342,7 +2355,8 @@ claim("accuracy on the new digits with a free body and a head that never "
 claim("accuracy on the new digits with a frozen body",
       accuracy(late, xt, yt),
       below=0.5)
-claim("number of tensors that one step moves if the head is replaced last",
+claim("number of tensors that one step changes if the head is replaced "
+      "last",
       len(still), expected=0)
 
 # %% [markdown] trap="07.10" role="folklore"
@@ -2545,10 +2559,10 @@ plot_columns(by_side, xlabel="pixels along a side", form=".2f",
 
 # %% trap="07.11" role="more"
 score = by_side[16]
-claim("accuracy with pooling on images of 8 x 8 pixels",
+claim("with pooling: accuracy on images of 8 x 8 pixels",
       by_side[8], above=0.85)
 claim("accuracy when zip pairs predictions and labels", right, below=0.25)
-claim("accuracy with pooling on images of 16 x 16 pixels",
+claim("with pooling: accuracy on images of 16 x 16 pixels",
       score, above=0.15)
 
 # %% trap="07.11" role="exercise" points=3 difficulty=2 minutes=10
@@ -2711,7 +2725,7 @@ print(f"ResNet-50, one image: {inference / 1e9:.1f} GFLOP forward")
 print(f"one layer, 64 images: {layer_work / 1e9:.1f} GFLOP")
 
 # %% role="gpu"
-claim("GFLOP of one image through ResNet-50", inference / 1e9,
+claim("GFLOP for one image through ResNet-50", inference / 1e9,
       expected=8.18, within=0.02)
 claim("FLOPs of the layer computed by hand, divided by the FLOPs counted "
       "on meta tensors",

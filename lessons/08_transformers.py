@@ -79,7 +79,8 @@ draw_grids(
 
 # %% role="concept"
 claim("weight that 'it' gives to 'cat'", weights[3, 1], above=0.9)
-claim("weight of each token for 'the', which looks for nothing",
+claim("largest weight that 'the', which looks for nothing, gives to a "
+      "token",
       weights[0].max(), expected=0.25, within=1e-6)
 
 # %% [markdown] role="concept"
@@ -103,7 +104,8 @@ q, k, v = torch.randn(3, 2, 4, 5, 8)             # each (B, H, T, D)
 gap = (attention(q, k, v) - F.scaled_dot_product_attention(q, k, v)).abs()
 
 # %% role="concept"
-claim("largest difference between attention by its formula and by torch",
+claim("largest difference between attention by the formula and attention "
+      "by torch",
       gap.max(),
       below=1e-5)
 
@@ -137,8 +139,8 @@ claim("mean entropy over 100 keys with D = 256 and raw scores, where ln "
 claim("mean entropy over 100 keys with D = 256 and scores divided by the "
       "root of D",
       entropies[256][1], above=3.9)
-claim("divided scores: mean entropy with D = 256 minus mean entropy with D "
-      "= 16",
+claim("with divided scores: mean entropy with D = 256 minus mean entropy "
+      "with D = 16",
       entropies[256][1] - entropies[16][1], expected=0, within=0.15)
 
 # %% [markdown] role="concept"
@@ -188,10 +190,10 @@ draw_grids(
         "the third, both cells are filled, each half as dark.")
 
 # %% role="concept"
-claim("one head: change of the last token's result when tokens 1 and 2 are "
+claim("one head: change in the last token's result when tokens 1 and 2 are "
       "exchanged",
       (last[1][0] - last[2][0]).abs().max(), expected=0)
-claim("two heads: change of the last token's result when tokens 1 and 2 "
+claim("two heads: change in the last token's result when tokens 1 and 2 "
       "are exchanged",
       (last[1][1] - last[2][1]).abs().max(),
       expected=1)
@@ -233,7 +235,8 @@ in_heads = split(x, 4)
 print(tuple(x.shape), "->", tuple(in_heads.shape))
 
 # %% role="concept"
-claim("largest change of a value that is split into heads and merged again",
+claim("largest change in a value after it is split into heads and merged "
+      "again",
       (merge(in_heads) - x).abs().max(), expected=0)
 
 # %% [markdown] role="concept"
@@ -257,12 +260,14 @@ _, patterns = layers[8](*[torch.randn(5, 1, 64)] * 3,
                         average_attn_weights=False)
 
 # %% role="concept"
-claim("parameters with 8 heads minus parameters with one head",
+claim("number of parameters with 8 heads minus number of parameters with "
+      "one head",
       count[8] - count[1], expected=0)
 claim("number of attention weights with 8 heads divided by the number with "
       "one head",
       patterns.numel() / one_pattern.numel(), expected=8)
-claim("GB of scores in one layer with 32 heads, 4,096 tokens and 16 bits",
+claim("GB of scores in one layer with 32 heads, 4,096 tokens and 16 bits "
+      "per score",
       32 * 4096**2 * 2 / 1e9, expected=1.07, within=0.01)
 
 # %% [markdown] role="concept"
@@ -279,7 +284,7 @@ in_order, any_order = attention(q, k, v), attention(
     q, k[:, :, order], v[:, :, order])
 
 # %% role="concept"
-claim("largest change of a result when keys and values are reordered in "
+claim("largest change in a result when keys and values are reordered in "
       "the same way",
       (in_order - any_order).abs().max(), below=1e-5)
 
@@ -575,8 +580,8 @@ print(f"earlier logits move by {leaks[0]:.2f} without a mask, "
       f"by {leaks[1]:.0e} with it")
 
 # %% trap="08.1" role="repair"
-claim("fresh model with the causal mask: largest change of an earlier "
-      "logit", leaks[1],
+claim("fresh model, causal mask: largest change in an earlier logit when "
+      "the last token changes", leaks[1],
       below=1e-5)
 
 # %% [markdown] trap="08.1" role="repair"
@@ -599,7 +604,8 @@ claim("without a mask, input as in training: largest loss at positions 1 "
 claim("with the causal mask, input as in training: mean loss in nats",
       by_position_c.mean(),
       expected=math.log(16), within=0.1)
-claim("fresh model without a mask: largest change of an earlier logit",
+claim("fresh model, no mask: largest change in an earlier logit when the "
+      "last token changes",
       leaks[0],
       above=0.01)
 
@@ -645,7 +651,8 @@ with torch.no_grad():
 product = (1 - keep.float()) * -math.inf
 
 # %% trap="08.1" role="more"
-claim("SDPA with a mask meant for MHA: largest output at the last position",
+claim("SDPA with a mask meant for MHA: largest absolute output at the last "
+      "position",
       flipped[:, :, -1].abs().max(), expected=0)
 claim("fraction of MHA's outputs that are NaN when all keys are forbidden",
       lost.isnan().float().mean(), expected=1)
@@ -671,10 +678,10 @@ alone = torch.cat([F.scaled_dot_product_attention(
     for start, stop in zip(borders, borders[1:])], 2)
 
 # %% trap="08.1" role="more"
-claim("largest difference between documents under a packed mask and each "
-      "document alone", (in_row - alone).abs().max(), below=1e-5)
-claim("pairs within the documents as a fraction of all pairs in the causal "
-      "row",
+claim("largest difference between results under a packed mask and results "
+      "document by document", (in_row - alone).abs().max(), below=1e-5)
+claim("allowed pairs with a mask per document, as a fraction of those with "
+      "a causal mask alone",
       packed.sum() / causal.sum(), expected=21 / 36, within=1e-6)
 
 # %% [markdown] trap="08.1" role="more"
@@ -812,8 +819,8 @@ hidden = raw.masked_fill(~allowed, -math.inf).softmax(-1)
 claim("largest difference between renormalized weights and weights from "
       "scores of minus infinity",
       (again - hidden).abs().max(), below=1e-6)
-claim("largest sum of a row, except the last row, before dividing by the "
-      "sums",
+claim("largest row sum before the division by the sums, with the last row "
+      "left out",
       zeroed.sum(-1)[:3].max(), below=1)
 
 # %% role="concept"
@@ -921,7 +928,7 @@ print(f"attention of the tokens to pads: {on_pads:.0%}")
 measured("08.2", 100 * shift, right=(60, 130))
 
 # %% trap="08.2" role="look"
-claim("relative change of the tokens' outputs when the pads change",
+claim("relative change in the tokens' outputs when the pads change",
       shift, above=0.6)
 
 # %% trap="08.2" role="look"
@@ -1021,12 +1028,12 @@ claim("inverted mask: fraction of the tokens' attention that goes to pads",
 claim("without a mask: fraction of the tokens' attention that goes to pads",
       on_pads,
       above=0.25, below=0.5)
-claim("without a mask: largest change of the tokens' outputs when the pads "
+claim("without a mask: largest change in the tokens' outputs when the pads "
       "change", moved, above=0.1)
 claim("with the right mask: largest fraction of attention that goes to "
       "pads",
       weights[1, :, 5:].sum(-1).max(), expected=0)
-claim("with the right mask: largest change of the tokens' outputs when the "
+claim("with the right mask: largest change in the tokens' outputs when the "
       "pads change",
       (masked - again)[1, :5].abs().max(), below=1e-6)
 
@@ -1039,7 +1046,7 @@ claim("with the right mask: largest change of the tokens' outputs when the "
 # %% trap="08.2" role="more"
 claim("inverted mask: largest weight in the row without pads",
       inverted[0].abs().max(), expected=0)
-claim("mask of floats or mask over queries: smaller fraction of the "
+claim("float mask and query mask: smaller of the two fractions of "
       "attention that goes to pads",
       min(shares["floats"], shares["queries"]), above=0.1)
 
@@ -1209,7 +1216,7 @@ measured("08.3", 2)
 
 # %% trap="08.3" role="look"
 claim("loss of the masked model after the text minus loss of the causal "
-      "model",
+      "model for the next token",
       written - causal, above=0.01)
 
 # %% [markdown] trap="08.3" role="why"
@@ -1258,8 +1265,8 @@ print(f"logits read as the next token: {shifted:.1f} nats; "
       f"they name the token in view in {copied:.0%}")
 
 # %% trap="08.3" role="more"
-claim("loss of logits read one position off, where a uniform guess has a "
-      "loss of 2.08",
+claim("loss when the logits are read one position off, where a uniform "
+      "guess has a loss of 2.08",
       shifted, above=2.2)
 claim("fraction of positions at which the model predicts the token in its "
       "input",
@@ -1448,8 +1455,8 @@ measured("08.4", moved[4096][0] / moved[4096][1], right=(3, 5))
 # quadruple its traffic:
 
 # %% trap="08.4" role="look"
-claim("tiled attention: bytes moved for 8,192 tokens divided by bytes "
-      "moved for 4,096",
+claim("tiled attention: bytes moved for 8,192 tokens, divided by bytes "
+      "moved for 4,096 tokens",
       moved[8192][1]
       / moved[4096][1], above=3.8)
 
@@ -1574,8 +1581,8 @@ print(f"in tiles {in_tiles:.4f}, at once {at_once:.4f}, "
       f"without a maximum {bare}")
 
 # %% trap="08.4" role="more"
-claim("log of the sum of exponentials: computed in tiles minus computed at "
-      "once",
+claim("log of the sum of exponentials: value computed in tiles minus value "
+      "computed at once",
       in_tiles - at_once, expected=0, within=1e-3)
 claim("the sum of exponentials overflows if no maximum is subtracted",
       math.isinf(bare),
@@ -1603,8 +1610,8 @@ claim("attention by formula: bytes in use with 2,048 tokens divided by "
 claim("attention in tiles: bytes in use with 2,048 tokens divided by bytes "
       "with 1,024 tokens",
       size[2048] / size[1024], expected=2, within=0.1)
-claim("FLOPs of the products in tiles divided by FLOPs of the formula's "
-      "products",
+claim("matrix products: FLOPs of attention in tiles divided by FLOPs of "
+      "the formula",
       flops(lambda: tiled(q, k, v)) / flops(lambda: written_out(q, k, v)),
       expected=1)
 claim("4,096 tokens in 16 bits: bytes moved by the formula divided by "
@@ -1797,9 +1804,11 @@ warp_addresses
 # growing at stride 8, because from there on, each thread has its own sector.
 
 # %% trap="08.5" role="more"
-claim("sectors at stride 8 divided by sectors at stride 1",
+claim("number of sectors at stride 8 divided by number of sectors at "
+      "stride 1",
       strides[8] / strides[1], expected=8)
-claim("sectors at stride 32 divided by sectors at stride 8",
+claim("number of sectors at stride 32 divided by number of sectors at "
+      "stride 8",
       strides[32] / strides[8], expected=1)
 claim("masses side by side, starting at byte 4: bytes moved", shifted,
       expected=160)
@@ -1816,7 +1825,8 @@ down = moved(lambda i: row_step * i) // SECTOR
 print(f"along a row {along} sectors, down a column {down}")
 
 # %% trap="08.5" role="more"
-claim("sectors down a column divided by sectors along a row",
+claim("number of sectors down a column divided by number of sectors along "
+      "a row",
       down / along, expected=8)
 
 # %% [markdown] trap="08.5" role="more"
@@ -1921,7 +1931,8 @@ print(f"40 columns wide: a row {found[40][0]} turn, "
 measured("08.6", 2)
 
 # %% trap="08.6" role="look"
-claim("turns to read one column of a tile that is 40 columns wide",
+claim("number of turns to read one column of a tile that is 40 columns "
+      "wide",
       found[40][1], expected=8)
 
 # %% trap="08.6" role="look"
@@ -1972,12 +1983,15 @@ claim("the number of turns is gcd(step, 32) for steps of 1 to 199", agree,
 # Only reads of *different* words in the same bank wait for each other.
 
 # %% trap="08.6" role="more"
-claim("turns to read one column of a tile that is 32 columns wide",
+claim("number of turns to read one column of a tile that is 32 columns "
+      "wide",
       found[32][1], expected=32)
-claim("turns to read one column of a tile that is 33 columns wide",
+claim("number of turns to read one column of a tile that is 33 columns "
+      "wide",
       found[33][1], expected=1)
-claim("turns if all threads read the same word", same_word, expected=1)
-claim("turns if the threads read two different words of one bank",
+claim("number of turns if all threads read the same word",
+      same_word, expected=1)
+claim("number of turns if the threads read two different words of one bank",
       two_words, expected=2)
 
 # %% [markdown] trap="08.6" role="more"
@@ -2098,7 +2112,8 @@ draw_grids(
         "whole rows, and no other row waits.")
 
 # %% trap="08.7" role="repair"
-claim("sorted values: instructions issued divided by instructions needed",
+claim("sorted values: number of instructions issued divided by number of "
+      "instructions needed",
       issued(together) / wanted, below=1.05)
 
 # %% [markdown] trap="08.7" role="repair"
@@ -2112,10 +2127,11 @@ claim("sorted values: instructions issued divided by instructions needed",
 # threads, such as `if i % 2`, splits every warp.
 
 # %% trap="08.7" role="more"
-claim("unsorted values: instructions issued divided by instructions needed",
+claim("unsorted values: number of instructions issued divided by number of "
+      "instructions needed",
       issued(outlier) / wanted, above=5.5, below=6.8)
-claim("instructions issued: branch on even and odd divided by branch on "
-      "two halves",
+claim("instructions issued if even and odd threads differ, divided by "
+      "those if two halves differ",
       issued(stripes) / issued(halves), expected=2)
 
 # %% [markdown] trap="08.7" role="more"
@@ -2274,11 +2290,12 @@ claim("largest difference between y and 2 x for ten values in blocks of "
 even = LAUNCH * RATE / 4                         # 2 bytes in, 2 out
 claim("millions of values at which launch and traffic take equally long",
       even / 1e6, expected=4.8)
-claim("launches of the chain divided by launches of the fused kernel",
+claim("number of launches in the chain divided by number of launches of "
+      "the fused kernel",
       chain.orders / fused.orders, above=7)
 claim("predicted speed-up of the fused kernel for 4,096 values", gain[4096],
       expected=chain.orders)
-claim("number of launches of the chain", chain.orders, expected=9)
+claim("number of launches in the chain", chain.orders, expected=9)
 
 # %% trap="08.8" role="exercise" points=3 difficulty=2 minutes=15
 def silu_gate(load, store, n: int, block: int, program: int) -> None:
@@ -2433,7 +2450,8 @@ claim("trace A is limited by memory, trace B by the host and trace C by "
       expected=True)
 claim("the two layers alone are limited by compute",
       found["the two layers alone"] == "compute", expected=True)
-claim("calls in B that fetch a single value, after the repair",
+claim("number of calls in trace B that fetch a single value, after the "
+      "repair",
       sum(row[1] for row in mended if row[0] == "_local_scalar_dense"),
       expected=0)
 
@@ -2599,8 +2617,8 @@ claim("dropout by the module's mode, and MHA: largest difference between "
 # %% trap="08.9" role="more"
 claim("square root of 2p minus the measured relative difference",
       math.sqrt(2 * 0.1) - difference, expected=0, within=0.08)
-claim("dropout by the grad mode: largest difference between two calls in "
-      "eval mode with gradients",
+claim("dropout by the grad mode: largest difference between two eval-mode "
+      "calls with gradients",
       gaps["ByGrad"], above=0.01)
 
 # %% [markdown] trap="08.9" role="more"
@@ -2624,11 +2642,11 @@ with torch.no_grad():
     together = (layer(changed) - layer(x))[:, :-1]
 
 # %% trap="08.9" role="more"
-claim("without the transpose: largest change of other results when the "
-      "last token changes",
+claim("without the transpose: largest change in other tokens' results when "
+      "the last one changes",
       apart.abs().max(), below=1e-6)
-claim("with the transpose: largest change of other results when the last "
-      "token changes",
+claim("with the transpose: largest change in other tokens' results when "
+      "the last one changes",
       together.abs().max(), above=1e-3)
 
 # %% [markdown] trap="08.9" role="folklore"
@@ -2869,10 +2887,10 @@ near, far = (rotate(q, place + start) @ rotate(k, place + start).mT
              for start in (0, 100))
 
 # %% trap="08.10" role="more"
-claim("no positions: largest change of a result when keys and values are "
-      "shuffled",
+claim("without positions: largest change in a result when keys and values "
+      "are shuffled",
       (shuffled - plain).abs().max(), below=1e-5)
-claim("RoPE: largest change of a score when all positions move by 100",
+claim("RoPE: largest change in a score when all positions move by 100",
       (near - far).abs().max(), below=1e-3)
 
 # %% trap="08.10" role="exercise" points=4 difficulty=3 minutes=20
@@ -2959,8 +2977,8 @@ claim("MB of cache for one token with 32 heads", kv_cache_bytes(1) / 1e6,
 claim("GB of cache for 4,096 tokens with 32 heads",
       kv_cache_bytes(4096) / 1e9,
       expected=2.147, within=0.001)
-claim("grouped-query attention: largest difference from keys and values "
-      "repeated four times",
+claim("grouped-query attention: largest difference from attention with "
+      "keys repeated four times",
       (grouped - repeated).abs().max(), below=1e-5)
 
 # %% role="concept"
@@ -3044,7 +3062,7 @@ plot_columns(
 measured("08.11", 1)
 
 # %% trap="08.11" role="look"
-claim("accuracy on digits one at a time minus accuracy in batches of 32",
+claim("accuracy with one digit at a time minus accuracy with batches of 32",
       shares[1] - shares[32], below=-0.05)
 
 # %% [markdown] trap="08.11" role="why"
@@ -3075,7 +3093,7 @@ again = [accuracy_in(mended, batch) for batch in (1, 32, 497)]
 print("batch_first:", *(f"{share:.2f}" for share in again))
 
 # %% trap="08.11" role="repair"
-claim("with batch_first: lowest accuracy at three batch sizes",
+claim("with batch_first: lowest of the accuracies at three batch sizes",
       min(again), above=0.88)
 
 # %% [markdown] trap="08.11" role="repair"
@@ -3101,8 +3119,8 @@ moved = {"other company": first_row(company) - first_row(batch),
 print({test: f"{gap.abs().max():.0e}" for test, gap in moved.items()})
 
 # %% trap="08.11" role="repair"
-claim("without batch_first: largest change of a logit with a permuted or a "
-      "repeated batch",
+claim("without batch_first: largest change in a logit when the batch is "
+      "permuted or repeated",
       max(moved[test].abs().max() for test in ("permuted", "repeated")),
       below=1e-4)
 
@@ -3111,16 +3129,17 @@ claim("without batch_first: largest change of a logit with a permuted or a "
 # sizes with `batch_first`, and, on both models, the test that detects the fault.
 
 # %% trap="08.11" role="more"
-claim("accuracy in batches of 32", shares[32], above=0.85)
-claim("accuracy in batches sorted by class minus accuracy in mixed batches",
+claim("accuracy with batches of 32", shares[32], above=0.85)
+claim("accuracy with batches sorted by class minus accuracy with mixed "
+      "batches",
       by_class - shares[32], below=-0.04)
-claim("with batch_first: highest minus lowest accuracy at three batch "
-      "sizes", max(again) - min(again),
+claim("with batch_first: highest accuracy at three batch sizes minus "
+      "lowest accuracy", max(again) - min(again),
       below=0.005)
-claim("without batch_first: largest change of row 0's logits when the "
+claim("without batch_first: largest change in row 0's logits when the "
       "other rows are replaced",
       moved["other company"].abs().max(), above=0.05)
-claim("with batch_first: largest change of row 0's logits when the other "
+claim("with batch_first: largest change in row 0's logits when the other "
       "rows are replaced",
       (first_row(company, mended) - first_row(batch, mended)).abs().max(),
       below=1e-5)
@@ -3258,8 +3277,8 @@ claim("loss of the server's model on new text, in nats",
 # exactly one table:
 
 # %% trap="08.12" role="look"
-claim("parameters of the trainer's model minus parameters of the server's "
-      "model",
+claim("number of parameters in the trainer's model minus the number in the "
+      "server's model",
       size["trainer"] - size["server"], expected=16 * 32)
 
 # %% [markdown] trap="08.12" role="why"
@@ -3450,10 +3469,11 @@ for kind, rope in (("sinusoids", False), ("RoPE", True)):
     print(kind, {n: f"{share:.2f}" for n, share in reached[kind].items()})
 
 # %% role="concept"
-claim("accuracy of the worse model on rows of 16, the trained length",
+claim("accuracy of the worse model on rows of 16 tokens, the length used "
+      "in training",
       min(reached[kind][16] for kind in reached), above=0.95)
-claim("accuracy of the better model at the end of rows of 256, where "
-      "guessing gives 0.125",
+claim("accuracy of the better model at the end of rows of 256 tokens, "
+      "where guessing gives 0.125",
       max(reached[kind][256] for kind in reached), below=0.5)
 
 # %% [markdown] role="concept"
@@ -3654,7 +3674,8 @@ for name, gap in gaps.items():
     print(f"{name}: largest gap {gap:.0e}")
 
 # %% role="concept"
-claim("largest difference between the kernel and float64 in five cases",
+claim("largest difference between the kernel's results and float64 results "
+      "in five cases",
       max(gaps.values()), below=1e-3)
 
 # %% [markdown] role="concept"
@@ -3732,13 +3753,13 @@ counted["interleaved, own bins"] = sum(map(sum, own))
 print("of 400 numbers were counted:", counted)
 
 # %% role="concept"
-claim("numbers counted when the programs run one after the other",
+claim("number of values counted when the programs run one after the other",
       counted["in turn"],
       expected=400)
-claim("numbers counted when the programs are interleaved",
+claim("number of values counted when the programs are interleaved",
       counted["interleaved"], below=350)
-claim("numbers counted when the programs are interleaved and each has its "
-      "own bins",
+claim("number of values counted when the programs are interleaved and each "
+      "has its own bins",
       counted["interleaved, own bins"], expected=400)
 
 # %% [markdown] role="concept"
@@ -3776,11 +3797,11 @@ turing, ampere, hopper = table
 # %% role="concept"
 claim("number of tensor-core instructions for sm_75", turing.tensor_cores,
       expected=0)
-claim("number of tensor-core instructions for sm_80 or sm_90, whichever "
-      "has fewer",
+claim("smaller of the numbers of tensor-core instructions for sm_80 and "
+      "sm_90",
       min(ampere.tensor_cores, hopper.tensor_cores), above=1)
-claim("spills for sm_75 minus spills for sm_80 or sm_90, whichever has "
-      "more",
+claim("number of spills for sm_75 minus the larger of the numbers for "
+      "sm_80 and sm_90",
       turing.spills - max(ampere.spills, hopper.spills), above=100)
 
 # %% [markdown] role="concept"
@@ -4032,7 +4053,7 @@ claim("GiB of scores with 16 heads and 8,192 tokens",
       scores_bytes(8192) / 2**30, expected=2)
 claim("bytes moved at stride 8 divided by bytes moved at stride 1",
       stride_bytes(8) / stride_bytes(1), expected=4.5)
-claim("number of launches of the chain of ten operations",
+claim("number of launches in the chain of ten operations",
       chain.orders, expected=10)
 
 # %% role="gpu"

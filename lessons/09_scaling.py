@@ -189,7 +189,7 @@ for short_name, full_name in cards.items():
           f"{peak.fp32_tflops:g} in float32")
 
 # %% role="concept"
-claim("lowest ratio of the 16-bit rate to the float32 rate on four "
+claim("lowest ratio of the 16-bit rate to the float32 rate among four "
       "datasheets",
       min(times.values()), above=7)
 
@@ -440,7 +440,7 @@ two_scaled = scaled().scale(torch.tensor(2.0).bfloat16())
 print("3e38 times ten:", big.item(), "  scale(2):", two_scaled.item())
 
 # %% trap="09.1" role="folklore"
-claim("is ten times 3e38 infinite in bfloat16",
+claim("ten times 3e38 is infinite in bfloat16",
       big.isinf().item(), expected=True)
 claim("value that scale() returns for a 2 in bfloat16",
       two_scaled.item(), expected=131072)
@@ -620,8 +620,8 @@ print("counter", counter.item())
 # %% trap="09.8" role="more"
 claim("value of a bfloat16 counter after 1,000 additions of 1",
       counter.item(), expected=256)
-claim("distance in bfloat16 divided by distance in float32, after 100 "
-      "steps of 0.004",
+claim("after 100 steps of 0.004: distance moved in bfloat16 divided by "
+      "distance moved in float32",
       (short[100] - 1) / (full[100] - 1), expected=1.953, within=0.001)
 claim("bfloat16 weight after 300 steps of 0.004, without a master",
       short[-1], expected=2)
@@ -994,7 +994,7 @@ draw_boxes(card_at, unit="MB",
 
 # %% role="concept"
 claim("memory added from the first forward pass to the second, as a "
-      "multiple of the weights",
+      "multiple of the weights' size",
       (sum(card_at["second forward"].values())
        - sum(card_at["after forward"].values())) / state, expected=2,
       within=1e-6)
@@ -1232,9 +1232,9 @@ claim("with buffers: accuracy before saving minus accuracy after loading",
 # %% trap="09.14" role="more"
 claim("accuracy before saving, with plain attributes",
       share["trained"], above=0.92)
-claim("does the model with plain attributes run on the meta device",
+claim("the model with plain attributes runs on the meta device",
       heard["Scaled"] == "meta", expected=False)
-claim("does the model with buffers run on the meta device",
+claim("the model with buffers runs on the meta device",
       heard["Buffered"] == "meta", expected=True)
 
 # %% [markdown] trap="09.14" role="more"
@@ -1253,9 +1253,9 @@ followed = {"the buffer": lister.listed[0].dtype == torch.bfloat16,
 print("moved inside the list:", followed)
 
 # %% trap="09.14" role="more"
-claim("does a buffer in a list move with the model",
+claim("a buffer in a list moves with the model",
       followed["the buffer"], expected=False)
-claim("does a parameter in a list move with the model",
+claim("a parameter in a list moves with the model",
       followed["the parameter"], expected=True)
 
 # %% trap="09.14" role="exercise" points=3 difficulty=3 minutes=15
@@ -1708,7 +1708,7 @@ print("tapes:   ", ranks.tapes)
 # %% role="concept"
 claim("number of ranks that hold the sum",
       sums.count([3.0, 3.0, 3.0]), expected=2)
-claim("do both tapes hold the same lines", ranks.tapes[0] == ranks.tapes[1],
+claim("both tapes hold the same lines", ranks.tapes[0] == ranks.tapes[1],
       expected=True)
 
 # %% role="concept" tags=["plumbing"]
@@ -1941,7 +1941,7 @@ claim("number of all_reduce calls in 100 steps through the wrapper",
 claim("number of lines, digests included, in which the two tapes differ",
       sum(a != b for a, b in zip(*ranks.tapes, strict=True)), expected=0)
 claim("number of test digits on which the ranks disagree", apart, above=10)
-claim("larger of the last losses of the two ranks",
+claim("larger of the two ranks' last losses",
       max(past_losses), below=1)
 claim("accuracy of the worse rank on the test digits", min(right),
       above=0.85)
@@ -1976,10 +1976,10 @@ print(f"by DDP {gap(by_ddp, of_four):.0%} off, by sums "
       f"{gap(by_sums, of_four):.0e} off")
 
 # %% trap="09.11" role="more"
-claim("three rows on one rank, one on the other: relative error of DDP's "
-      "gradient", gap(by_ddp, of_four), above=0.1)
-claim("three rows on one rank, one on the other: relative error with sums "
-      "over the ranks", gap(by_sums, of_four), below=1e-5)
+claim("three rows on one rank, one row on the other: relative error of "
+      "DDP's gradient", gap(by_ddp, of_four), above=0.1)
+claim("three rows on one rank, one row on the other: relative error with "
+      "sums over the ranks", gap(by_sums, of_four), below=1e-5)
 
 # %% [markdown] trap="09.11" role="more"
 # A rank without rows, or without a gradient for some parameter (`allow_unused=True`
@@ -2132,7 +2132,7 @@ print("bytes of the gradients:", sum(p.nbytes for p in parameters),
 measured("09.3", len(flagged) / 3, right=(2, 2))
 
 # %% trap="09.3" role="look"
-claim("all_reduce calls per step, with both heads and the flag",
+claim("number of all_reduce calls per step, with both heads and the flag",
       len(flagged) / 3, expected=2)
 
 # %% [markdown] trap="09.3" role="why"
@@ -2167,7 +2167,8 @@ print("head a alone, flag:   ", searched)
 print("head a alone, no flag:", none_sent, stopped[0][:48], "...")
 
 # %% trap="09.3" role="repair"
-claim("all_reduce calls per step, with both heads and without the flag",
+claim("number of all_reduce calls per step, with both heads and without "
+      "the flag",
       len(unflagged) / 3, expected=1)
 
 # %% [markdown] trap="09.3" role="repair"
@@ -2192,7 +2193,7 @@ claim("number of parameter tensors that a step with head a alone leaves "
 # These claims describe the second call, and the error that a run without the flag raises:
 
 # %% trap="09.3" role="more"
-claim("bytes of the second call, per parameter tensor",
+claim("number of bytes in the second call, per parameter tensor",
       flagged[1] / len(parameters), expected=4)
 claim("number of ranks whose error names the flag, with one head and "
       "without the flag",
@@ -2256,7 +2257,7 @@ draw_lanes({"rank 0": [(0, 2, "forward"), (2, 4, "backward"),
                "1 in a barrier, and neither goes on.")
 
 # %% trap="09.3" role="folklore"
-claim("does one rank wait in an all_reduce and the other in a barrier",
+claim("one rank waits in an all_reduce and the other in a barrier",
       "all_reduce" in waiting and "barrier" in waiting, expected=True)
 claim("number of processes still running after the timeout",
       len(ranks.processes), expected=0)
@@ -2369,7 +2370,7 @@ claim("relative error of the worse rank's gradient, with no_sync around "
 # it. So the forward pass belongs inside `no_sync`.
 
 # %% trap="09.6" role="why"
-claim("exchanges per update, with no_sync around backward",
+claim("number of exchanges per update, with no_sync around backward",
       len(sent), expected=4)
 
 # %% trap="09.6" role="repair"
@@ -2386,7 +2387,7 @@ inside, sent_once = tape_of_four(in_pieces_quiet)
 print("bytes of each all_reduce:", sent_once)
 
 # %% trap="09.6" role="repair"
-claim("exchanges per update, with forward inside no_sync",
+claim("number of exchanges per update, with forward inside no_sync",
       len(sent_once), expected=1)
 
 # %% trap="09.6" role="repair"
@@ -2581,8 +2582,8 @@ by_count = gradient_of(start, pieces, lambda y: mass(y) / mass(all_y))
 print(f"divided by the labels that count: {miss(by_count, target):.0e} off")
 
 # %% trap="09.2" role="repair"
-claim("relative error of the gradient, with the number of labels that "
-      "count as divisor", miss(by_count, target), below=1e-5)
+claim("relative error of the gradient, with the number of counted labels "
+      "as the divisor", miss(by_count, target), below=1e-5)
 
 # %% [markdown] trap="09.2" role="more" topics="class weights · the end of the epoch · a piece without labels · BatchNorm"
 # If you pass class weights and the labels are integers, `F.cross_entropy` divides the
@@ -2610,9 +2611,9 @@ print({f"sums over {name}": f"{off:.0e} off" for name, off in offs.items()})
 
 # %% trap="09.2" role="more"
 claim("class weights: relative error of the gradient, with the number of "
-      "labels as divisor", offs["labels"], above=0.05)
-claim("class weights: relative error of the gradient, with the sum of "
-      "weights as divisor", offs["their weights"], below=1e-5)
+      "labels as the divisor", offs["labels"], above=0.05)
+claim("class weights: relative error of the gradient, with the sum of the "
+      "weights as the divisor", offs["their weights"], below=1e-5)
 
 # %% [markdown] trap="09.2" role="more"
 # The end of the epoch also needs care. If each step takes four pieces, two of the ten
@@ -2645,7 +2646,7 @@ none = F.cross_entropy(start(x_train[:16]), nothing, reduction="sum")
 print("over no label: mean", empty.item(), "  sum", none.item())
 
 # %% trap="09.2" role="more"
-claim("is the mean over no label a number",
+claim("the mean over no labels is a number",
       not empty.isnan().item(), expected=False)
 
 # %% [markdown] trap="09.2" role="folklore"
@@ -2800,7 +2801,7 @@ draw_grids(first, rows="epoch", columns="first eight digits",
 # The one order that all epochs share is at least shuffled:
 
 # %% trap="09.5" role="more"
-claim("is the order just 0, 2, 4, ...",
+claim("the order in an epoch is just 0, 2, 4, ...",
       list(orders[0]) == sorted(orders[0]), expected=False)
 
 # %% [markdown] trap="09.5" role="more"
@@ -2832,8 +2833,8 @@ print("digits on each rank:", *map(len, dealt), "  together:", len(read))
 print("evaluated twice:", *twice)
 
 # %% trap="09.5" role="more"
-claim("number of digits that four ranks evaluate in all, for a test set of "
-      "497",
+claim("number of digits that four ranks evaluate in total, for a test set "
+      "of 497 digits",
       len(read), expected=500)
 claim("number of digits evaluated twice", len(twice), expected=3)
 
@@ -3047,7 +3048,8 @@ for kind, sizes in each.items():
     print(f"{kind:15} {len(sizes):3} calls   {sum(sizes):6} bytes")
 
 # %% trap="09.4" role="look"
-claim("all_gather calls per step, with each of six layers sharded",
+claim("number of all_gather calls per step, with each of six layers "
+      "sharded",
       len(each["all_gather"]), expected=12)
 
 # %% [markdown] trap="09.4" role="why"
@@ -3119,11 +3121,14 @@ claim("bytes of all calls with each layer sharded, divided by the bytes "
 # These claims count the calls of three plans:
 
 # %% trap="09.4" role="more"
-claim("reduce_scatter calls per step, with each of six layers sharded",
+claim("number of reduce_scatter calls per step, with each of six layers "
+      "sharded",
       len(each["reduce_scatter"]), expected=6)
-claim("all_gather calls per step, with layers kept whole until backward",
+claim("number of all_gather calls per step, with layers kept whole until "
+      "backward",
       len(table["kept"]["all_gather"]), expected=6)
-claim("collective calls per step, with the net sharded as one piece",
+claim("number of collective calls per step, with the net sharded as one "
+      "piece",
       sum(map(len, table["as one"].values())), expected=2)
 
 # %% [markdown] trap="09.4" role="more"
@@ -3249,7 +3254,8 @@ claim("bytes gathered in bfloat16, as a fraction of bytes gathered in "
       "float32",
       wire["bfloat16"]["all_gather"] / wire["float32"]["all_gather"],
       expected=0.5)
-claim("bytes of gradients sent: bfloat16 run divided by float32 run",
+claim("bytes of gradients sent in the bfloat16 run, divided by bytes sent "
+      "in the float32 run",
       wire["bfloat16"]["reduce_scatter"]
       / wire["float32"]["reduce_scatter"], expected=1)
 
@@ -3315,7 +3321,7 @@ print("tensors of the model that the optimizer holds:", late[2], "of 4")
 measured("09.13", 2)
 
 # %% trap="09.13" role="look"
-claim("change of the test loss in 60 steps, with the optimizer made "
+claim("change in the test loss over 60 steps, with the optimizer made "
       "before sharding", late[1] - late[0], expected=0)
 
 # %% [markdown] trap="09.13" role="why"
@@ -3363,12 +3369,12 @@ claim("test loss after 60 steps, with the optimizer made right after "
 # identity:
 
 # %% trap="09.13" role="more"
-claim("number of tensors of the model that an optimizer made before "
+claim("number of the model's tensors that an optimizer made before "
       "sharding holds",
       late[2], expected=0)
-claim("number of tensors of the model that an optimizer made right after "
+claim("number of the model's tensors that an optimizer made right after "
       "sharding holds", early[2], expected=4)
-claim("change of the test loss in 60 steps, with a forward pass before "
+claim("change in the test loss over 60 steps, with a forward pass before "
       "the optimizer is made", between[1] - between[0], expected=0)
 
 # %% trap="09.13" role="exercise" points=3 difficulty=2 minutes=15
