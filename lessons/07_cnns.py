@@ -423,13 +423,14 @@ claim("MB of a map of 256 channels at 224 x 224", 256 * 224**2 * 4 / 1e6,
 
 # %% trap="07.1" role="exercise" points=2 difficulty=2 minutes=10
 def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
-    """List the bytes of each layer's float32 output, first layer first.
+    """List the bytes of each layer's float32 output. The first layer comes
+    first.
 
     Args:
         size: (height, width) of the input.
         batch: the number of images.
         layers: a list of (channels, kernel, stride, padding), with square
-            windows and dilation 1; the list is unchanged.
+            windows and dilation 1. The list is unchanged.
 
     The number of positions is rounded down, as in torch. Also count maps
     that are too large for any memory.
@@ -689,7 +690,7 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 
     Args:
         layers: a list of (kernel, stride, padding, dilation), in order from
-            the input; without layers, the unit is the pixel itself. The
+            the input. Without layers, the unit is the pixel itself. The
             list is unchanged.
         unit: the unit's index in the last map.
 
@@ -1137,9 +1138,9 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 
     Each group is {"params": list of parameters, "lr": float}. The body is
     everything outside the head, including the stem and parameters of the
-    model itself. Frozen parameters (requires_grad False) are in no group,
-    and every other parameter is in exactly one. A parameter or module that
-    head and body share belongs to the body.
+    model itself. Frozen parameters (requires_grad False) are in no group.
+    Every other parameter is in exactly one group. A parameter or module
+    that head and body share belongs to the body.
 
     Args:
         head: a module inside model, at any depth, perhaps under two names.
@@ -1348,7 +1349,7 @@ claim("size in pixels to which the second ResNet-50 recipe resizes a photo",
 def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
     """Prepare images for a pretrained model, as (N, C, H, W) in float32.
 
-    Scale brightness to the range 0 to 1; then subtract each channel's mean
+    Scale brightness to the range 0 to 1. Then subtract each channel's mean
     and divide by its std.
 
     Args:
@@ -1660,13 +1661,12 @@ claim("with rates by depth: the largest rate of any tensor",
 def layer_rates(names: list[str], base: float, decay: float) -> dict:
     """Return the learning rate of each parameter, by its name.
 
-    The rate is base * decay ** steps, with decay >= 0. A name's steps are:
-        1 for the last layer, 2 for the one before it, and so on, where
-            layer k has the names that begin with "layers.k.", k = 0, 1, 2
-            ... without gaps;
-        one more than layer 0 for names that begin with "embed.", or 1
-            without layers;
-        0 for every other name, including "embedding.w" and "layers.norm.w".
+    The rate is base * decay ** steps, with decay >= 0. The last layer has 1
+    step, the layer before it has 2 steps, and so on. The names of layer k
+    begin with "layers.k.", for k = 0, 1, 2 ... without gaps. Names that
+    begin with "embed." have one step more than layer 0, or 1 step if there
+    are no layers. Every other name has 0 steps. Such names include
+    "embedding.w" and "layers.norm.w".
 
     Names come in any order. The last layer has 1 step even if no name has 0
     steps. The list is unchanged.
@@ -1838,10 +1838,10 @@ claim("accuracy lost on the old digits with eval() called once",
 def freeze(body: nn.Module) -> None:
     """Freeze a module for good, in place.
 
-    None of the body's parameters requires a gradient, and the body always
-    computes as in eval mode, even if the body, or a model that contains it
-    at any depth, is later put into train mode, once or many times. The
-    body's parameters and buffers keep their values.
+    None of the body's parameters requires a gradient. The body always
+    computes as in eval mode. This holds even if the body, or a model that
+    contains it at any depth, is later put into train mode, once or many
+    times. The body's parameters and buffers keep their values.
 
     You call the body as before, and gradients still flow through it to its
     input. train() and eval() still return the body. Other modules, even of
@@ -2002,16 +2002,16 @@ def hidden_values(model: nn.Module) -> int:
     """Count the parameter values that a model hides in plain containers.
 
     torch finds no parameters inside plain lists, tuples and dicts. Go
-    through each module's own attributes and open each such container (of a
-    dict, the values), and any container inside it. Count the values of
-    every nn.Parameter that you find, frozen or not, whether it is alone or
-    in a module; also search the attributes of every module that you find.
-    Skip the parameters that model.parameters() returns.
+    through each module's own attributes and open each such container (in a
+    dict, the values). Also open every container inside it. Count the values
+    of every nn.Parameter that you find, frozen or not, whether it is alone
+    or in a module. Also search the attributes of every module that you
+    find. Skip the parameters that model.parameters() returns.
 
     A parameter that you find twice counts once; two parameters with equal
     values count as two. There are no cycles. The model is unchanged.
 
-    Example: self.blocks = [nn.Linear(2, 3)] hides 9.
+    Example: self.blocks = [nn.Linear(2, 3)] hides 9 parameter values.
     """
     # BEGIN SOLUTION
     def held(thing):
@@ -2194,11 +2194,10 @@ def to_nchw(a: torch.Tensor) -> torch.Tensor:
     """Move the channels to the front: out[n, c, h, w] is a[n, h, w, c].
 
     Args:
-        a: (N, H, W, C) of any dtype, size and memory order; it is
-            unchanged.
+        a: (N, H, W, C) of any dtype, size and memory order. a is unchanged.
 
     Returns:
-        A contiguous tensor of the same dtype, with memory of its own, to
+        A contiguous tensor of the same dtype. It has memory of its own, to
             which no later call writes.
 
     Example: a single pixel (0, 1, 2) becomes three channels of one pixel.

@@ -724,18 +724,18 @@ def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
     """Measure how far each position leaks into the outputs before it.
 
     For every position t, replace x[:, t] by others[:, t] and nothing else,
-    and run the model again. Over all rows, entry t is the largest absolute
-    change of any output before position t. Entry 0 is 0.0.
+    and run the model again. Consider all rows. Entry t is the largest
+    absolute change in any output before position t. Entry 0 is 0.0.
 
     Args:
         model: maps (N, T, ...) to (N, T, ...).
-        x, others: both (N, T, ...) with T >= 1, float32 or int64.
+        x, others: both (N, T, ...) with T >= 1. Both are float32 or int64.
 
     Returns:
         A list of T floats.
 
-    The model runs in eval mode and without building a graph. Afterwards the
-    grad mode and every module's training flag are what they were, and x and
+    The model runs in eval mode. No graph is built. Afterwards the grad mode
+    is what it was. Every module's training flag is also what it was. x and
     others are unchanged.
     Example: a model that shifts all positions one to the left, with x [[1.,
     2., 3.]] and others [[5., 5., 9.]], gives [0.0, 3.0, 6.0].
@@ -1087,14 +1087,14 @@ def decoder_mask(real: torch.Tensor) -> torch.Tensor:
 
     Args:
         real: (B, T), 1 for a token and 0 for a pad, as int64, bool or
-            float32, with B and T >= 1, in any memory order. Pads can be on
-            the right, on the left or in between.
+            float32. B and T are at least 1. Any memory order is possible.
+            Pads can be on the right, on the left or in between.
 
     Returns:
         A bool mask (B, 1, T, T), True where the row's position may look at
         the column's position.
 
-    The argument is unchanged, and a later call does not change this mask.
+    The argument is unchanged. A later call does not change this mask.
     Example: for [[1, 1, 0]] the mask is [[[[True, False, False], [True,
     True, False], [False, False, True]]]].
     """
@@ -1279,17 +1279,17 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
     (N, T - 1).
 
     Entry [n, t - 1] is -ln p of ids[n, t]. For this entry, the model sees
-    the tokens before position t, a mask_id at position t and nothing after
-    it, and you use its logits at position t. The logits can be large, and p
-    must not underflow to 0.
+    the tokens before position t. The model also sees a mask_id at position
+    t. It sees nothing after position t. Use the model's logits at position
+    t. The logits can be large, and p must not underflow to 0.
 
     Args:
         model: maps tokens (N, t), 1 <= t <= T, to logits (N, t, vocab),
             float32; every position sees all others.
-        ids: (N, T) int64 with T >= 2, in any memory order.
+        ids: (N, T) int64 with T >= 2. Any memory order is possible.
         mask_id: the token that marks a gap; it can also occur in the text.
 
-    No graph is built, and afterwards the grad mode is what it was. ids is
+    No graph is built. Afterwards the grad mode is what it was. ids is
     unchanged.
     """
     # BEGIN SOLUTION
@@ -1642,18 +1642,18 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
 
     The queries are the last M of the `length` filled positions, so query i
     sees the keys 0 to i + length - M. A query that sees no key gets zeros.
-    Scores are divided by sqrt(D); they can reach tens of thousands, of
+    Scores are divided by sqrt(D). Scores can reach tens of thousands, of
     either sign.
 
     Args:
-        q, k, v: (M, D), (N, D), (N, E), float32, M, D and E >= 1, in any
-            memory order, and unchanged.
+        q, k, v: (M, D), (N, D), (N, E), float32; M, D and E >= 1. Any
+            memory order is possible. All are unchanged.
         length: 0 <= length <= N; later slots (NaN or inf) change nothing.
 
     Hold one tile of scores at a time: make no tensor whose size depends on
-    N or length, and, for M >= tile, none with more than M * max(D, E, tile)
-    values. Do not call torch's own attention. Each call reads the cache
-    again and leaves earlier results unchanged.
+    N or length. For M >= tile, make no tensor with more than M * max(D, E,
+    tile) values. Do not call torch's own attention. Each call reads the
+    cache again. A call leaves earlier results unchanged.
     Example: q [[0.]], k [[1.], [2.], [nan]], v [[1.], [3.], [nan]], length
     2 and tile 1 give [[2.]].
     """
@@ -2012,7 +2012,7 @@ def conflict_degree(addresses: list) -> int:
 
     Args:
         addresses: for each of at most 32 threads, the byte that it reads, 0
-            or more, or None for a thread that reads nothing. The list is
+            or more. A thread that reads nothing has None. The list is
             unchanged.
 
     Example: conflict_degree([0, 128, 2, None]) is 2.
@@ -2152,10 +2152,10 @@ def warp_passes(paths: list, lengths: dict) -> int:
     instructions once, while the other threads wait.
 
     Args:
-        paths: for each thread, in order, the name of its path, or None if
-            the thread has already left.
+        paths: for each thread, in order, the name of its path. A thread
+            that has already left has None.
         lengths: the number of instructions on each path, by name, 0 or
-            more; two paths can have the same length.
+            more. Two paths can have the same length.
 
     paths and lengths are unchanged.
     Example: warp_passes(["a", "b", "a", None], {"a": 5, "b": 2}) is 7.
@@ -2302,15 +2302,15 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
     """Run one program of a kernel that writes y = a * sigmoid(a) * b.
 
     load("a", places) and load("b", places) return the values at these
-    positions; store("y", places, values) writes one value to each position.
-    places is an int64 tensor (m,) of positions from 0 to n - 1; the memory
+    positions. store("y", places, values) writes one value to each position.
+    places is an int64 tensor (m,) of positions from 0 to n - 1. The memory
     beyond belongs to somebody else.
 
     Program p handles `block` positions beginning at p * block, or as many
     as are left. There are as many programs as n needs. They run in any
-    order, mixed with programs of other kernels, and share nothing. Load
-    each value once, and store nothing but y. In absolute value, a can reach
-    1000 and b a million, and y must stay finite.
+    order. Programs of other kernels can run in between, and programs share
+    nothing. Load each value once, and store nothing but y. In absolute
+    value, a can reach 1000 and b a million, and y must stay finite.
 
     Example: with n 5 and block 4, program 1 loads and stores only position
     4.
@@ -2660,19 +2660,20 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
     """Compute multi-head self-attention (B, T, d) with dropout.
 
     Every token looks at all tokens of its row. If training is True, each
-    attention weight is set to zero with probability p, 0 <= p < 1,
-    independently of the others and with a new draw at every call; the
-    remaining weights are divided by 1 - p. If training is False, nothing is
-    dropped and nothing is drawn, whether gradients are on or off.
+    attention weight is set to zero with probability p, 0 <= p < 1. Each
+    weight is dropped independently of the others. Every call makes a new
+    draw. The remaining weights are divided by 1 - p. If training is False,
+    nothing is dropped and nothing is drawn. This holds whether gradients
+    are on or off.
 
     Args:
-        x, weight: (B, T, d) and (3d, d), float32, in any memory order.
-            F.linear(x, weight) contains q, k and v in this order, each with
-            its heads side by side, d / heads values per head.
+        x, weight: (B, T, d) and (3d, d), float32. Any memory order is
+            possible. F.linear(x, weight) contains q, k and v in this order.
+            Each has its heads side by side, with d / heads values per head.
 
-    x and weight are unchanged, and gradients reach both, in training and
-    outside it. Each call computes its result again and leaves earlier
-    results unchanged.
+    x and weight are unchanged. Gradients reach x and weight. They do so in
+    training and outside it. Each call computes its result again. A call
+    leaves earlier results unchanged.
     """
     # BEGIN SOLUTION
     q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2)
@@ -2902,8 +2903,8 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
     over the whole row returns for these tokens.
 
     Args:
-        q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32, in any
-            memory order; no step changes them, not even a later step.
+        q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32. Any memory
+            order is possible. No step changes them, not even a later step.
         cache: a dict, empty at the first step. After each step its "k" and
             "v" hold the keys and values of all tokens so far, (B, H, t, D),
             with the keys rotated.
@@ -3149,18 +3150,18 @@ def batch_dependence(model: nn.Module, x: torch.Tensor,
                      others: torch.Tensor) -> float:
     """Measure how far the output for x[0] moves when the other rows change.
 
-    The result is the largest absolute change of any value in output 0,
-    measured in eval mode and without building a graph.
+    The result is the largest absolute change in any value of output 0. It
+    is measured in eval mode. No graph is built.
 
     Args:
         model: maps (N, ...) to (N, ...), one output per row.
-        x: (N, ...) with N >= 2, float32 or int64, in any memory order.
+        x: (N, ...), N >= 2. It is float32 or int64. Any memory order works.
         others: (N - 1, ...), the rows that replace x[1:].
 
     The model may write into its input, but x and others must not change.
     Afterwards the grad mode is what it was. The model, whose buffers do not
-    change in eval mode, is also what it was: every module's training flag,
-    all parameters and buffers, and their dtype, gradients and
+    change in eval mode, keeps every module's training flag. All parameters
+    and buffers are unchanged. So are their dtype, gradients and
     requires_grad.
     Example: for a model that subtracts the mean of the batch, x [[1.],
     [3.]] and others [[7.]], the output for row 0 moves from -1 to -3, so
@@ -3362,11 +3363,10 @@ claim("after deepcopy, both names refer to one parameter",
 
 # %% trap="08.12" role="exercise" points=3 difficulty=3 minutes=15
 def load_tied(model: nn.Module, state: dict) -> None:
-    """Load a state with assign=True, and keep every tie.
-
-    Names that share a parameter before the call share one afterwards. state
-    may have only some of these names; if it has several, their values have
-    to be equal.
+    """Load a state with assign=True. Keep every tie. Names that share a
+    parameter before the call share one afterwards. state may have only some
+    of a parameter's names. If state has several of these names, their
+    values have to be equal.
 
     Args:
         model: any module. A parameter can have several names.
@@ -3377,8 +3377,8 @@ def load_tied(model: nn.Module, state: dict) -> None:
         ValueError: names of one parameter have different values in state.
             The model is then left as it was.
 
-    Every parameter uses the memory of a tensor in state and keeps its
-    requires_grad. The model may be on the meta device.
+    Every parameter uses the memory of a tensor in state. Every parameter
+    keeps its requires_grad. The model may be on the meta device.
     """
     # BEGIN SOLUTION
     names = {}

@@ -448,19 +448,19 @@ claim("value that scale() returns for a 2 in bfloat16",
 # %% trap="09.1" role="exercise" points=3 difficulty=2 minutes=15
 def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
              loss_of, dtype: torch.dtype, max_norm: float) -> float:
-    """Take one step of opt under CPU autocast; return the gradient's norm.
+    """Take one step of opt under CPU autocast. Return the gradient's norm.
 
-    loss_of() returns the loss, a float32 scalar. Call it once, under
-    autocast with dtype. With torch.float16, use the scaler and update it
-    once; with torch.bfloat16, do not touch it. Ignore old gradients. If the
-    global norm over all parameter groups is larger than max_norm, clip it
-    to max_norm. Parameters that the loss does not use are ignored. If a
-    float16 gradient overflows, skip the step: the parameters and opt's
-    state do not change.
+    loss_of() returns the loss, a float32 scalar. Call it once. Call
+    loss_of() under autocast with dtype. With torch.float16, use the scaler
+    and update it once. With torch.bfloat16, do not touch the scaler. Ignore
+    old gradients. The norm is the global norm over all parameter groups. If
+    the norm is larger than max_norm, clip it to max_norm. Parameters that
+    the loss does not use are ignored. If a float16 gradient overflows, skip
+    the step: the parameters and opt's state do not change.
 
     Returns:
-        The norm before clipping, without the scale, as a float; inf or nan
-            after an overflow.
+        The norm before clipping, without the scale, as a float. After an
+            overflow, it is inf or nan.
 
     Example: with gradient (3, 4), max_norm 1 and SGD at a rate of 1, the
     step is (-0.6, -0.8) and the norm is 5.0.
@@ -694,18 +694,19 @@ claim("SGD at a learning rate of 0.2: loss without a master, divided by "
 # %% trap="09.8" role="exercise" points=3 difficulty=2 minutes=10
 def master_step(weights: list, grads: list, state: dict, lr: float,
                 momentum: float) -> None:
-    """Take one step of SGD with momentum on bfloat16 weights, in place.
+    """Take one step of SGD with momentum on bfloat16 weights. Change the
+    weights in place.
 
     After each step, a weight is the bfloat16 value nearest to the result of
-    the same steps in float32: v = momentum * v + grad, with v = 0 at first,
-    and w = w - lr * v.
+    the same steps in float32. A float32 step first sets v = momentum * v +
+    grad. Before the first step, v is 0. The step then sets w = w - lr * v.
 
     Args:
         weights: tensors of any shape and strides, without requires_grad.
-        grads: a bfloat16 tensor for each weight, unchanged; for None, the
+        grads: a bfloat16 tensor for each weight, unchanged. For None, the
             weight and its v stay as they are.
-        state: a dict for these weights alone, empty before their first
-            step; keep in it what you need.
+        state: a dict for these weights alone. It is empty before their
+            first step. Keep in it what you need.
         lr: may change from step to step.
 
     Example: with weight 1, gradient 1, lr 0.001 and no momentum, the weight
@@ -905,8 +906,8 @@ claim("2,048 rows: bytes kept in mixed precision, as a multiple of bytes "
 
 # %% trap="09.9" role="exercise" points=2 difficulty=2 minutes=10
 def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
-    """Count the bytes of weights, gradients and AdamW state on one GPU, as
-    an int.
+    """Count the bytes of weights, gradients and AdamW state on one GPU.
+    Return an int.
 
     Args:
         layout: "float32" and "autocast": everything in float32; "bfloat16":
@@ -1262,12 +1263,12 @@ claim("a parameter in a list moves with the model",
 def stays_behind(model: nn.Module) -> list[str]:
     """List the tensors that model.to(...) leaves behind, as sorted paths.
 
-    List every tensor, of any type and shape, that is reachable from a
-    module's own attributes, directly or through lists, tuples and dict
-    values, at any depth. Modules in lists are not searched. Skip the
-    model's parameters wherever they are, and buffers where they are
-    registered. If a registered buffer is also a second attribute, that
-    attribute is listed.
+    List every tensor, of any type and shape. The tensor has to be reachable
+    from a module's own attributes, directly or through lists, tuples and
+    dict values. Containers can be nested at any depth. Modules in lists are
+    not searched. Skip the model's parameters wherever they are, and buffers
+    where they are registered. If a registered buffer is also a second
+    attribute, that attribute is listed.
 
     A path consists of the module's name, the attribute, positions and keys,
     with dots in between. A module that is used twice is listed under its
@@ -1562,9 +1563,9 @@ def find_waits(events: list) -> list[str]:
     once.
 
     Args:
-        events: a list of (name, start, end) of one thread, in any order,
-            unchanged. Of two events that overlap, one is inside the other:
-            it starts no earlier and ends no later.
+        events: a list of (name, start, end) of one thread, in any order.
+            The list is unchanged. Of two events that overlap, one is inside
+            the other: it starts no earlier and ends no later.
 
     Example: [("aten::item", 0, 9), ("aten::_local_scalar_dense", 1, 8),
     ("aten::mm", 10, 12)] give ["aten::item"].
@@ -2019,7 +2020,7 @@ claim("number of all_reduce calls in 100 steps, with only the first step "
 
 # %% trap="09.11" role="exercise" points=4 difficulty=3 minutes=20
 def average_grads(losses_of, params: list, batch, all_sum) -> float:
-    """Return the mean loss of all ranks' examples; put its gradients in
+    """Return the mean loss of all ranks' examples. Put its gradients in
     .grad.
 
     Args:
@@ -2028,7 +2029,7 @@ def average_grads(losses_of, params: list, batch, all_sum) -> float:
             has examples.
         params: the parameters; a parameter that no loss depends on gets
             zeros.
-        all_sum(tensor): returns the sum over ranks, a new tensor; all ranks
+        all_sum(tensor): returns the sum over ranks, a new tensor. All ranks
             must call it the same number of times, in the same order, with
             the same shapes and dtypes.
 
@@ -2685,8 +2686,8 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
     batch. Ignore old gradients; every loss uses all of opt's parameters.
 
     Args:
-        batches: an iterator of pairs x (rows, F) float32, y (rows,) int64,
-            which are unchanged. Labels of -100 do not count.
+        batches: an iterator of pairs x (rows, F) float32, y (rows,) int64.
+            The pairs are unchanged. Labels of -100 do not count.
         weight: (C,) float32 above 0, class weights as in F.cross_entropy.
 
     Returns:
@@ -3164,8 +3165,8 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
             makes no call, and one value has 4 bytes.
         each: if True, shard every layer by itself; if False, shard the
             model as one piece, gathered once for the forward pass.
-        reshard: if True, release what the forward pass gathered and gather
-            it again for the backward pass; else keep it until that ends.
+        reshard: if True, release what forward gathered, and gather it again
+            for backward; if False, keep it until backward ends.
 
     Before a call, a layer (or the one piece) is padded to a multiple of
     `world` values. A world of 1 needs no calls; its "whole" is all layers.
@@ -3382,11 +3383,11 @@ def rebuild(optimizer, names: list, model: nn.Module):
     """Make an optimizer like the given one for the model's current
     parameters.
 
-    The new optimizer has the same class and an empty state. It has the same
-    groups, each with all the group's current settings, none of which is a
-    tensor, and with the parameters that now have the group's names, in the
-    order of the names, trainable or not. The old optimizer and the model
-    are unchanged.
+    The new optimizer has the same class. Its state is empty. It has the
+    same groups. Each group has all the current settings of the old group,
+    none of which is a tensor. A group has the parameters that now have the
+    group's names, in the order of the names, trainable or not. The old
+    optimizer and the model are unchanged.
 
     Args:
         names: for each group, in order, the names of its tensors, as
@@ -3593,17 +3594,17 @@ claim("norm of the whole gradient after torch's own clipping of DTensors",
 
 # %% trap="09.12" role="exercise" points=3 difficulty=2 minutes=15
 def clip_shards(shards: list, max_norm: float, all_sum) -> float:
-    """Clip this rank's shards in place; return the whole gradient's norm.
+    """Clip this rank's shards in place. Return the whole gradient's norm.
 
     If the norm of the whole gradient (all shards of all ranks) is above
-    max_norm > 0, clip it to max_norm, up to a relative error of 1e-4;
-    otherwise change no shard. The sum of all squares fits into float32.
+    max_norm > 0, clip it to max_norm, up to a relative error of 1e-4.
+    Otherwise change no shard. The sum of all squares fits into float32.
     Return the norm before clipping.
 
     Args:
         shards: this rank's parts of the gradients, float32, of any shape;
             some can have no elements, and a rank can have no shards.
-        all_sum(tensor): returns the sum over ranks, a new tensor; all ranks
+        all_sum(tensor): returns the sum over ranks, a new tensor. All ranks
             must call it the same number of times, in the same order, with
             the same shapes and dtypes.
 
