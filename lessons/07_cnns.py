@@ -39,8 +39,8 @@ begin(SEED, THREADS, DEVICE)
 # learns to recognize a stroke in the upper left corner, it still does not recognize the
 # same stroke elsewhere.
 #
-# A *convolution* makes two assumptions. **Locality**: an output depends only on a
-# small window of pixels. **Weight sharing**: the same few weights, the *kernel*, serve at
+# A *convolution* makes two assumptions. **Locality**: an output depends only on a small
+# window of pixels. **Weight sharing**: the same few weights, the *kernel*, are used at
 # every position. The assumptions that a layer makes before it has seen any data are
 # called its *inductive bias*.
 #
@@ -851,14 +851,14 @@ claim("norm of the gradient after 40 layers with additions and F(x) = -x/2",
       norms["residual, F(x) = -x/2"], expected=0.5**40, within=1e-14)
 
 # %% [markdown] role="concept"
-# So with the addition, a block whose weights are small is *nearly a copy*, as with
-# torchvision's `zero_init_residual`. Starting with blocks that nearly copy is a good
-# default, but additions guarantee nothing for trained nets, because the third stack
-# also has additions and still loses its gradient. He et al. do not blame vanishing
-# gradients for the poor results of their deep nets without additions, because these
-# nets had BatchNorm and healthy gradient norms. The authors attribute the failure to
-# difficult optimization. Source: [He et al. 2015](https://arxiv.org/abs/1512.03385),
-# figure 1 and section 4.1.
+# So with the addition, a block with small weights *nearly copies* its input, and
+# torchvision's option `zero_init_residual` makes every block start as a copy. Starting
+# with blocks that nearly copy is a good default, but additions guarantee nothing for
+# trained nets, because the third stack also has additions and still loses its gradient.
+# He et al. do not blame vanishing gradients for the poor results of their deep nets
+# without additions, because these nets had BatchNorm and healthy gradient norms. The
+# authors attribute the failure to difficult optimization. Source: [He et al.
+# 2015](https://arxiv.org/abs/1512.03385), figure 1 and section 4.1.
 #
 # ## Transfer: start from layers that have learned
 #
@@ -1477,10 +1477,10 @@ claim("number of layers with a channels-last output if only the model is "
 
 # %% [markdown] trap="07.5" role="more" topics="exceptions · what it is worth · the other counts"
 # There are two exceptions: a convolution with circular padding does not pass the format
-# on, and `view` refuses to join axes that are no longer side by side. With one channel
-# or with 1 x 1 pixels, both formats have the same order in memory. How much time the
+# on, and `view` cannot join axes that are no longer side by side. With one channel or
+# with 1 x 1 pixels, both formats have the same order in memory. How much time the
 # channels-last format saves on a GPU or a CPU depends on the layer and the machine. The
-# GPU section measures the saving for tensor cores and 16 bits.
+# GPU section measures the saving with tensor cores and 16 bits.
 
 # %% trap="07.5" role="more"
 claim("number of the batch's values that change when the channels are "
@@ -2852,14 +2852,17 @@ answers
 #   does not always give the best accuracy on the new task.
 # - Store the preprocessing with the weights. BatchNorm's stored statistics do not
 #   replace the preprocessing.
-# - The memory format is a matter of strides. `permute` moves axes, whereas `reshape`
-#   cuts the memory differently.
-# - A layer's rate follows from its depth in the model, and the head has the base rate.
+# - The memory format is a matter of strides. `permute` moves axes, whereas `reshape` cuts
+#   the same memory in different places.
+# - If each layer gets its own rate, compute the rate from the layer's depth in the model.
+#   The head has the base rate.
 # - Freezing a body with BatchNorm needs two things, no gradients and eval mode, and
 #   `train()` undoes the second.
-# - `parameters()`, `state_dict()` and `to()` leave out tensors that are not registered.
+# - `parameters()`, `state_dict()` and `to()` leave out tensors that are not registered,
+#   such as the weights of layers in a Python list.
 # - An optimizer holds tensors, not a model. List the tensors that one step moves.
-# - `flatten(1)` keeps one row for each image.
+# - In front of a head, use `flatten(1)`, which keeps one row for each image, whatever the
+#   image size.
 #
 # **Next:** Stage 8 lets every position look at all other positions, and counts what that
 # costs.
