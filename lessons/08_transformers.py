@@ -943,10 +943,10 @@ plot_columns(
 
 # %% [markdown] trap="08.2" role="why"
 # A softmax gives every key some weight, and a pad has a score like any other key. So an
-# output is nearly a mean of eight values, three of which you replaced. Suppose that
-# each value has a variance of 1. The sum of all eight values then has variance 8. The
-# change of the sum is three new values minus three old values, so its variance is 6.
-# The output therefore changes by $\sqrt{6 / 8}$ of its size, nearly nine tenths.
+# output is nearly a mean of eight values, three of which you replaced. Suppose that each
+# value has a variance of 1. The sum of all eight values then has variance 8. The change
+# in the sum is three new values minus three old values, so its variance is 6. The output
+# therefore changes by $\sqrt{6 / 8}$ of its size, nearly nine tenths.
 #
 # MHA and SDPA both take a mask over the *keys*, but `True` means opposite things in the
 # two functions. In MHA's `key_padding_mask`, `True` marks a key to ignore, where the
@@ -1722,8 +1722,8 @@ by_record = moved(lambda i: FLOAT * (fields * i + mass))
 
 # %% trap="08.5" role="guess" quoted="wrong"
 guess("08.5",
-      "Suppose all masses were stored side by side, starting at byte 4. "
-      "When a warp loads its masses once, how many bytes are moved?",
+      "Suppose all masses were side by side, starting at byte 4. If each "
+      "thread of a warp loads one mass, how many bytes are moved?",
       unit="bytes")
 
 # %% trap="08.5" role="look"
@@ -2027,9 +2027,9 @@ def conflict_degree(addresses: list) -> int:
     # END SOLUTION
 
 # %% [markdown] trap="08.6" role="hint"
-# 1. In the example, bytes 0 and 2 belong to word 0, and byte 128 to word 32. Which bank has both words?
+# 1. In the example, bytes 0 and 2 belong to word 0, and byte 128 to word 32. Which bank holds both words?
 # 2. Keep a set of words for each bank; a set counts a word once.
-# 3. The answer is the size of the largest set, and 0 if there is no set.
+# 3. The answer is the size of the largest set, or 0 if there is no set.
 
 # %% [markdown] trap="08.6" role="keep"
 # **Keep:** A bank of shared memory returns different words one after the other. If each
@@ -2456,17 +2456,17 @@ claim("number of calls in trace B that fetch a single value, after the "
       expected=0)
 
 # %% [markdown] role="concept"
-# In A, each of two dozen small operations reads a long tensor from memory and writes it
-# back. Fuse these operations, as in trap 08.8. In B, the host fetches each row's norm
-# separately. Compute all norms first, and then fetch them in one call. Once this fault
-# is repaired, B shows a second fault, hundreds of small norms, so ask the questions
-# again after each repair. In C, two matrix products are followed by sixteen hundred
-# operations on 64 values each. Compile these operations, or fuse them by hand. The
-# limits in the code are rules of thumb: ten FLOPs per byte is roughly a CPU's ridge. A
-# GPU's ridge is higher, so a step that is limited by compute on a CPU may be limited by
-# memory or launches on a GPU. A trace from a GPU also contains the device's own times.
-# If these times add up to far less than the wall-clock time, the device waited, as it
-# would in B and C.
+# In trace A, each of two dozen small operations reads a long tensor from memory and
+# writes it back. Fuse these operations, as in trap 08.8. In trace B, the host fetches
+# each row's norm separately. Compute all norms first, and then fetch them in one call.
+# Once this fault is repaired, trace B shows a second fault, hundreds of small norms, so
+# ask the questions again after each repair. In trace C, two matrix products are followed
+# by sixteen hundred operations on 64 values each. Compile these operations, or fuse them
+# by hand. The limits in the code are rules of thumb: ten FLOPs per byte is roughly a
+# CPU's ridge. A GPU's ridge is higher, so a step that is limited by compute on a CPU may
+# be limited by memory or launches on a GPU. A trace from a GPU also contains the device's
+# own times. If these times add up to far less than the wall-clock time, the device
+# waited, as it would in traces B and C.
 #
 # A trace shows which operation is slow. Two tools that need a GPU show why:
 #
@@ -2690,9 +2690,9 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 # 3. On the way back, move the heads after the tokens again, then flatten the last two axes.
 
 # %% [markdown] trap="08.9" role="keep"
-# **Keep:** A function has no train or eval mode. Write `dropout_p=self.p if self.training
-# else 0.0`. **In your own code:** Call the model twice in eval mode and compare the
-# outputs. **Source:** [torch's documentation of
+# **Keep:** SDPA is a function, so it has no train or eval mode. Pass `dropout_p=self.p if
+# self.training else 0.0`. **In your own code:** Call the model twice in eval mode and
+# compare the outputs. **Source:** [torch's documentation of
 # scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
 # warns about this. **Seen in the wild:** [huggingface/pytorch-image-models
 # 1978](https://github.com/huggingface/pytorch-image-models/pull/1978): the maintainers
@@ -2711,14 +2711,14 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 # speed: $(a, b)$ becomes $(a \cos \varphi - b \sin \varphi,\; a \sin \varphi + b \cos
 # \varphi)$. Component i of a head is paired with component i + D/2.
 #
-# If you turn a query by $\alpha$ and a key by $\beta$, the angle between them changes
-# by $\alpha - \beta$. So the score depends on two positions only through their
-# distance. Texts that are longer than the training texts contain new angles. *NTK-aware
-# scaling* raises the base of the speeds, 10000. The fast pairs keep their speed, and
-# the slow pairs turn even more slowly: the slowest pair stays within the angles of
-# training, and the pairs before it go a little beyond these angles. For texts `s` times
-# as long, the base is multiplied by $s^{D/(D-2)}$. With `D` = 128 and `s` = 4, it
-# becomes about 40,900, and the slowest pair turns at exactly a quarter of its speed.
+# If you turn a query by $\alpha$ and a key by $\beta$, the angle between them changes by
+# $\alpha - \beta$. So the score depends on two positions only through their distance. In
+# texts that are longer than the training texts, new angles occur. *NTK-aware scaling*
+# raises the base of the speeds, 10000. The fast pairs keep their speed, and the slow
+# pairs turn even more slowly: the slowest pair stays within the angles of training, and
+# the pairs before it go a little beyond these angles. For texts `s` times as long, the
+# base is multiplied by $s^{D/(D-2)}$. With `D` = 128 and `s` = 4, it becomes about
+# 40,900, and the slowest pair turns at exactly a quarter of its speed.
 
 # %% role="concept"
 def rotate(x, place):
@@ -2998,7 +2998,7 @@ draw_boxes(
 # ## Eight rows of a digit
 #
 # You treat a digit as eight tokens, one for each row of eight pixels, and run two of
-# torch's encoder layers on them. The model trains in seconds and, in batches of 32,
+# torch's encoder layers on them. The model trains in seconds and, with batches of 32,
 # gets about nine out of ten test digits right. Nothing in the model normalizes over the
 # batch, dropout is off, and you call `eval()`.
 #
@@ -3679,11 +3679,11 @@ claim("largest difference between the kernel's results and float64 results "
       max(gaps.values()), below=1e-3)
 
 # %% [markdown] role="concept"
-# A kernel that passes these tests computes correctly in float32, at least in these
-# cases. But the interpreter runs one program after the other. A pass proves neither the
-# precision on a GPU nor that simultaneous programs do not interfere with each other. On
-# a machine with a GPU, the same cells run the same kernel on the GPU, under the same
-# tests; `"ieee"` requests all 32 bits in its products.
+# A kernel that passes these tests computes correctly in float32, at least in these cases.
+# But the interpreter runs one program after the other. A pass proves neither that the
+# kernel is precise on a GPU nor that simultaneous programs do not interfere with each
+# other. On a machine with a GPU, the same cells run the same kernel on the GPU, under the
+# same tests; `"ieee"` requests all 32 bits in its products.
 
 # %% [markdown] role="concept"
 # ### Two faults that the interpreter hides, and how to see them
@@ -4181,20 +4181,23 @@ answers
 # - What a mask means depends on the function: in SDPA, True lets a query look at a key,
 #   and in MHA, True hides the key.
 # - Attention treats pads as tokens. Mask the keys, not the queries.
-# - With a cache, the mask and the positions begin where the cache ends.
+# - With a cache, the mask and the positions of the new tokens begin where the cache ends.
 # - Attention mixes along its sequence axis. Change the other rows of a batch, and compare
 #   row 0 of the output.
 # - Tied weights are one parameter in two modules. `to_empty` from the meta device and
 #   `assign=True` untie them, so tie them again before you make the optimizer.
-# - A function has no mode, so pass the dropout rate in training and 0 otherwise.
+# - SDPA is a function without a mode, so pass it the dropout rate in training and 0
+#   otherwise.
 # - A masked and a causal model answer different questions, so do not compare their losses.
 # - A softmax needs only a running maximum, a running sum and a correction factor, never
 #   its whole row.
 # - Without a mask, the forward pass of flash attention does as many multiplications as
 #   the formula. But it needs less memory and moves fewer bytes.
 # - A warp moves whole sectors, so neighbouring threads should read neighbouring values.
-# - Reads of different words in one bank wait for each other. An odd step avoids this.
-# - A warp issues every path that at least one of its threads takes.
+# - Reads of different words in one bank of shared memory wait for each other. An odd step
+#   between neighbouring threads avoids these waits.
+# - A warp issues every path that at least one of its threads takes, so group values that
+#   take the same path.
 # - On small tensors, launches determine the time; on large tensors, memory traffic does.
 #   Fuse operations, and mask the last block.
 # - Even without a GPU, you can compile a kernel and read its registers, spills and

@@ -852,7 +852,7 @@ claim("GB on each of eight GPUs for 7 billion weights, if everything is "
 # %% [markdown] trap="09.9" role="repair"
 # How many 80 GB cards do seventy billion weights need if everything is split, and how
 # many if each card keeps all weights? Guess, then use the explorer; the line below its
-# panels answers.
+# panels shows the answer.
 
 # %% role="explore" explorer="train_bytes"
 from dlsys_helpers.explorers.train_bytes import train_bytes
@@ -942,7 +942,7 @@ def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
 # 1. Each tensor has three parts: weight, gradient, and what the optimizer keeps (moments, and a master if there is one). A frozen tensor has only the weight.
 # 2. The three parts take 4, 4 and 8 bytes per value in float32, 2, 2 and 4 in bfloat16, and 2,
 #    2 and 12 with masters.
-# 3. `-(-n // gpus)` rounds up. The split begins with the optimizer's state and ends with the weights.
+# 3. `-(-n // gpus)` rounds up. The optimizer's state is the first thing to be split, and the weights are the last.
 
 # %% [markdown] trap="09.9" role="keep"
 # **Keep:** AdamW (without amsgrad) takes 16 bytes per weight, whether you train in
@@ -1583,7 +1583,7 @@ def find_waits(events: list) -> list[str]:
     # END SOLUTION
 
 # %% [markdown] trap="09.10" role="hint"
-# 1. For each event that waits, collect the `aten::` events around it. An event also counts as being around itself.
+# 1. For each event that waits, collect the `aten::` events around it. Include the event itself.
 # 2. The outermost event is the longest of these events.
 # 3. A set of events (not of names) holds each operation once and keeps two `item()` calls
 #    apart.
@@ -2841,8 +2841,8 @@ claim("number of digits evaluated twice", len(twice), expected=3)
 
 # %% [markdown] trap="09.5" role="more"
 # `drop_last=True` makes the parts equal in the opposite way: it uses 496 digits and
-# leaves one out. If the result has to be exact, deal out the digits yourself, and sum
-# correct answers and counts over the ranks instead of averaging accuracies.
+# leaves one out. If the result has to be exact, deal out the digits yourself, and sum the
+# numbers of correct answers and of digits over the ranks instead of averaging accuracies.
 
 # %% trap="09.5" role="more"
 dropped = {digit for rank in range(4) for digit in
@@ -3039,8 +3039,8 @@ def step_calls(plan):
 
 # %% trap="09.4" role="guess"
 guess("09.4",
-      "Add up the sizes of the whole tensors in all calls of one step. How "
-      "large is the sharded net's total, as a multiple of DDP's total?",
+      "Add up the unsharded sizes of all tensors communicated in one step. "
+      "How large is the sharded net's sum, as a multiple of DDP's sum?",
       unit="times")
 
 # %% trap="09.4" role="look"
@@ -3191,10 +3191,10 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
 # 3. At its peak, the forward pass holds the largest piece if pieces are released, and all pieces if they are kept.
 
 # %% [markdown] trap="09.4" role="keep"
-# **Keep:** Shard what does not fit, layer by layer. If a model fits together with its
-# gradients and optimizer state, use DDP, which gathers nothing and sends no more than any
-# sharded plan. **In your own code:** Before you compare speeds, count a step's
-# collectives in a profiler trace. **Source:**
+# **Keep:** If a model does not fit on one GPU, shard it layer by layer. If a model fits
+# together with its gradients and optimizer state, use DDP, which gathers nothing and
+# sends no more than any sharded plan. **In your own code:** Before you compare speeds,
+# count a step's collectives in a profiler trace. **Source:**
 # [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html),
 # `reshard_after_forward`.
 
@@ -3411,8 +3411,8 @@ def rebuild(optimizer, names: list, model: nn.Module):
 # 3. Build new dicts, so that the old optimizer keeps its own.
 
 # %% [markdown] trap="09.13" role="keep"
-# **Keep:** Make the optimizer after everything that puts new parameters into the model,
-# as `fully_shard` does, and before any forward pass. **In your own code:** Right before
+# **Keep:** Make the optimizer after every call that puts new parameters into the model,
+# such as `fully_shard`, and before any forward pass. **In your own code:** Right before
 # the loop, count the optimizer's tensors that also belong to the model; compare the
 # tensors by identity. **Source:**
 # [torch.distributed.fsdp.fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
@@ -3625,7 +3625,7 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
 # %% [markdown] trap="09.12" role="hint"
 # 1. Which of the two adds up over the parts of a gradient: the norm or its square?
 # 2. A rank without shards also has to take part in the sum, with a zero.
-# 3. Take the root after the sum over ranks, and scale all shards by the same `max_norm / norm`, in place, and only if the norm is larger.
+# 3. Take the root after the sum over ranks. If the norm is larger than `max_norm`, scale all shards in place by the same factor, `max_norm / norm`.
 
 # %% [markdown] trap="09.12" role="keep"
 # **Keep:** Before you clip sharded gradients, sum the squares over all ranks that hold
@@ -3854,8 +3854,8 @@ def reshard(shards: list, world: int) -> list[dict]:
 
 # %% [markdown] trap="09.7" role="hint"
 # 1. Put a tensor together first: `torch.cat` of the parts, in the order of the ranks.
-# 2. `-(-n // world)` rounds up. A slice beyond the end is empty and keeps the other sizes.
-# 3. A slice is a view of the whole tensor's memory, and `torch.save` would write all of it, so copy the slice first. A tensor without dimensions has no rows to cut.
+# 2. `-(-n // world)` rounds up. A slice beyond the end has no rows and keeps its other sizes.
+# 3. A slice is a view of the whole tensor's memory, and `torch.save` would write this whole memory, so copy the slice first. A tensor without dimensions has no rows to cut.
 
 # %% [markdown] trap="09.7" role="keep"
 # **Keep:** Save a sharded model from all ranks. To resume later, use `dcp.save` and
@@ -4211,21 +4211,22 @@ answers
 #
 # - A number format has a range, and a gap between neighbouring numbers. `float16` lacks
 #   range, and `bfloat16` is coarse.
-# - Use a scaler with `float16` only: scale, backward, unscale, clip, step, update.
-# - With 8 bits or fewer, each tensor has its own scale, or each block of a tensor has one
+# - Use a gradient scaler only with `float16`, in this order: scale, backward, unscale,
+#   clip, step, update.
+# - With 8 bits or fewer, each tensor, or each block of a tensor, needs a scale of its own
 #   (`MXFP8`, `NVFP4`).
-# - Updates smaller than half a gap are lost. A master copy in `float32` adds these
-#   updates up.
+# - A 16-bit weight loses updates that are smaller than half the gap to the next number. A
+#   master copy in `float32` adds such updates up.
 # - Profile before you change anything: the data, then Python, then memory or
 #   arithmetic.
 # - AdamW takes 16 bytes per weight in three of the four layouts in trap 09.9. Mixed
 #   precision can halve the memory for activations.
-# - The effective batch is rows x passes x ranks. Divide the loss by the number of labels
-#   that count in the whole step.
-# - All ranks of a group have to make the same collectives, in the same order. The ranks'
-#   tapes show where the calls differ.
-# - Compute the loss through the wrapper, sum squared norms over the ranks, make the
-#   optimizer after sharding, and save from all ranks.
+# - The effective batch is rows per pass x accumulated passes x ranks. Divide the loss by
+#   the number of labels that count in the whole step.
+# - All ranks of a group have to make the same collective calls, in the same order. The
+#   ranks' tapes show where the calls differ.
+# - With several ranks, compute the loss through the DDP wrapper, sum squared norms over
+#   the ranks, make the optimizer after sharding, and save from all ranks.
 # - Every value that Python requests from the GPU causes a wait and, by default, a break
 #   in a compiled graph.
 # - Make every tensor that belongs to the model a parameter or a buffer.
