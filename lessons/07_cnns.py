@@ -1839,9 +1839,9 @@ def freeze(body: nn.Module) -> None:
     """Freeze a module for good, in place.
 
     None of the body's parameters requires a gradient. The body always
-    computes as in eval mode. This holds even if the body, or a model that
-    contains it at any depth, is later put into train mode, once or many
-    times. The body's parameters and buffers keep their values.
+    computes as in eval mode. Putting the body, or a model that contains it
+    at any depth, into train mode later, once or many times, does not change
+    the body. The body's parameters and buffers keep their values.
 
     You call the body as before, and gradients still flow through it to its
     input. train() and eval() still return the body. Other modules, even of
@@ -2003,10 +2003,11 @@ def hidden_values(model: nn.Module) -> int:
 
     torch finds no parameters inside plain lists, tuples and dicts. Go
     through each module's own attributes and open each such container (in a
-    dict, the values). Also open every container inside it. Count the values
-    of every nn.Parameter that you find, frozen or not, whether it is alone
-    or in a module. Also search the attributes of every module that you
-    find. Skip the parameters that model.parameters() returns.
+    dict, the values). Also open every container inside such a container.
+    Count the values of every nn.Parameter that you find, frozen or not,
+    whether it is alone or in a module. Also search the attributes of every
+    module that you find. Skip the parameters that model.parameters()
+    returns.
 
     A parameter that you find twice counts once; two parameters with equal
     values count as two. There are no cycles. The model is unchanged.
@@ -2197,8 +2198,8 @@ def to_nchw(a: torch.Tensor) -> torch.Tensor:
         a: (N, H, W, C) of any dtype, size and memory order. a is unchanged.
 
     Returns:
-        A contiguous tensor of the same dtype. It has memory of its own, to
-            which no later call writes.
+        A contiguous tensor of the same dtype. The tensor has memory of its
+            own, to which no later call writes.
 
     Example: a single pixel (0, 1, 2) becomes three channels of one pixel.
     """

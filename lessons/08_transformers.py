@@ -1280,8 +1280,8 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 
     Entry [n, t - 1] is -ln p of ids[n, t]. For this entry, the model sees
     the tokens before position t. The model also sees a mask_id at position
-    t. It sees nothing after position t. Use the model's logits at position
-    t. The logits can be large, and p must not underflow to 0.
+    t. The model sees nothing after position t. Use the model's logits at
+    position t. The logits can be large, and p must not underflow to 0.
 
     Args:
         model: maps tokens (N, t), 1 <= t <= T, to logits (N, t, vocab),
@@ -1647,7 +1647,7 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
 
     Args:
         q, k, v: (M, D), (N, D), (N, E), float32; M, D and E >= 1. Any
-            memory order is possible. All are unchanged.
+            memory order is possible. q, k and v are unchanged.
         length: 0 <= length <= N; later slots (NaN or inf) change nothing.
 
     Hold one tile of scores at a time: make no tensor whose size depends on
@@ -2663,16 +2663,17 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
     attention weight is set to zero with probability p, 0 <= p < 1. Each
     weight is dropped independently of the others. Every call makes a new
     draw. The remaining weights are divided by 1 - p. If training is False,
-    nothing is dropped and nothing is drawn. This holds whether gradients
-    are on or off.
+    nothing is dropped and nothing is drawn. Neither case depends on whether
+    gradients are on or off.
 
     Args:
         x, weight: (B, T, d) and (3d, d), float32. Any memory order is
             possible. F.linear(x, weight) contains q, k and v in this order.
-            Each has its heads side by side, with d / heads values per head.
+            q, k and v each have their heads side by side, with d / heads
+            values per head.
 
-    x and weight are unchanged. Gradients reach x and weight. They do so in
-    training and outside it. Each call computes its result again. A call
+    x and weight are unchanged. Gradients reach x and weight. Gradients flow
+    in training and outside it. Each call computes its result again. A call
     leaves earlier results unchanged.
     """
     # BEGIN SOLUTION
@@ -2904,7 +2905,8 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
 
     Args:
         q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32. Any memory
-            order is possible. No step changes them, not even a later step.
+            order is possible. No step changes q, k or v, not even a later
+            step.
         cache: a dict, empty at the first step. After each step its "k" and
             "v" hold the keys and values of all tokens so far, (B, H, t, D),
             with the keys rotated.
@@ -3150,19 +3152,19 @@ def batch_dependence(model: nn.Module, x: torch.Tensor,
                      others: torch.Tensor) -> float:
     """Measure how far the output for x[0] moves when the other rows change.
 
-    The result is the largest absolute change in any value of output 0. It
-    is measured in eval mode. No graph is built.
+    The result is the largest absolute change in any value of output 0. The
+    model runs in eval mode. No graph is built.
 
     Args:
         model: maps (N, ...) to (N, ...), one output per row.
-        x: (N, ...), N >= 2. It is float32 or int64. Any memory order works.
+        x: (N, ...), N >= 2. x is float32 or int64. Any memory order works.
         others: (N - 1, ...), the rows that replace x[1:].
 
     The model may write into its input, but x and others must not change.
     Afterwards the grad mode is what it was. The model, whose buffers do not
     change in eval mode, keeps every module's training flag. All parameters
-    and buffers are unchanged. So are their dtype, gradients and
-    requires_grad.
+    and buffers are unchanged. Their dtype, gradients and requires_grad also
+    stay the same.
     Example: for a model that subtracts the mean of the batch, x [[1.],
     [3.]] and others [[7.]], the output for row 0 moves from -1 to -3, so
     the result is 2.
@@ -3365,7 +3367,7 @@ claim("after deepcopy, both names refer to one parameter",
 def load_tied(model: nn.Module, state: dict) -> None:
     """Load a state with assign=True. Keep every tie. Names that share a
     parameter before the call share one afterwards. state may have only some
-    of a parameter's names. If state has several of these names, their
+    of a parameter's names. If state has several names of a parameter, their
     values have to be equal.
 
     Args:

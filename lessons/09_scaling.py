@@ -460,7 +460,7 @@ def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
 
     Returns:
         The norm before clipping, without the scale, as a float. After an
-            overflow, it is inf or nan.
+            overflow, the norm is inf or nan.
 
     Example: with gradient (3, 4), max_norm 1 and SGD at a rate of 1, the
     step is (-0.6, -0.8) and the norm is 5.0.
@@ -705,8 +705,8 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
         weights: tensors of any shape and strides, without requires_grad.
         grads: a bfloat16 tensor for each weight, unchanged. For None, the
             weight and its v stay as they are.
-        state: a dict for these weights alone. It is empty before their
-            first step. Keep in it what you need.
+        state: a dict for these weights alone. state is empty before the
+            weights' first step. Keep in it what you need.
         lr: may change from step to step.
 
     Example: with weight 1, gradient 1, lr 0.001 and no momentum, the weight
@@ -2020,8 +2020,8 @@ claim("number of all_reduce calls in 100 steps, with only the first step "
 
 # %% trap="09.11" role="exercise" points=4 difficulty=3 minutes=20
 def average_grads(losses_of, params: list, batch, all_sum) -> float:
-    """Return the mean loss of all ranks' examples. Put its gradients in
-    .grad.
+    """Return the mean loss of all ranks' examples. Put the gradients of
+    this mean in .grad.
 
     Args:
         losses_of(batch): the losses (n,) of this rank's n examples, with a
@@ -3383,11 +3383,11 @@ def rebuild(optimizer, names: list, model: nn.Module):
     """Make an optimizer like the given one for the model's current
     parameters.
 
-    The new optimizer has the same class. Its state is empty. It has the
-    same groups. Each group has all the current settings of the old group,
-    none of which is a tensor. A group has the parameters that now have the
-    group's names, in the order of the names, trainable or not. The old
-    optimizer and the model are unchanged.
+    The new optimizer has the same class. The new optimizer's state is
+    empty. The new optimizer has the same groups. Each group has all the
+    current settings of the old group, none of which is a tensor. A group
+    has the parameters that now have the group's names, in the order of the
+    names, trainable or not. The old optimizer and the model are unchanged.
 
     Args:
         names: for each group, in order, the names of its tensors, as

@@ -18,8 +18,8 @@ containers    | torch finds no parameters inside plain lists, tuples and dicts. 
                 a list; a tuple; a dict; a list inside a registered part; subclasses of dict and
                 tuple; a list whose name begins with _; a set, keys and other objects; a tuple on
                 the class
-depth         | Also open every container inside it. | case lists in dicts in tuples; twelve nested
-                lists
+depth         | Also open every container inside such a container. | case lists in dicts in tuples;
+                twelve nested lists
 bare          | Count the values of every nn.Parameter that you find, frozen or not, whether it is
                 alone or in a module. | case a list of bare parameters; tensors that are not
                 parameters; a hidden ParameterList; a frozen block

@@ -20,8 +20,8 @@ any        | Args: a: (N, H, W, C) of any dtype, size and memory order. | case t
              larger images; one image, expanded
 left alone | a is unchanged. | changed in the argument
 memory     | Returns: A contiguous tensor of the same dtype. | contiguous; dtype of the
-own        | It has memory of its own, to which no later call writes. | memory shared; after a later
-             call
+own        | The tensor has memory of its own, to which no later call writes. | memory shared; after
+             a later call
 example    | Example: a single pixel (0, 1, 2) becomes three channels of one pixel. | case the
              example
 """)

@@ -18,8 +18,8 @@ ties     | Keep every tie. Names that share a parameter before the call share on
            names of one parameter
 some     | state may have only some of a parameter's names. | case one name of two; the last name of
            three; a tie at the end; one name on the meta device
-equal    | If state has several of these names, their values have to be equal. | case two values; a
-           third value; a second value of three
+equal    | If state has several names of a parameter, their values have to be equal. | case two
+           values; a third value; a second value of three
 model    | Args: model: any module. A parameter can have several names. | case three names; two
            ties; deep in the model; one module twice; no tie; a tied bias
 state    | state: tensors by name. It has at least one name of every parameter, and all buffers. |

@@ -25,7 +25,7 @@ model     | Args: model: maps tokens (N, t), 1 <= t <= T, to logits (N, t, vocab
 entry     | Entry [n, t - 1] is -ln p of ids[n, t]. | nats
 before    | For this entry, the model sees the tokens before position t. | nats
 mask      | The model also sees a mask_id at position t. | nats
-behind    | It sees nothing after position t. | nats
+behind    | The model sees nothing after position t. | nats
 place     | Use the model's logits at position t. | nats
 large     | The logits can be large, and p must not underflow to 0. | case large logits; very large
             logits

@@ -28,7 +28,7 @@ ex.promise("shapes", "Args: q, k, v: (M, D), (N, D), (N, E), float32; M, D and E
            says=("rows of attention", "raised"))
 ex.promise("memory layout", "Any memory order is possible.",
            cases=("columns first in memory", "every second slot of a cache"))
-ex.promise("left", "All are unchanged.", says=("inputs after the call",))
+ex.promise("left", "q, k and v are unchanged.", says=("inputs after the call",))
 ex.promise("filled", "length: 0 <= length <= N; later slots (NaN or inf) change nothing.",
            says=ROWS)
 ex.promise("corner", "The queries are the last M of the `length` filled positions, so query i sees "

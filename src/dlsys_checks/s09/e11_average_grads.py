@@ -14,7 +14,7 @@ ex = exercise("09.11", "average_grads", seen=("start", "xs", "ys", "branch", "ol
 
 ex.promise_table("""
 loss    | Return the mean loss of all ranks' examples. | mean loss
-grads   | Put its gradients in .grad. | gradient of
+grads   | Put the gradients of this mean in .grad. | gradient of
 ragged  | Args: losses_of(batch): the losses (n,) of this rank's n examples, with a graph; n >= 0
           can differ between ranks, and at least one rank has examples. | case ranks with different
           numbers of examples; a rank without examples; many examples; four ranks, two without

@@ -41,8 +41,8 @@ outside  | Parameters that the loss does not use are ignored. | case a parameter
 overflow | If a float16 gradient overflows, skip the step: the parameters and opt's state do not
            change. | case an overflow; an overflow with momentum
 before   | Returns: The norm before clipping, without the scale, as a float. | norm returned
-infinite | After an overflow, it is inf or nan. | case an overflow; an overflow with momentum | norm
-           returned
+infinite | After an overflow, the norm is inf or nan. | case an overflow; an overflow with momentum
+           | norm returned
 example  | Example: with gradient (3, 4), max_norm 1 and SGD at a rate of 1, the step is (-0.6,
            -0.8) and the norm is 5.0. | case the example
 """)

@@ -23,7 +23,7 @@ ex.promise("start", "Before the first step, v is 0.", cases=MOVING)
 ex.promise_table("""
 descent | The step then sets w = w - lr * v. | weight
 state   | state: a dict for these weights alone. | case two sets in turn; sets of two sizes in turn
-empty   | It is empty before their first step. Keep in it what you need. | raised KeyError
+empty   | state is empty before the weights' first step. Keep in it what you need. | raised KeyError
 rate    | lr: may change from step to step. | case a rate that changes; a large step, then tiny ones
 grads   | grads: a bfloat16 tensor for each weight, unchanged. | the caller's gradients
 None    | For None, the weight and its v stay as they are. | case a gradient missing now and then;
