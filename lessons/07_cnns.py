@@ -927,10 +927,10 @@ plot_bars({f"{where}, {n} each: {how}": scores[k]
               "better on both tasks.")
 
 # %% role="concept"
-claim("frozen body, 100 per class: accuracy on the near task minus "
-      "accuracy on the far task",
+claim("frozen body, 100 images per class: accuracy on the near task minus "
+      "accuracy on the far one",
       gained["near", 100][0] - gained["far", 100][0], above=0.02)
-claim("near task, 100 per class: accuracy from a random start minus "
+claim("near task, 100 images per class: accuracy from scratch minus "
       "accuracy with a frozen body",
       gained["near", 100][1] - gained["near", 100][0], above=0.05)
 
@@ -1233,7 +1233,7 @@ plot_columns(read, xlabel="how it is served", form=".2f",
                  "lowest.")
 
 # %% trap="07.4" role="look"
-claim("accuracy when served without normalizing",
+claim("accuracy on images that are not normalized",
       read["forgotten"], below=0.85)
 
 # %% [markdown] trap="07.4" role="why"
@@ -1281,8 +1281,8 @@ class Scaled(nn.Module):
 shares = accuracy(Scaled(served, mean, std), x_test, y_test)
 
 # %% trap="07.4" role="repair"
-claim("accuracy with the recipe inside the model minus accuracy when "
-      "served as trained",
+claim("accuracy with the recipe in the model minus accuracy on images "
+      "prepared as in training",
       shares - read["as trained"], expected=0)
 
 # %% [markdown] trap="07.4" role="more" topics="without BatchNorm · the numbers that were mixed up · torchvision's recipes"
@@ -1308,7 +1308,8 @@ plot_bars({**{f"{way}, BatchNorm": share for way, share in read.items()},
               "accuracy without normalization is higher.")
 
 # %% trap="07.4" role="more"
-claim("accuracy when served as trained", read["as trained"], above=0.93)
+claim("accuracy on images prepared as in training",
+      read["as trained"], above=0.93)
 claim("accuracy on images normalized twice minus accuracy on images not "
       "normalized",
       read["twice"]
@@ -2349,8 +2350,8 @@ claim("decrease in the loss over 200 steps when the optimizer is created "
 # frozen, it can only guess:
 
 # %% trap="07.10" role="more"
-claim("accuracy on the new digits with a free body and a head that never "
-      "moved",
+claim("accuracy on the new digits with a trainable body and a head that "
+      "never changed",
       free_reads, above=0.85)
 claim("accuracy on the new digits with a frozen body",
       accuracy(late, xt, yt),

@@ -335,8 +335,8 @@ except IndexError:
 # %% role="concept"
 claim("learned positions: a text longer than the table raises an error",
       learned_ends, expected=True)
-claim("largest difference between sinusoids turned by 5 positions and "
-      "sinusoids 5 positions later", gap, below=1e-3)
+claim("largest difference between sinusoids rotated by 5 positions and "
+      "those 5 positions later", gap, below=1e-3)
 
 # %% [markdown] role="concept"
 # A position may be *defined*, but the model may still be unable to use it. Whether a
@@ -680,8 +680,8 @@ alone = torch.cat([F.scaled_dot_product_attention(
 # %% trap="08.1" role="more"
 claim("largest difference between results under a packed mask and results "
       "document by document", (in_row - alone).abs().max(), below=1e-5)
-claim("allowed pairs with a mask per document, as a fraction of those with "
-      "a causal mask alone",
+claim("pairs that the packed mask allows, as a fraction of the pairs that "
+      "a causal mask allows",
       packed.sum() / causal.sum(), expected=21 / 36, within=1e-6)
 
 # %% [markdown] trap="08.1" role="more"
@@ -859,7 +859,8 @@ by_mask = F.scaled_dot_product_attention(q, k, v, attn_mask=triangle)
 print(window_of_3.int())
 
 # %% role="concept"
-claim("largest difference between is_causal=True and a causal boolean mask",
+claim("largest difference between results with is_causal=True and with a "
+      "causal boolean mask",
       (by_flag - by_mask).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
@@ -878,8 +879,8 @@ with sdpa_kernel(SDPBackend.MATH):
     by_formula = F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 # %% role="concept"
-claim("largest difference between the kernel that SDPA chooses and the "
-      "plain formula",
+claim("largest difference between the results of SDPA's chosen kernel and "
+      "of the plain formula",
       (by_flag - by_formula).abs().max(), below=1e-5)
 
 # %% [markdown] trap="08.2" role="situation" core=true fault="padding is attended to" symptom="padded batch gives other results than single sequences, attention to padding, key_padding_mask or attn_mask inverted"
@@ -981,8 +982,8 @@ with torch.no_grad():
     by_sdpa = mha.out_proj(merge(by_sdpa))
 
 # %% trap="08.2" role="repair"
-claim("largest difference between SDPA and MHA, each with its own kind of "
-      "mask",
+claim("largest difference between the results of SDPA and MHA, each with "
+      "its own kind of mask",
       (masked - by_sdpa).abs().max(), below=1e-5)
 
 # %% [markdown] trap="08.2" role="repair"
@@ -1518,8 +1519,8 @@ q, k, v = tokens(1024)
 off = (tiled(q, k, v) - written_out(q, k, v)).abs().max()
 
 # %% trap="08.4" role="repair"
-claim("largest difference between attention in tiles of 128 keys and the "
-      "formula", off, below=1e-4)
+claim("largest difference between attention in tiles of 128 keys and "
+      "attention by the formula", off, below=1e-4)
 
 # %% [markdown] trap="08.4" role="repair"
 # Memory in use now grows only linearly, as with torch's attention:
@@ -1601,7 +1602,8 @@ size = {n: cost(lambda: tiled(*tokens(n, device="meta"))).peak
         for n in (1024, 2048)}
 
 # %% trap="08.4" role="more"
-claim("largest difference between the formula and torch's attention", gap,
+claim("largest difference between attention by the formula and torch's "
+      "attention", gap,
       below=1e-4)
 claim("attention by formula: bytes in use with 2,048 tokens divided by "
       "bytes with 1,024 tokens",
@@ -2130,8 +2132,8 @@ claim("sorted values: number of instructions issued divided by number of "
 claim("unsorted values: number of instructions issued divided by number of "
       "instructions needed",
       issued(outlier) / wanted, above=5.5, below=6.8)
-claim("instructions issued if even and odd threads differ, divided by "
-      "those if two halves differ",
+claim("instructions for a branch on even or odd, divided by instructions "
+      "for a branch on halves",
       issued(stripes) / issued(halves), expected=2)
 
 # %% [markdown] trap="08.7" role="more"
@@ -2606,8 +2608,8 @@ mha = nn.MultiheadAttention(64, 4, dropout=0.1, batch_first=True).eval()
 gaps["MHA"] = (mha(x, x, x)[0] - mha(x, x, x)[0]).abs().max().item()
 
 # %% trap="08.9" role="repair"
-claim("dropout by the module's mode, and MHA: largest difference between "
-      "two calls in eval mode",
+claim("MHA and dropout by the module's mode: largest difference between "
+      "two eval-mode calls",
       max(gaps["ByMode"], gaps["MHA"]), expected=0)
 
 # %% [markdown] trap="08.9" role="more" topics="the root of 2p, and the grad mode · axes without a transpose"
@@ -2980,8 +2982,8 @@ claim("MB of cache for one token with 32 heads", kv_cache_bytes(1) / 1e6,
 claim("GB of cache for 4,096 tokens with 32 heads",
       kv_cache_bytes(4096) / 1e9,
       expected=2.147, within=0.001)
-claim("grouped-query attention: largest difference from attention with "
-      "keys repeated four times",
+claim("grouped-query attention: largest difference from attention with K "
+      "and V repeated 4 times",
       (grouped - repeated).abs().max(), below=1e-5)
 
 # %% role="concept"
@@ -3578,8 +3580,8 @@ with torch.no_grad():
     rest = llama(ids[:, 7:], past_key_values=first.past_key_values)
 
 # %% role="concept"
-claim("largest difference between one layer of the library and the same "
-      "layer by hand",
+claim("largest difference between the results of a library layer and of "
+      "the same layer by hand",
       (own - noted["out"]).abs().max(), below=1e-5)
 claim("seven tokens, then three with the cache: largest difference from a "
       "run over the whole row",
@@ -4051,7 +4053,7 @@ print(f"scores {scores_bytes(8192) / 2**30:.1f} GiB, written out "
       f"{written.peak / 2**30:.1f} GiB at a time, {chain.orders} launches")
 
 # %% role="gpu"
-claim("GiB of scores with 16 heads and 8,192 tokens",
+claim("GiB of scores with 16 heads and 8,192 tokens, in 16 bits",
       scores_bytes(8192) / 2**30, expected=2)
 claim("bytes moved at stride 8 divided by bytes moved at stride 1",
       stride_bytes(8) / stride_bytes(1), expected=4.5)

@@ -391,7 +391,7 @@ adam_without = run(adam, scaled(on=False))[0]
 print(f"Adam: with the scaler {adam_habit:.2f}, without {adam_without:.2f}")
 
 # %% trap="09.1" role="more"
-claim("loss with Adam and the scaler minus loss with Adam and no scaler",
+claim("with Adam: loss with the scaler minus loss without the scaler",
       adam_habit - adam_without, below=0.3)
 
 # %% [markdown] trap="09.1" role="more"
@@ -3907,7 +3907,8 @@ print(f"{devices:.0f} devices, all-reduce in the program: {reduces:.0f}")
 # %% role="concept"
 claim("number of devices that JAX uses", devices, expected=8)
 claim("number of all-reduce operations that JAX inserted", reduces, above=0)
-claim("largest gap between the step on eight devices and the step on one",
+claim("largest gap between the results of the step on eight devices and of "
+      "the step on one device",
       off, below=1e-5)
 
 # %% role="concept" tags=["plumbing"]
