@@ -1842,7 +1842,8 @@ def freeze(body: nn.Module) -> None:
     None of the body's parameters requires a gradient. The body always
     computes as in eval mode. Putting the body, or a model that contains it
     at any depth, into train mode later, once or many times, does not change
-    the body. The body's parameters and buffers keep their values.
+    how the body computes. The body's parameters and buffers keep their
+    values.
 
     You call the body as before, and gradients still flow through it to its
     input. train() and eval() still return the body. Other modules, even of

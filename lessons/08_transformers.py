@@ -567,7 +567,7 @@ claim("with the causal mask: loss for the token after a prefix, in nats",
 # %% trap="08.1" role="repair"
 @torch.no_grad()
 def earlier_move(model, **mask):
-    """Largest change of earlier logits when the last token changes."""
+    """Largest change in earlier logits when the last token changes."""
     ids = torch.randint(VOCAB, (4, T))
     other = ids.clone()
     other[:, -1] = (ids[:, -1] + 1) % VOCAB
@@ -1640,12 +1640,12 @@ claim("4,096 tokens in 16 bits: bytes moved by the formula divided by "
 # %% trap="08.4" role="exercise" points=5 difficulty=4 minutes=30
 def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
                     length: int, tile: int) -> torch.Tensor:
-    """Attend causally from M queries to a cache, `tile` keys at a time.
+    """Attend causally from M queries to a cache.
 
-    The queries are the last M of the `length` filled positions, so query i
-    sees the keys 0 to i + length - M. A query that sees no key gets zeros.
-    Scores are divided by sqrt(D). Scores can reach tens of thousands, of
-    either sign.
+    Take `tile` keys at a time. The queries are the last M of the `length`
+    filled positions, so query i sees the keys 0 to i + length - M. A query
+    that sees no key gets zeros. Scores are divided by sqrt(D). Scores can
+    reach tens of thousands, of either sign.
 
     Args:
         q, k, v: (M, D), (N, D), (N, E), float32; M, D and E >= 1. Any
@@ -2663,10 +2663,10 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 
     Every token looks at all tokens of its row. If training is True, each
     attention weight is set to zero with probability p, 0 <= p < 1. Each
-    weight is dropped independently of the others. Every call makes a new
-    draw. The remaining weights are divided by 1 - p. If training is False,
-    nothing is dropped and nothing is drawn. Neither case depends on whether
-    gradients are on or off.
+    weight is dropped independently of the others. In training, every call
+    makes a new draw. The remaining weights are divided by 1 - p. If
+    training is False, nothing is dropped and nothing is drawn. Neither case
+    depends on whether gradients are on or off.
 
     Args:
         x, weight: (B, T, d) and (3d, d), float32. Any memory order is
@@ -3059,9 +3059,9 @@ plot_columns(
     marks=["one by one", "32, sorted by class"],
     xlabel="how the test digits are sent", ylabel="accuracy, %",
     title="The answer depends on the other digits of the batch",
-    alt="Four columns. The accuracy is best in batches of 32 mixed digits "
-        "and with all 497 at once. It is clearly lower one by one, and in "
-        "batches sorted by class.")
+    alt="Four columns. The accuracy is best with batches of 32 mixed "
+        "digits and with all 497 at once. It is clearly lower one by one, "
+        "and with batches sorted by class.")
 
 # %% trap="08.11" role="look"
 measured("08.11", 1)
@@ -3375,7 +3375,7 @@ def load_tied(model: nn.Module, state: dict) -> None:
     Args:
         model: any module. A parameter can have several names.
         state: tensors by name. It has at least one name of every parameter,
-            and all buffers. It is left unchanged.
+            and all buffers. state is left unchanged.
 
     Raises:
         ValueError: names of one parameter have different values in state.

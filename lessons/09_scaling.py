@@ -3383,11 +3383,12 @@ def rebuild(optimizer, names: list, model: nn.Module):
     """Make an optimizer like the given one for the model's current
     parameters.
 
-    The new optimizer has the same class. The new optimizer's state is
-    empty. The new optimizer has the same groups. Each group has all the
-    current settings of the old group, none of which is a tensor. A group
-    has the parameters that now have the group's names, in the order of the
-    names, trainable or not. The old optimizer and the model are unchanged.
+    The new optimizer has the same class as the old one. The new optimizer's
+    state is empty. The new optimizer has the same groups as the old one.
+    Each group has all the current settings of the old group, none of which
+    is a tensor. A group has the parameters that now have the group's names,
+    in the order of the names, trainable or not. The old optimizer and the
+    model are unchanged.
 
     Args:
         names: for each group, in order, the names of its tensors, as
@@ -3830,8 +3831,8 @@ def reshard(shards: list, world: int) -> list[dict]:
 
     Returns:
         A list of the same kind, with the same order of names and the same
-            types. Each of its tensors has memory of its own, and no more
-            than it needs.
+            types. Each tensor in the list has memory of its own, and no
+            more than it needs.
 
     The given shards and their tensors are unchanged.
     Example: 5 values on two ranks, [0., 1., 2.] and [3., 4.], become [0.,

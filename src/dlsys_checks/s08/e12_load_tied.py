@@ -24,7 +24,7 @@ model    | Args: model: any module. A parameter can have several names. | case t
            ties; deep in the model; one module twice; no tie; a tied bias
 state    | state: tensors by name. It has at least one name of every parameter, and all buffers. |
            value of; case with a buffer
-left     | It is left unchanged. | the state
+left     | state is left unchanged. | the state
 error    | Raises: ValueError: names of one parameter have different values in state. | the error;
            raised KeyError
 as_was   | The model is then left as it was. | the model after the error

@@ -17,8 +17,8 @@ ex = exercise("08.4", "tiled_attention", seen=("q", "k", "v", "length", "tile", 
                                              "order"))
 
 ROWS = ("rows of attention",)
-ex.promise("attention", "Attend causally from M queries to a cache,", says=ROWS)
-ex.promise("tile", "`tile` keys at a time.", says=ROWS,
+ex.promise("attention", "Attend causally from M queries to a cache.", says=ROWS)
+ex.promise("tile", "Take `tile` keys at a time.", says=ROWS,
            cases=("a ragged last tile", "one key more than a tile", "tiles of one key",
                   "a tile larger than the cache", "the largest score first",
                   "the largest score last", "NaN after a ragged end",

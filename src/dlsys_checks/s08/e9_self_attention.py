@@ -32,7 +32,7 @@ tokens     | Every token looks at all tokens of its row. | result in eval
 dropped    | If training is True, each attention weight is set to zero with probability p, 0 <= p <
              1. | fraction of weights; weights in training
 one by one | Each weight is dropped independently of the others. | neighbours; weights in training
-anew       | Every call makes a new draw. | equal calls; fraction of weights
+anew       | In training, every call makes a new draw. | equal calls; fraction of weights
 divided    | The remaining weights are divided by 1 - p. | weights in training
 eval       | If training is False, nothing is dropped and nothing is drawn. | result in eval; draws
              in eval

@@ -15,9 +15,11 @@ ex.promise("new", "Make an optimizer like the given one for the model's current 
            says=("tensors of group", "type of the new", "class of the new", "number of groups"))
 ex.promise("names", "Args: names: for each group, in order, the names of its tensors, as "
                     "model.named_parameters() returns them.", says=("tensors of group",))
-ex.promise("class", "The new optimizer has the same class.", says=("class of the new", "raised"))
+ex.promise("class", "The new optimizer has the same class as the old one.",
+           says=("class of the new", "raised"))
 ex.promise("state", "The new optimizer's state is empty.", says=("entries in the new state",))
-ex.promise("groups", "The new optimizer has the same groups.", says=("number of groups",))
+ex.promise("groups", "The new optimizer has the same groups as the old one.",
+           says=("number of groups",))
 ex.promise("settings", "Each group has all the current settings of the old group, none of which "
                        "is a tensor.",
            says=("settings of group",
