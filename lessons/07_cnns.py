@@ -1321,9 +1321,9 @@ claim("mean and standard deviation swapped: accuracy with BatchNorm",
       read["mixed up"], above=0.85)
 
 # %% [markdown] trap="07.4" role="more"
-# Swapping the two numbers costs little with BatchNorm, because the mean and the standard
-# deviation of these digits happen to be close to each other. So a test on a single data
-# set may miss such a mistake.
+# With BatchNorm, swapping the mean and the standard deviation costs little, because the
+# two happen to be close to each other for these digits. So a test on a single data set
+# may miss such a mistake.
 #
 # You can read the recipe for each of torchvision's sets of weights without downloading
 # the weights:

@@ -3886,7 +3886,7 @@ claim("largest difference between flex attention and SDPA with the "
 # - [x] change tokens of a row and check whether earlier logits move :: Earlier logits
 #   must not change. The test takes a few lines of code and no training.
 # - [ ] add dropout, because the model has overfitted :: Overfitting shows on new text. A
-#   leak makes the loss low there, too.
+#   leak also makes the loss low there.
 
 # %% [markdown] role="quiz"
 # **2. You move from nn.MultiheadAttention to scaled_dot_product_attention and keep the boolean masks. What happens?**

@@ -430,7 +430,7 @@ claim("fraction of values that become zero in E4M3, with one scale per 32 "
 
 # %% [markdown] trap="09.1" role="folklore"
 # **Told:** In `bfloat16`, `scale()` does nothing, because nothing can overflow.
-# **Measured:** `bfloat16` can overflow, too: its largest value is close to the largest
+# **Measured:** `bfloat16` can also overflow: its largest value is close to the largest
 # `float32`, and `3e38` times ten is `inf`. And `scale()` multiplies whatever it gets,
 # including a `bfloat16` value.
 
@@ -560,9 +560,9 @@ claim("bfloat16 weight after 1,000 steps of 0.001, without a master",
 # With 7 bits for the fraction, there are 128 numbers from 1 to 2, and the next number
 # after 1 is about `1.008`. The sum `1.004` is a little nearer to `1.008` than to 1, so it
 # rounds up and the step is twice as long. The sum `1.003` rounds back to 1 every time. So
-# rounding can double a step or erase it. From 2 on, the gaps are twice as wide, so a
-# step of 0.004 is lost there, too. The gradient was right and the optimizer did its
-# job, but the weight's format cannot represent the result.
+# rounding can double a step or erase it. From 2 on, the gaps are twice as wide, so a step
+# of 0.004 is also lost there. The gradient was right and the optimizer did its job, but
+# the weight's format cannot represent the result.
 
 # %% trap="09.8" role="why"
 gap_at_1 = torch.finfo(torch.bfloat16).eps
@@ -1482,8 +1482,8 @@ claim("number of times that one step asks for a value",
 # tensor into a `bool`. And indexing with `labelled`, as in `x[labelled]`, has to know how
 # many rows are left before it can create the result, once for `x` and once for `y`. In
 # the trace, this indexing appears as `nonzero`. The trace is from a CPU, where nothing
-# waits. On a GPU, the calls are the same, and at each of the five, Python waits until the
-# queue is empty.
+# waits. On a GPU, the calls are the same, and at each of the five calls, Python waits
+# until the queue is empty.
 
 # %% trap="09.10" role="why"
 python, gpu, free = [], [], []
@@ -2877,7 +2877,7 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
     # END SOLUTION
 
 # %% [markdown] trap="09.5" role="hint"
-# 1. Seed a generator with `seed + epoch`, the same on every rank. The rank decides only where the slice begins.
+# 1. Seed a generator with `seed + epoch`, which is the same on every rank. The rank decides only where the slice begins.
 # 2. The next multiple of `world` is `ceil(n / world) * world`.
 # 3. With fewer examples than ranks, the order has to be repeated more than once.
 
@@ -3186,7 +3186,7 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
     # END SOLUTION
 
 # %% [markdown] trap="09.4" role="hint"
-# 1. First make a list of the pieces that have values, and pad each piece. For a model sharded as one piece, the list has length one.
+# 1. First make a list of the pieces that have values, and pad each piece. For a model sharded as one piece, the list has one entry.
 # 2. A piece is gathered for the forward pass, and with `reshard` again for the backward pass; its gradients go through one `reduce_scatter`.
 # 3. At its peak, the forward pass holds the largest piece if pieces are released, and all pieces if they are kept.
 
@@ -3531,7 +3531,7 @@ claim("norm of the whole gradient after each rank clips by its own norm",
 # each rank's shard ends with a norm of 0.1 and the whole gradient with a norm of $0.1
 # \sqrt{R}$, or $0.1 \sqrt{2} \approx 0.1414$ for two ranks. Nothing diverges here, but
 # the steps are too long, and their direction changes a little. With 64 ranks, the steps
-# could be eight times too long.
+# could be eight times as long as intended.
 
 # %% [markdown] trap="09.12" role="repair"
 # Norms do not add up, but their squares do. So an `all_reduce` of a single value, the sum
