@@ -851,8 +851,8 @@ claim("GB on each of eight GPUs for 7 billion weights, if everything is "
 
 # %% [markdown] trap="09.9" role="repair"
 # How many 80 GB cards do seventy billion weights need if everything is split, and how
-# many if each card keeps all weights? Guess, then use the explorer; the line below its
-# panels shows the answer.
+# many if each card keeps all weights? Guess, then use the explorer; the answer is below
+# its panels.
 
 # %% role="explore" explorer="train_bytes"
 from dlsys_helpers.explorers.train_bytes import train_bytes
@@ -942,7 +942,7 @@ def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
 # 1. Each tensor has three parts: weight, gradient, and what the optimizer keeps (moments, and a master if there is one). A frozen tensor has only the weight.
 # 2. The three parts take 4, 4 and 8 bytes per value in float32, 2, 2 and 4 in bfloat16, and 2,
 #    2 and 12 with masters.
-# 3. `-(-n // gpus)` rounds up. The optimizer's state is the first thing to be split, and the weights are the last.
+# 3. `-(-n // gpus)` rounds up. The optimizer's state is split first, and the weights are split last.
 
 # %% [markdown] trap="09.9" role="keep"
 # **Keep:** AdamW (without amsgrad) takes 16 bytes per weight, whether you train in
