@@ -238,7 +238,7 @@ def test_forty_learners_with_different_mistakes(items):
         (names[0], 13), (names[4], 9), (names[7], 3)]
     assert found["hints"] == [2, 1, 0]
     assert found["mistakes"][0]["ask"].startswith(
-        "Which of your lines keeps this promise? “entry t is the largest absolute change")
+        "Which of your lines keeps this promise? “Entry t is the largest absolute change")
 
 
 def verdict(who, status, trap="08.1", mistake=""):
