@@ -39,8 +39,8 @@ begin(SEED, THREADS, DEVICE)
 # learns to recognize a stroke in the upper left corner, it still does not recognize the
 # same stroke elsewhere.
 #
-# A *convolution* makes two assumptions. **Locality**: an output depends only on a
-# small window of pixels. **Weight sharing**: the same few weights, the *kernel*, serve at
+# A *convolution* makes two assumptions. **Locality**: an output depends only on a small
+# window of pixels. **Weight sharing**: the same few weights, the *kernel*, are used at
 # every position. The assumptions that a layer makes before it has seen any data are
 # called its *inductive bias*.
 #
@@ -109,8 +109,8 @@ moved_first = F.conv2d(wide.roll(2, dims=2), kernel[None, None])
 moved_last = F.conv2d(wide, kernel[None, None]).roll(2, dims=2)
 
 # %% role="concept"
-claim("largest difference between moving before and moving after the "
-      "convolution",
+claim("largest difference between moving the input and moving the output "
+      "of the convolution",
       (moved_first - moved_last).abs().max(), expected=0, within=1e-5)
 
 # %% [markdown] role="explore"
@@ -198,8 +198,8 @@ for name, (kernel, stride, padding) in cases.items():
 claim("largest difference between torch's number of positions and the "
       "formula's",
       max(map(abs, sides.values())), expected=0)
-claim("positions of a 3x3 window with stride 2 along 224 pixels, rounded "
-      "down from 111.5",
+claim("number of positions of a 3x3 window with stride 2 along 224 pixels "
+      "(111.5, rounded down)",
       positions(224, 3, 2), expected=111)
 
 # %% [markdown] role="concept"
@@ -252,7 +252,8 @@ print(f"full: {full.weight.numel():,} weights, separable: "
 claim("largest difference between a 1x1 convolution and a linear layer at "
       "every pixel",
       (pointwise(grey).movedim(1, -1) - as_linear).abs().max(), below=1e-5)
-claim("number of weights: separable pair divided by full convolution",
+claim("number of weights in the separable pair, divided by the number in "
+      "the full convolution",
       (depthwise.weight.numel() + pointwise.weight.numel())
       / full.weight.numel(), expected=0.127, within=0.001)
 
@@ -287,9 +288,11 @@ draw_grids({"a spot": spot, "one column on": by_one,
                "moved.")
 
 # %% role="concept"
-claim("pooled cells that change when the spot moves by one column",
+claim("number of pooled cells that change when the spot moves by one "
+      "column",
       (pooled[0] != pooled[1]).sum(), expected=0)
-claim("pooled cells that change when the spot moves by two columns",
+claim("number of pooled cells that change when the spot moves by two "
+      "columns",
       (pooled[0] != pooled[2]).sum(), expected=2)
 
 # %% [markdown] role="concept"
@@ -357,8 +360,8 @@ print(f"weights {flat_weights:.2f} -> {weights:.2f} MB")
 print(f"kept    {flat_kept:.1f} -> {kept:.1f} MB")
 
 # %% trap="07.1" role="repair"
-claim("bytes kept for the backward pass: net with halved maps divided by "
-      "net with full maps",
+claim("bytes kept for the backward pass with halved maps, divided by bytes "
+      "kept with full maps",
       kept / flat_kept,
       below=0.5)
 
@@ -389,7 +392,8 @@ draw_boxes({"one size": {"weights": flat_weights, "maps": maps(flat)},
 # %% trap="07.1" role="more"
 claim("MB of weights in the net with full maps",
       flat_weights, expected=0.26, within=0.001)
-claim("MB of weights: net with halved maps divided by net with full maps",
+claim("MB of weights in the net with halved maps, divided by MB in the net "
+      "with full maps",
       weights / flat_weights, above=15)
 
 # %% [markdown] trap="07.1" role="folklore"
@@ -408,9 +412,10 @@ with torch.device("meta"):               # shapes without numbers
 print("last map of a ResNet-18:", tuple(last.shape))
 
 # %% trap="07.1" role="folklore"
-claim("positions along one side of ResNet-18's last map",
+claim("number of positions along one side of ResNet-18's last map",
       last.shape[-1], expected=7)
-claim("224 divided by the positions along one side of the last map",
+claim("224 divided by the number of positions along one side of the last "
+      "map",
       224 / last.shape[-1],
       expected=32)
 claim("MB of a map of 256 channels at 224 x 224", 256 * 224**2 * 4 / 1e6,
@@ -418,13 +423,14 @@ claim("MB of a map of 256 channels at 224 x 224", 256 * 224**2 * 4 / 1e6,
 
 # %% trap="07.1" role="exercise" points=2 difficulty=2 minutes=10
 def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
-    """List the bytes of each layer's float32 output, first layer first.
+    """List the bytes of each layer's float32 output. The first layer comes
+    first.
 
     Args:
         size: (height, width) of the input.
         batch: the number of images.
         layers: a list of (channels, kernel, stride, padding), with square
-            windows and dilation 1; the list is unchanged.
+            windows and dilation 1. The list is unchanged.
 
     The number of positions is rounded down, as in torch. Also count maps
     that are too large for any memory.
@@ -538,7 +544,7 @@ with torch.no_grad():
     gap = (body(photo) - body(scratched))[0, :, 40, 40].abs().max()
 
 # %% trap="07.2" role="look"
-claim("change of the unit's value when a pixel six columns away is raised "
+claim("change in the unit's value when a pixel six columns away is raised "
       "by 100", gap,
       expected=0)
 
@@ -634,9 +640,11 @@ claim("number of weights that the dilation adds",
       count[1] - count[0], expected=0)
 claim("width of the receptive field of ten 3x3 convolutions, in pixels",
       width(footprint(deep)), expected=21)
-claim("middle columns that hold 95 % of the gradient, before training",
+claim("number of middle columns that hold 95 % of the gradient, before "
+      "training",
       before, below=19)
-claim("middle columns that hold 95 % of the gradient, after training",
+claim("number of middle columns that hold 95 % of the gradient, after "
+      "training",
       after, below=19)
 
 # %% [markdown] trap="07.2" role="folklore"
@@ -682,7 +690,7 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 
     Args:
         layers: a list of (kernel, stride, padding, dilation), in order from
-            the input; without layers, the unit is the pixel itself. The
+            the input. Without layers, the unit is the pixel itself. The
             list is unchanged.
         unit: the unit's index in the last map.
 
@@ -804,7 +812,8 @@ for name, skip in (("residual", True), ("plain", False)):
     print(f"{name}: accuracy {deep_score[name]:.2f}")
 
 # %% role="concept"
-claim("parameters of our block minus parameters of torchvision's block",
+claim("number of parameters in our block minus the number in torchvision's "
+      "block",
       ours - theirs,
       expected=0)
 claim("twelve blocks, 60 steps: accuracy with the addition minus accuracy "
@@ -842,14 +851,14 @@ claim("norm of the gradient after 40 layers with additions and F(x) = -x/2",
       norms["residual, F(x) = -x/2"], expected=0.5**40, within=1e-14)
 
 # %% [markdown] role="concept"
-# So with the addition, a block whose weights are small is *nearly a copy*, as with
-# torchvision's `zero_init_residual`. Starting with blocks that nearly copy is a good
-# default, but additions guarantee nothing for trained nets, because the third stack
-# also has additions and still loses its gradient. He et al. do not blame vanishing
-# gradients for the poor results of their deep nets without additions, because these
-# nets had BatchNorm and healthy gradient norms. The authors attribute the failure to
-# difficult optimization. Source: [He et al. 2015](https://arxiv.org/abs/1512.03385),
-# figure 1 and section 4.1.
+# So with the addition, a block with small weights *nearly copies* its input, and
+# torchvision's option `zero_init_residual` makes every block start as a copy. Starting
+# with blocks that nearly copy is a good default, but additions guarantee nothing for
+# trained nets, because the third stack also has additions and still loses its gradient.
+# He et al. do not blame vanishing gradients for the poor results of their deep nets
+# without additions, because these nets had BatchNorm and healthy gradient norms. The
+# authors attribute the failure to difficult optimization. Source: [He et al.
+# 2015](https://arxiv.org/abs/1512.03385), figure 1 and section 4.1.
 #
 # ## Transfer: start from layers that have learned
 #
@@ -918,10 +927,10 @@ plot_bars({f"{where}, {n} each: {how}": scores[k]
               "better on both tasks.")
 
 # %% role="concept"
-claim("frozen body, 100 per class: accuracy on the near task minus "
-      "accuracy on the far task",
+claim("frozen body, 100 images per class: accuracy on the near task minus "
+      "accuracy on the far one",
       gained["near", 100][0] - gained["far", 100][0], above=0.02)
-claim("near task, 100 per class: accuracy from a random start minus "
+claim("near task, 100 images per class: accuracy from scratch minus "
       "accuracy with a frozen body",
       gained["near", 100][1] - gained["near", 100][0], above=0.05)
 
@@ -1105,8 +1114,8 @@ print(f"body and head at 0.3: new {hot_new:.2f}   old {hot_old:.2f}")
 # %% trap="07.3" role="more"
 claim("old digits: accuracy with a rate of 0.3 for body and head",
       hot_old, below=0.6)
-claim("new digits: accuracy with body and head at 0.3 minus accuracy with "
-      "body and head at 0.01",
+claim("new digits: accuracy with the whole net at a rate of 0.3 minus "
+      "accuracy at a rate of 0.01",
       hot_new - new["one rate"], below=-0.05)
 claim("new digits: accuracy at the head's rate minus accuracy at a "
       "hundredth of the head's rate",
@@ -1129,9 +1138,9 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 
     Each group is {"params": list of parameters, "lr": float}. The body is
     everything outside the head, including the stem and parameters of the
-    model itself. Frozen parameters (requires_grad False) are in no group,
-    and every other parameter is in exactly one. A parameter or module that
-    head and body share belongs to the body.
+    model itself. Frozen parameters (requires_grad False) are in no group.
+    Every other parameter is in exactly one group. A parameter or module
+    that head and body share belongs to the body.
 
     Args:
         head: a module inside model, at any depth, perhaps under two names.
@@ -1224,7 +1233,7 @@ plot_columns(read, xlabel="how it is served", form=".2f",
                  "lowest.")
 
 # %% trap="07.4" role="look"
-claim("accuracy when served without normalizing",
+claim("accuracy on images that are not normalized",
       read["forgotten"], below=0.85)
 
 # %% [markdown] trap="07.4" role="why"
@@ -1272,8 +1281,8 @@ class Scaled(nn.Module):
 shares = accuracy(Scaled(served, mean, std), x_test, y_test)
 
 # %% trap="07.4" role="repair"
-claim("accuracy with the recipe inside the model minus accuracy when "
-      "served as trained",
+claim("accuracy with the recipe in the model minus accuracy on images "
+      "prepared as in training",
       shares - read["as trained"], expected=0)
 
 # %% [markdown] trap="07.4" role="more" topics="without BatchNorm · the numbers that were mixed up · torchvision's recipes"
@@ -1299,20 +1308,22 @@ plot_bars({**{f"{way}, BatchNorm": share for way, share in read.items()},
               "accuracy without normalization is higher.")
 
 # %% trap="07.4" role="more"
-claim("accuracy when served as trained", read["as trained"], above=0.93)
-claim("accuracy when normalized twice minus accuracy when not normalized",
+claim("accuracy on images prepared as in training",
+      read["as trained"], above=0.93)
+claim("accuracy on images normalized twice minus accuracy on images not "
+      "normalized",
       read["twice"]
       - read["forgotten"], above=0.05)
-claim("not normalized: accuracy without BatchNorm minus accuracy with "
-      "BatchNorm",
+claim("images not normalized: accuracy without BatchNorm minus accuracy "
+      "with BatchNorm",
       bare["forgotten"] - read["forgotten"], above=0.05)
 claim("mean and standard deviation swapped: accuracy with BatchNorm",
       read["mixed up"], above=0.85)
 
 # %% [markdown] trap="07.4" role="more"
-# Swapping the two numbers costs little with BatchNorm, because the mean and the standard
-# deviation of these digits happen to be close to each other. So a test on a single data
-# set may miss such a mistake.
+# With BatchNorm, swapping the mean and the standard deviation costs little, because the
+# two happen to be close to each other for these digits. So a test on a single data set
+# may miss such a mistake.
 #
 # You can read the recipe for each of torchvision's sets of weights without downloading
 # the weights:
@@ -1339,7 +1350,7 @@ claim("size in pixels to which the second ResNet-50 recipe resizes a photo",
 def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
     """Prepare images for a pretrained model, as (N, C, H, W) in float32.
 
-    Scale brightness to the range 0 to 1; then subtract each channel's mean
+    Scale brightness to the range 0 to 1. Then subtract each channel's mean
     and divide by its std.
 
     Args:
@@ -1426,8 +1437,8 @@ draw_grids({"twelve values in memory": torch.stack(
                "in the first row and side by side in the second.")
 
 # %% trap="07.5" role="look"
-claim("stride of the channel axis, by hand or by torch, whichever is "
-      "larger",
+claim("stride of the channel axis after a conversion by hand or by torch, "
+      "whichever is larger",
       max(back.stride(1), official.stride(1)), expected=1)
 
 # %% [markdown] trap="07.5" role="why"
@@ -1467,10 +1478,10 @@ claim("number of layers with a channels-last output if only the model is "
 
 # %% [markdown] trap="07.5" role="more" topics="exceptions · what it is worth · the other counts"
 # There are two exceptions: a convolution with circular padding does not pass the format
-# on, and `view` refuses to join axes that are no longer side by side. With one channel
-# or with 1 x 1 pixels, both formats have the same order in memory. How much time the
+# on, and `view` cannot join axes that are no longer side by side. With one channel or
+# with 1 x 1 pixels, both formats have the same order in memory. How much time the
 # channels-last format saves on a GPU or a CPU depends on the layer and the machine. The
-# GPU section measures the saving for tensor cores and 16 bits.
+# GPU section measures the saving with tensor cores and 16 bits.
 
 # %% trap="07.5" role="more"
 claim("number of the batch's values that change when the channels are "
@@ -1629,7 +1640,8 @@ plot_columns({place: rates[name] for place, name in shown.items()},
                  "embedding to one for the head.")
 
 # %% trap="07.6" role="repair"
-claim("by depth: the head's rate, as a multiple of the base rate",
+claim("with rates by depth: the head's rate, as a multiple of the base "
+      "rate",
       rates["head.weight"], expected=1)
 
 # %% [markdown] trap="07.6" role="more" topics="how many are above the base rate · the two ends by depth"
@@ -1640,22 +1652,22 @@ claim("by depth: the head's rate, as a multiple of the base rate",
 claim("with the helper: number of tensors whose rate is not above the base "
       "rate",
       len(names) - above, expected=4)
-claim("by depth: the embedding's rate, which is 0.9 to the power of 13",
+claim("with rates by depth: the embedding's rate, which is 0.9 to the "
+      "power of 13",
       rates["embed.weight"], expected=0.9**13, within=1e-9)
-claim("by depth: the largest rate of any tensor",
+claim("with rates by depth: the largest rate of any tensor",
       max(rates.values()), expected=1)
 
 # %% trap="07.6" role="exercise" points=3 difficulty=2 minutes=10
 def layer_rates(names: list[str], base: float, decay: float) -> dict:
     """Return the learning rate of each parameter, by its name.
 
-    The rate is base * decay ** steps, with decay >= 0. A name's steps are:
-        1 for the last layer, 2 for the one before it, and so on, where
-            layer k has the names that begin with "layers.k.", k = 0, 1, 2
-            ... without gaps;
-        one more than layer 0 for names that begin with "embed.", or 1
-            without layers;
-        0 for every other name, including "embedding.w" and "layers.norm.w".
+    The rate is base * decay ** steps, with decay >= 0. The last layer has 1
+    step, the layer before it has 2 steps, and so on. The names of layer k
+    begin with "layers.k.", for k = 0, 1, 2 ... without gaps. Names that
+    begin with "embed." have one step more than layer 0, or 1 step if there
+    are no layers. Every other name has 0 steps. Such names include
+    "embedding.w" and "layers.norm.w".
 
     Names come in any order. The last layer has 1 step even if no name has 0
     steps. The list is unchanged.
@@ -1805,7 +1817,8 @@ plot_bars({"before training": score_before,
               "called once, it is lower.")
 
 # %% trap="07.7" role="repair"
-claim("accuracy lost on the old digits with eval() after each train()",
+claim("accuracy lost on the old digits with eval() called after each "
+      "train()",
       score_before - always, expected=0)
 
 # %% [markdown] trap="07.7" role="more" topics="what moved and what did not · eval() once"
@@ -1826,10 +1839,11 @@ claim("accuracy lost on the old digits with eval() called once",
 def freeze(body: nn.Module) -> None:
     """Freeze a module for good, in place.
 
-    None of the body's parameters requires a gradient, and the body always
-    computes as in eval mode, even if the body, or a model that contains it
-    at any depth, is later put into train mode, once or many times. The
-    body's parameters and buffers keep their values.
+    None of the body's parameters requires a gradient. The body always
+    computes as in eval mode. Putting the body, or a model that contains it
+    at any depth, into train mode later, once or many times, does not change
+    how the body computes. The body's parameters and buffers keep their
+    values.
 
     You call the body as before, and gradients still flow through it to its
     input. train() and eval() still return the body. Other modules, even of
@@ -1924,7 +1938,7 @@ print(f"same seed before both: lost in loading {gap:.2f}")
 measured("07.8", 0)
 
 # %% trap="07.8" role="look"
-claim("with a list: accuracy lost in loading when both objects are created "
+claim("with a list: accuracy lost by loading when both models are created "
       "with the same seed",
       gap, expected=0)
 
@@ -1990,16 +2004,17 @@ def hidden_values(model: nn.Module) -> int:
     """Count the parameter values that a model hides in plain containers.
 
     torch finds no parameters inside plain lists, tuples and dicts. Go
-    through each module's own attributes and open each such container (of a
-    dict, the values), and any container inside it. Count the values of
-    every nn.Parameter that you find, frozen or not, whether it is alone or
-    in a module; also search the attributes of every module that you find.
-    Skip the parameters that model.parameters() returns.
+    through each module's own attributes and open each such container (in a
+    dict, the values). Also open every container inside such a container.
+    Count the values of every nn.Parameter that you find, frozen or not,
+    whether it is alone or in a module. Also search the attributes of every
+    module that you find. Skip the parameters that model.parameters()
+    returns.
 
     A parameter that you find twice counts once; two parameters with equal
     values count as two. There are no cycles. The model is unchanged.
 
-    Example: self.blocks = [nn.Linear(2, 3)] hides 9.
+    Example: self.blocks = [nn.Linear(2, 3)] hides 9 parameter values.
     """
     # BEGIN SOLUTION
     def held(thing):
@@ -2148,7 +2163,7 @@ print("channel 0 by permute:", tiny.permute(0, 3, 1, 2)[0, 0].tolist())
 print("channel 0 by reshape:", tiny.reshape(1, 3, 2, 2)[0, 0].tolist())
 
 # %% trap="07.9" role="repair"
-claim("second value of channel 0 by permute, which is from pixel 1",
+claim("second value of channel 0 after permute, which comes from pixel 1",
       tiny.permute(0, 3, 1, 2)[0, 0, 0, 1], expected=3)
 
 # %% [markdown] trap="07.9" role="repair"
@@ -2168,7 +2183,7 @@ claim("accuracy with permute in both training and serving",
 claim("in both training and serving: accuracy with permute minus accuracy "
       "with reshape",
       share["permute"] - consistent, above=-0.02)
-claim("second value of channel 0 by reshape, which is from pixel 0",
+claim("second value of channel 0 after reshape, which comes from pixel 0",
       tiny.reshape(1, 3, 2, 2)[0, 0, 0, 1], expected=1)
 
 # %% [markdown] trap="07.9" role="folklore"
@@ -2182,12 +2197,11 @@ def to_nchw(a: torch.Tensor) -> torch.Tensor:
     """Move the channels to the front: out[n, c, h, w] is a[n, h, w, c].
 
     Args:
-        a: (N, H, W, C) of any dtype, size and memory order; it is
-            unchanged.
+        a: (N, H, W, C) of any dtype, size and memory order. a is unchanged.
 
     Returns:
-        A contiguous tensor of the same dtype, with memory of its own, to
-            which no later call writes.
+        A contiguous tensor of the same dtype. The tensor has memory of its
+            own, to which no later call writes.
 
     Example: a single pixel (0, 1, 2) becomes three channels of one pixel.
     """
@@ -2259,7 +2273,7 @@ print(f"largest move of a weight in the head: {shift:.1f}")
 measured("07.10", 100 * free_reads, right=(85, 100))
 
 # %% trap="07.10" role="look"
-claim("largest change of a weight in the new head", shift, expected=0)
+claim("largest change in a weight of the new head", shift, expected=0)
 
 # %% [markdown] trap="07.10" role="look"
 # The classifier gets nearly all new digits right with a head that is as random as at
@@ -2275,7 +2289,7 @@ stuck = train(late, optimizer)
 print(f"loss before {stuck[0]:.4f}   after 200 steps {stuck[-1]:.4f}")
 
 # %% trap="07.10" role="look"
-claim("change of the loss in 200 steps with a frozen body",
+claim("change in the loss over 200 steps with a frozen body",
       stuck[0] - stuck[-1],
       expected=0)
 
@@ -2327,7 +2341,8 @@ plot_lines(range(201), {"head last": stuck, "optimizer last": falling,
                "although the head never moves.")
 
 # %% trap="07.10" role="repair"
-claim("fall of the loss in 200 steps when the optimizer is created last",
+claim("decrease in the loss over 200 steps when the optimizer is created "
+      "last",
       falling[0] - falling[-1],
       above=0.3)
 
@@ -2336,13 +2351,14 @@ claim("fall of the loss in 200 steps when the optimizer is created last",
 # frozen, it can only guess:
 
 # %% trap="07.10" role="more"
-claim("accuracy on the new digits with a free body and a head that never "
-      "moved",
+claim("accuracy on the new digits with a trainable body and a head that "
+      "never changed",
       free_reads, above=0.85)
 claim("accuracy on the new digits with a frozen body",
       accuracy(late, xt, yt),
       below=0.5)
-claim("number of tensors that one step moves if the head is replaced last",
+claim("number of tensors that one step changes if the head is replaced "
+      "last",
       len(still), expected=0)
 
 # %% [markdown] trap="07.10" role="folklore"
@@ -2545,10 +2561,10 @@ plot_columns(by_side, xlabel="pixels along a side", form=".2f",
 
 # %% trap="07.11" role="more"
 score = by_side[16]
-claim("accuracy with pooling on images of 8 x 8 pixels",
+claim("with pooling: accuracy on images of 8 x 8 pixels",
       by_side[8], above=0.85)
 claim("accuracy when zip pairs predictions and labels", right, below=0.25)
-claim("accuracy with pooling on images of 16 x 16 pixels",
+claim("with pooling: accuracy on images of 16 x 16 pixels",
       score, above=0.15)
 
 # %% trap="07.11" role="exercise" points=3 difficulty=2 minutes=10
@@ -2711,7 +2727,7 @@ print(f"ResNet-50, one image: {inference / 1e9:.1f} GFLOP forward")
 print(f"one layer, 64 images: {layer_work / 1e9:.1f} GFLOP")
 
 # %% role="gpu"
-claim("GFLOP of one image through ResNet-50", inference / 1e9,
+claim("GFLOP for one image through ResNet-50", inference / 1e9,
       expected=8.18, within=0.02)
 claim("FLOPs of the layer computed by hand, divided by the FLOPs counted "
       "on meta tensors",
@@ -2839,14 +2855,17 @@ answers
 #   does not always give the best accuracy on the new task.
 # - Store the preprocessing with the weights. BatchNorm's stored statistics do not
 #   replace the preprocessing.
-# - The memory format is a matter of strides. `permute` moves axes, whereas `reshape`
-#   cuts the memory differently.
-# - A layer's rate follows from its depth in the model, and the head has the base rate.
+# - The memory format is a matter of strides. `permute` moves axes, whereas `reshape` cuts
+#   the same memory in different places.
+# - If each layer gets its own rate, compute the rate from the layer's depth in the model.
+#   The head has the base rate.
 # - Freezing a body with BatchNorm needs two things, no gradients and eval mode, and
 #   `train()` undoes the second.
-# - `parameters()`, `state_dict()` and `to()` leave out tensors that are not registered.
+# - `parameters()`, `state_dict()` and `to()` leave out tensors that are not registered,
+#   such as the weights of layers in a Python list.
 # - An optimizer holds tensors, not a model. List the tensors that one step moves.
-# - `flatten(1)` keeps one row for each image.
+# - In front of a head, use `flatten(1)`, which keeps one row for each image, whatever the
+#   image size.
 #
 # **Next:** Stage 8 lets every position look at all other positions, and counts what that
 # costs.

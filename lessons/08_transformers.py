@@ -79,7 +79,8 @@ draw_grids(
 
 # %% role="concept"
 claim("weight that 'it' gives to 'cat'", weights[3, 1], above=0.9)
-claim("weight of each token for 'the', which looks for nothing",
+claim("largest weight that 'the', which looks for nothing, gives to a "
+      "token",
       weights[0].max(), expected=0.25, within=1e-6)
 
 # %% [markdown] role="concept"
@@ -103,7 +104,8 @@ q, k, v = torch.randn(3, 2, 4, 5, 8)             # each (B, H, T, D)
 gap = (attention(q, k, v) - F.scaled_dot_product_attention(q, k, v)).abs()
 
 # %% role="concept"
-claim("largest difference between attention by its formula and by torch",
+claim("largest difference between attention by the formula and attention "
+      "by torch",
       gap.max(),
       below=1e-5)
 
@@ -137,8 +139,8 @@ claim("mean entropy over 100 keys with D = 256 and raw scores, where ln "
 claim("mean entropy over 100 keys with D = 256 and scores divided by the "
       "root of D",
       entropies[256][1], above=3.9)
-claim("divided scores: mean entropy with D = 256 minus mean entropy with D "
-      "= 16",
+claim("with divided scores: mean entropy with D = 256 minus mean entropy "
+      "with D = 16",
       entropies[256][1] - entropies[16][1], expected=0, within=0.15)
 
 # %% [markdown] role="concept"
@@ -188,10 +190,10 @@ draw_grids(
         "the third, both cells are filled, each half as dark.")
 
 # %% role="concept"
-claim("one head: change of the last token's result when tokens 1 and 2 are "
+claim("one head: change in the last token's result when tokens 1 and 2 are "
       "exchanged",
       (last[1][0] - last[2][0]).abs().max(), expected=0)
-claim("two heads: change of the last token's result when tokens 1 and 2 "
+claim("two heads: change in the last token's result when tokens 1 and 2 "
       "are exchanged",
       (last[1][1] - last[2][1]).abs().max(),
       expected=1)
@@ -233,7 +235,8 @@ in_heads = split(x, 4)
 print(tuple(x.shape), "->", tuple(in_heads.shape))
 
 # %% role="concept"
-claim("largest change of a value that is split into heads and merged again",
+claim("largest change in a value after it is split into heads and merged "
+      "again",
       (merge(in_heads) - x).abs().max(), expected=0)
 
 # %% [markdown] role="concept"
@@ -257,12 +260,14 @@ _, patterns = layers[8](*[torch.randn(5, 1, 64)] * 3,
                         average_attn_weights=False)
 
 # %% role="concept"
-claim("parameters with 8 heads minus parameters with one head",
+claim("number of parameters with 8 heads minus number of parameters with "
+      "one head",
       count[8] - count[1], expected=0)
 claim("number of attention weights with 8 heads divided by the number with "
       "one head",
       patterns.numel() / one_pattern.numel(), expected=8)
-claim("GB of scores in one layer with 32 heads, 4,096 tokens and 16 bits",
+claim("GB of scores in one layer with 32 heads, 4,096 tokens and 16 bits "
+      "per score",
       32 * 4096**2 * 2 / 1e9, expected=1.07, within=0.01)
 
 # %% [markdown] role="concept"
@@ -279,7 +284,7 @@ in_order, any_order = attention(q, k, v), attention(
     q, k[:, :, order], v[:, :, order])
 
 # %% role="concept"
-claim("largest change of a result when keys and values are reordered in "
+claim("largest change in a result when keys and values are reordered in "
       "the same way",
       (in_order - any_order).abs().max(), below=1e-5)
 
@@ -330,8 +335,8 @@ except IndexError:
 # %% role="concept"
 claim("learned positions: a text longer than the table raises an error",
       learned_ends, expected=True)
-claim("largest difference between sinusoids turned by 5 positions and "
-      "sinusoids 5 positions later", gap, below=1e-3)
+claim("largest difference between sinusoids rotated by 5 positions and "
+      "those 5 positions later", gap, below=1e-3)
 
 # %% [markdown] role="concept"
 # A position may be *defined*, but the model may still be unable to use it. Whether a
@@ -562,7 +567,7 @@ claim("with the causal mask: loss for the token after a prefix, in nats",
 # %% trap="08.1" role="repair"
 @torch.no_grad()
 def earlier_move(model, **mask):
-    """Largest change of earlier logits when the last token changes."""
+    """Largest change in earlier logits when the last token changes."""
     ids = torch.randint(VOCAB, (4, T))
     other = ids.clone()
     other[:, -1] = (ids[:, -1] + 1) % VOCAB
@@ -575,8 +580,8 @@ print(f"earlier logits move by {leaks[0]:.2f} without a mask, "
       f"by {leaks[1]:.0e} with it")
 
 # %% trap="08.1" role="repair"
-claim("fresh model with the causal mask: largest change of an earlier "
-      "logit", leaks[1],
+claim("fresh model, causal mask: largest change in an earlier logit when "
+      "the last token changes", leaks[1],
       below=1e-5)
 
 # %% [markdown] trap="08.1" role="repair"
@@ -599,7 +604,8 @@ claim("without a mask, input as in training: largest loss at positions 1 "
 claim("with the causal mask, input as in training: mean loss in nats",
       by_position_c.mean(),
       expected=math.log(16), within=0.1)
-claim("fresh model without a mask: largest change of an earlier logit",
+claim("fresh model, no mask: largest change in an earlier logit when the "
+      "last token changes",
       leaks[0],
       above=0.01)
 
@@ -645,7 +651,8 @@ with torch.no_grad():
 product = (1 - keep.float()) * -math.inf
 
 # %% trap="08.1" role="more"
-claim("SDPA with a mask meant for MHA: largest output at the last position",
+claim("SDPA with a mask meant for MHA: largest absolute output at the last "
+      "position",
       flipped[:, :, -1].abs().max(), expected=0)
 claim("fraction of MHA's outputs that are NaN when all keys are forbidden",
       lost.isnan().float().mean(), expected=1)
@@ -671,10 +678,10 @@ alone = torch.cat([F.scaled_dot_product_attention(
     for start, stop in zip(borders, borders[1:])], 2)
 
 # %% trap="08.1" role="more"
-claim("largest difference between documents under a packed mask and each "
-      "document alone", (in_row - alone).abs().max(), below=1e-5)
-claim("pairs within the documents as a fraction of all pairs in the causal "
-      "row",
+claim("largest difference between results under a packed mask and results "
+      "document by document", (in_row - alone).abs().max(), below=1e-5)
+claim("pairs that the packed mask allows, as a fraction of the pairs that "
+      "a causal mask allows",
       packed.sum() / causal.sum(), expected=21 / 36, within=1e-6)
 
 # %% [markdown] trap="08.1" role="more"
@@ -717,18 +724,18 @@ def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
     """Measure how far each position leaks into the outputs before it.
 
     For every position t, replace x[:, t] by others[:, t] and nothing else,
-    and run the model again. Over all rows, entry t is the largest absolute
-    change of any output before position t. Entry 0 is 0.0.
+    and run the model again. Consider all rows. Entry t is the largest
+    absolute change in any output before position t. Entry 0 is 0.0.
 
     Args:
         model: maps (N, T, ...) to (N, T, ...).
-        x, others: both (N, T, ...) with T >= 1, float32 or int64.
+        x, others: both (N, T, ...) with T >= 1. Both are float32 or int64.
 
     Returns:
         A list of T floats.
 
-    The model runs in eval mode and without building a graph. Afterwards the
-    grad mode and every module's training flag are what they were, and x and
+    The model runs in eval mode. No graph is built. Afterwards the grad mode
+    is what it was. Every module's training flag is also what it was. x and
     others are unchanged.
     Example: a model that shifts all positions one to the left, with x [[1.,
     2., 3.]] and others [[5., 5., 9.]], gives [0.0, 3.0, 6.0].
@@ -812,8 +819,8 @@ hidden = raw.masked_fill(~allowed, -math.inf).softmax(-1)
 claim("largest difference between renormalized weights and weights from "
       "scores of minus infinity",
       (again - hidden).abs().max(), below=1e-6)
-claim("largest sum of a row, except the last row, before dividing by the "
-      "sums",
+claim("largest row sum before the division by the sums, with the last row "
+      "left out",
       zeroed.sum(-1)[:3].max(), below=1)
 
 # %% role="concept"
@@ -852,7 +859,8 @@ by_mask = F.scaled_dot_product_attention(q, k, v, attn_mask=triangle)
 print(window_of_3.int())
 
 # %% role="concept"
-claim("largest difference between is_causal=True and a causal boolean mask",
+claim("largest difference between results with is_causal=True and with a "
+      "causal boolean mask",
       (by_flag - by_mask).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
@@ -871,8 +879,8 @@ with sdpa_kernel(SDPBackend.MATH):
     by_formula = F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 # %% role="concept"
-claim("largest difference between the kernel that SDPA chooses and the "
-      "plain formula",
+claim("largest difference between the results of SDPA's chosen kernel and "
+      "of the plain formula",
       (by_flag - by_formula).abs().max(), below=1e-5)
 
 # %% [markdown] trap="08.2" role="situation" core=true fault="padding is attended to" symptom="padded batch gives other results than single sequences, attention to padding, key_padding_mask or attn_mask inverted"
@@ -921,7 +929,7 @@ print(f"attention of the tokens to pads: {on_pads:.0%}")
 measured("08.2", 100 * shift, right=(60, 130))
 
 # %% trap="08.2" role="look"
-claim("relative change of the tokens' outputs when the pads change",
+claim("relative change in the tokens' outputs when the pads change",
       shift, above=0.6)
 
 # %% trap="08.2" role="look"
@@ -936,10 +944,10 @@ plot_columns(
 
 # %% [markdown] trap="08.2" role="why"
 # A softmax gives every key some weight, and a pad has a score like any other key. So an
-# output is nearly a mean of eight values, three of which you replaced. Suppose that
-# each value has a variance of 1. The sum of all eight values then has variance 8. The
-# change of the sum is three new values minus three old values, so its variance is 6.
-# The output therefore changes by $\sqrt{6 / 8}$ of its size, nearly nine tenths.
+# output is nearly a mean of eight values, three of which you replaced. Suppose that each
+# value has a variance of 1. The sum of all eight values then has variance 8. The change
+# in the sum is three new values minus three old values, so its variance is 6. The output
+# therefore changes by $\sqrt{6 / 8}$ of its size, nearly nine tenths.
 #
 # MHA and SDPA both take a mask over the *keys*, but `True` means opposite things in the
 # two functions. In MHA's `key_padding_mask`, `True` marks a key to ignore, where the
@@ -974,8 +982,8 @@ with torch.no_grad():
     by_sdpa = mha.out_proj(merge(by_sdpa))
 
 # %% trap="08.2" role="repair"
-claim("largest difference between SDPA and MHA, each with its own kind of "
-      "mask",
+claim("largest difference between the results of SDPA and MHA, each with "
+      "its own kind of mask",
       (masked - by_sdpa).abs().max(), below=1e-5)
 
 # %% [markdown] trap="08.2" role="repair"
@@ -1021,12 +1029,12 @@ claim("inverted mask: fraction of the tokens' attention that goes to pads",
 claim("without a mask: fraction of the tokens' attention that goes to pads",
       on_pads,
       above=0.25, below=0.5)
-claim("without a mask: largest change of the tokens' outputs when the pads "
+claim("without a mask: largest change in the tokens' outputs when the pads "
       "change", moved, above=0.1)
 claim("with the right mask: largest fraction of attention that goes to "
       "pads",
       weights[1, :, 5:].sum(-1).max(), expected=0)
-claim("with the right mask: largest change of the tokens' outputs when the "
+claim("with the right mask: largest change in the tokens' outputs when the "
       "pads change",
       (masked - again)[1, :5].abs().max(), below=1e-6)
 
@@ -1039,7 +1047,7 @@ claim("with the right mask: largest change of the tokens' outputs when the "
 # %% trap="08.2" role="more"
 claim("inverted mask: largest weight in the row without pads",
       inverted[0].abs().max(), expected=0)
-claim("mask of floats or mask over queries: smaller fraction of the "
+claim("float mask and query mask: smaller of the two fractions of "
       "attention that goes to pads",
       min(shares["floats"], shares["queries"]), above=0.1)
 
@@ -1080,14 +1088,14 @@ def decoder_mask(real: torch.Tensor) -> torch.Tensor:
 
     Args:
         real: (B, T), 1 for a token and 0 for a pad, as int64, bool or
-            float32, with B and T >= 1, in any memory order. Pads can be on
-            the right, on the left or in between.
+            float32. B and T are at least 1. Any memory order is possible.
+            Pads can be on the right, on the left or in between.
 
     Returns:
         A bool mask (B, 1, T, T), True where the row's position may look at
         the column's position.
 
-    The argument is unchanged, and a later call does not change this mask.
+    The argument is unchanged. A later call does not change this mask.
     Example: for [[1, 1, 0]] the mask is [[[[True, False, False], [True,
     True, False], [False, False, True]]]].
     """
@@ -1209,7 +1217,7 @@ measured("08.3", 2)
 
 # %% trap="08.3" role="look"
 claim("loss of the masked model after the text minus loss of the causal "
-      "model",
+      "model for the next token",
       written - causal, above=0.01)
 
 # %% [markdown] trap="08.3" role="why"
@@ -1258,8 +1266,8 @@ print(f"logits read as the next token: {shifted:.1f} nats; "
       f"they name the token in view in {copied:.0%}")
 
 # %% trap="08.3" role="more"
-claim("loss of logits read one position off, where a uniform guess has a "
-      "loss of 2.08",
+claim("loss when the logits are read one position off, where a uniform "
+      "guess has a loss of 2.08",
       shifted, above=2.2)
 claim("fraction of positions at which the model predicts the token in its "
       "input",
@@ -1272,17 +1280,17 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
     (N, T - 1).
 
     Entry [n, t - 1] is -ln p of ids[n, t]. For this entry, the model sees
-    the tokens before position t, a mask_id at position t and nothing after
-    it, and you use its logits at position t. The logits can be large, and p
-    must not underflow to 0.
+    the tokens before position t. The model also sees a mask_id at position
+    t. The model sees nothing after position t. Use the model's logits at
+    position t. The logits can be large, and p must not underflow to 0.
 
     Args:
         model: maps tokens (N, t), 1 <= t <= T, to logits (N, t, vocab),
             float32; every position sees all others.
-        ids: (N, T) int64 with T >= 2, in any memory order.
+        ids: (N, T) int64 with T >= 2. Any memory order is possible.
         mask_id: the token that marks a gap; it can also occur in the text.
 
-    No graph is built, and afterwards the grad mode is what it was. ids is
+    No graph is built. Afterwards the grad mode is what it was. ids is
     unchanged.
     """
     # BEGIN SOLUTION
@@ -1448,8 +1456,8 @@ measured("08.4", moved[4096][0] / moved[4096][1], right=(3, 5))
 # quadruple its traffic:
 
 # %% trap="08.4" role="look"
-claim("tiled attention: bytes moved for 8,192 tokens divided by bytes "
-      "moved for 4,096",
+claim("tiled attention: bytes moved for 8,192 tokens, divided by bytes "
+      "moved for 4,096 tokens",
       moved[8192][1]
       / moved[4096][1], above=3.8)
 
@@ -1511,8 +1519,8 @@ q, k, v = tokens(1024)
 off = (tiled(q, k, v) - written_out(q, k, v)).abs().max()
 
 # %% trap="08.4" role="repair"
-claim("largest difference between attention in tiles of 128 keys and the "
-      "formula", off, below=1e-4)
+claim("largest difference between attention in tiles of 128 keys and "
+      "attention by the formula", off, below=1e-4)
 
 # %% [markdown] trap="08.4" role="repair"
 # Memory in use now grows only linearly, as with torch's attention:
@@ -1574,8 +1582,8 @@ print(f"in tiles {in_tiles:.4f}, at once {at_once:.4f}, "
       f"without a maximum {bare}")
 
 # %% trap="08.4" role="more"
-claim("log of the sum of exponentials: computed in tiles minus computed at "
-      "once",
+claim("log of the sum of exponentials: value computed in tiles minus value "
+      "computed at once",
       in_tiles - at_once, expected=0, within=1e-3)
 claim("the sum of exponentials overflows if no maximum is subtracted",
       math.isinf(bare),
@@ -1594,7 +1602,8 @@ size = {n: cost(lambda: tiled(*tokens(n, device="meta"))).peak
         for n in (1024, 2048)}
 
 # %% trap="08.4" role="more"
-claim("largest difference between the formula and torch's attention", gap,
+claim("largest difference between attention by the formula and torch's "
+      "attention", gap,
       below=1e-4)
 claim("attention by formula: bytes in use with 2,048 tokens divided by "
       "bytes with 1,024 tokens",
@@ -1603,8 +1612,8 @@ claim("attention by formula: bytes in use with 2,048 tokens divided by "
 claim("attention in tiles: bytes in use with 2,048 tokens divided by bytes "
       "with 1,024 tokens",
       size[2048] / size[1024], expected=2, within=0.1)
-claim("FLOPs of the products in tiles divided by FLOPs of the formula's "
-      "products",
+claim("matrix products: FLOPs of attention in tiles divided by FLOPs of "
+      "the formula",
       flops(lambda: tiled(q, k, v)) / flops(lambda: written_out(q, k, v)),
       expected=1)
 claim("4,096 tokens in 16 bits: bytes moved by the formula divided by "
@@ -1631,22 +1640,22 @@ claim("4,096 tokens in 16 bits: bytes moved by the formula divided by "
 # %% trap="08.4" role="exercise" points=5 difficulty=4 minutes=30
 def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
                     length: int, tile: int) -> torch.Tensor:
-    """Attend causally from M queries to a cache, `tile` keys at a time.
+    """Attend causally from M queries to a cache.
 
-    The queries are the last M of the `length` filled positions, so query i
-    sees the keys 0 to i + length - M. A query that sees no key gets zeros.
-    Scores are divided by sqrt(D); they can reach tens of thousands, of
-    either sign.
+    Take `tile` keys at a time. The queries are the last M of the `length`
+    filled positions, so query i sees the keys 0 to i + length - M. A query
+    that sees no key gets zeros. Scores are divided by sqrt(D). Scores can
+    reach tens of thousands, of either sign.
 
     Args:
-        q, k, v: (M, D), (N, D), (N, E), float32, M, D and E >= 1, in any
-            memory order, and unchanged.
+        q, k, v: (M, D), (N, D), (N, E), float32; M, D and E >= 1. Any
+            memory order is possible. q, k and v are unchanged.
         length: 0 <= length <= N; later slots (NaN or inf) change nothing.
 
     Hold one tile of scores at a time: make no tensor whose size depends on
-    N or length, and, for M >= tile, none with more than M * max(D, E, tile)
-    values. Do not call torch's own attention. Each call reads the cache
-    again and leaves earlier results unchanged.
+    N or length. For M >= tile, make no tensor with more than M * max(D, E,
+    tile) values. Do not call torch's own attention. Each call reads the
+    cache again. A call leaves earlier results unchanged.
     Example: q [[0.]], k [[1.], [2.], [nan]], v [[1.], [3.], [nan]], length
     2 and tile 1 give [[2.]].
     """
@@ -1715,8 +1724,8 @@ by_record = moved(lambda i: FLOAT * (fields * i + mass))
 
 # %% trap="08.5" role="guess" quoted="wrong"
 guess("08.5",
-      "Suppose all masses were stored side by side, starting at byte 4. "
-      "When a warp loads its masses once, how many bytes are moved?",
+      "Suppose all masses were side by side, starting at byte 4. If each "
+      "thread of a warp loads one mass, how many bytes are moved?",
       unit="bytes")
 
 # %% trap="08.5" role="look"
@@ -1797,9 +1806,11 @@ warp_addresses
 # growing at stride 8, because from there on, each thread has its own sector.
 
 # %% trap="08.5" role="more"
-claim("sectors at stride 8 divided by sectors at stride 1",
+claim("number of sectors at stride 8 divided by number of sectors at "
+      "stride 1",
       strides[8] / strides[1], expected=8)
-claim("sectors at stride 32 divided by sectors at stride 8",
+claim("number of sectors at stride 32 divided by number of sectors at "
+      "stride 8",
       strides[32] / strides[8], expected=1)
 claim("masses side by side, starting at byte 4: bytes moved", shifted,
       expected=160)
@@ -1816,7 +1827,8 @@ down = moved(lambda i: row_step * i) // SECTOR
 print(f"along a row {along} sectors, down a column {down}")
 
 # %% trap="08.5" role="more"
-claim("sectors down a column divided by sectors along a row",
+claim("number of sectors down a column divided by number of sectors along "
+      "a row",
       down / along, expected=8)
 
 # %% [markdown] trap="08.5" role="more"
@@ -1921,7 +1933,8 @@ print(f"40 columns wide: a row {found[40][0]} turn, "
 measured("08.6", 2)
 
 # %% trap="08.6" role="look"
-claim("turns to read one column of a tile that is 40 columns wide",
+claim("number of turns to read one column of a tile that is 40 columns "
+      "wide",
       found[40][1], expected=8)
 
 # %% trap="08.6" role="look"
@@ -1972,12 +1985,15 @@ claim("the number of turns is gcd(step, 32) for steps of 1 to 199", agree,
 # Only reads of *different* words in the same bank wait for each other.
 
 # %% trap="08.6" role="more"
-claim("turns to read one column of a tile that is 32 columns wide",
+claim("number of turns to read one column of a tile that is 32 columns "
+      "wide",
       found[32][1], expected=32)
-claim("turns to read one column of a tile that is 33 columns wide",
+claim("number of turns to read one column of a tile that is 33 columns "
+      "wide",
       found[33][1], expected=1)
-claim("turns if all threads read the same word", same_word, expected=1)
-claim("turns if the threads read two different words of one bank",
+claim("number of turns if all threads read the same word",
+      same_word, expected=1)
+claim("number of turns if the threads read two different words of one bank",
       two_words, expected=2)
 
 # %% [markdown] trap="08.6" role="more"
@@ -1998,7 +2014,7 @@ def conflict_degree(addresses: list) -> int:
 
     Args:
         addresses: for each of at most 32 threads, the byte that it reads, 0
-            or more, or None for a thread that reads nothing. The list is
+            or more. A thread that reads nothing has None. The list is
             unchanged.
 
     Example: conflict_degree([0, 128, 2, None]) is 2.
@@ -2013,9 +2029,9 @@ def conflict_degree(addresses: list) -> int:
     # END SOLUTION
 
 # %% [markdown] trap="08.6" role="hint"
-# 1. In the example, bytes 0 and 2 belong to word 0, and byte 128 to word 32. Which bank has both words?
+# 1. In the example, bytes 0 and 2 belong to word 0, and byte 128 to word 32. Which bank holds both words?
 # 2. Keep a set of words for each bank; a set counts a word once.
-# 3. The answer is the size of the largest set, and 0 if there is no set.
+# 3. The answer is the size of the largest set, or 0 if there is no set.
 
 # %% [markdown] trap="08.6" role="keep"
 # **Keep:** A bank of shared memory returns different words one after the other. If each
@@ -2098,7 +2114,8 @@ draw_grids(
         "whole rows, and no other row waits.")
 
 # %% trap="08.7" role="repair"
-claim("sorted values: instructions issued divided by instructions needed",
+claim("sorted values: number of instructions issued divided by number of "
+      "instructions needed",
       issued(together) / wanted, below=1.05)
 
 # %% [markdown] trap="08.7" role="repair"
@@ -2112,10 +2129,11 @@ claim("sorted values: instructions issued divided by instructions needed",
 # threads, such as `if i % 2`, splits every warp.
 
 # %% trap="08.7" role="more"
-claim("unsorted values: instructions issued divided by instructions needed",
+claim("unsorted values: number of instructions issued divided by number of "
+      "instructions needed",
       issued(outlier) / wanted, above=5.5, below=6.8)
-claim("instructions issued: branch on even and odd divided by branch on "
-      "two halves",
+claim("instructions for a branch on even or odd, divided by instructions "
+      "for a branch on halves",
       issued(stripes) / issued(halves), expected=2)
 
 # %% [markdown] trap="08.7" role="more"
@@ -2136,10 +2154,10 @@ def warp_passes(paths: list, lengths: dict) -> int:
     instructions once, while the other threads wait.
 
     Args:
-        paths: for each thread, in order, the name of its path, or None if
-            the thread has already left.
+        paths: for each thread, in order, the name of its path. A thread
+            that has already left has None.
         lengths: the number of instructions on each path, by name, 0 or
-            more; two paths can have the same length.
+            more. Two paths can have the same length.
 
     paths and lengths are unchanged.
     Example: warp_passes(["a", "b", "a", None], {"a": 5, "b": 2}) is 7.
@@ -2274,26 +2292,27 @@ claim("largest difference between y and 2 x for ten values in blocks of "
 even = LAUNCH * RATE / 4                         # 2 bytes in, 2 out
 claim("millions of values at which launch and traffic take equally long",
       even / 1e6, expected=4.8)
-claim("launches of the chain divided by launches of the fused kernel",
+claim("number of launches in the chain divided by number of launches of "
+      "the fused kernel",
       chain.orders / fused.orders, above=7)
 claim("predicted speed-up of the fused kernel for 4,096 values", gain[4096],
       expected=chain.orders)
-claim("number of launches of the chain", chain.orders, expected=9)
+claim("number of launches in the chain", chain.orders, expected=9)
 
 # %% trap="08.8" role="exercise" points=3 difficulty=2 minutes=15
 def silu_gate(load, store, n: int, block: int, program: int) -> None:
     """Run one program of a kernel that writes y = a * sigmoid(a) * b.
 
     load("a", places) and load("b", places) return the values at these
-    positions; store("y", places, values) writes one value to each position.
-    places is an int64 tensor (m,) of positions from 0 to n - 1; the memory
+    positions. store("y", places, values) writes one value to each position.
+    places is an int64 tensor (m,) of positions from 0 to n - 1. The memory
     beyond belongs to somebody else.
 
     Program p handles `block` positions beginning at p * block, or as many
     as are left. There are as many programs as n needs. They run in any
-    order, mixed with programs of other kernels, and share nothing. Load
-    each value once, and store nothing but y. In absolute value, a can reach
-    1000 and b a million, and y must stay finite.
+    order. Programs of other kernels can run in between, and programs share
+    nothing. Load each value once, and store nothing but y. In absolute
+    value, a can reach 1000 and b a million, and y must stay finite.
 
     Example: with n 5 and block 4, program 1 loads and stores only position
     4.
@@ -2433,22 +2452,23 @@ claim("trace A is limited by memory, trace B by the host and trace C by "
       expected=True)
 claim("the two layers alone are limited by compute",
       found["the two layers alone"] == "compute", expected=True)
-claim("calls in B that fetch a single value, after the repair",
+claim("number of calls in trace B that fetch a single value, after the "
+      "repair",
       sum(row[1] for row in mended if row[0] == "_local_scalar_dense"),
       expected=0)
 
 # %% [markdown] role="concept"
-# In A, each of two dozen small operations reads a long tensor from memory and writes it
-# back. Fuse these operations, as in trap 08.8. In B, the host fetches each row's norm
-# separately. Compute all norms first, and then fetch them in one call. Once this fault
-# is repaired, B shows a second fault, hundreds of small norms, so ask the questions
-# again after each repair. In C, two matrix products are followed by sixteen hundred
-# operations on 64 values each. Compile these operations, or fuse them by hand. The
-# limits in the code are rules of thumb: ten FLOPs per byte is roughly a CPU's ridge. A
-# GPU's ridge is higher, so a step that is limited by compute on a CPU may be limited by
-# memory or launches on a GPU. A trace from a GPU also contains the device's own times.
-# If these times add up to far less than the wall-clock time, the device waited, as it
-# would in B and C.
+# In trace A, each of two dozen small operations reads a long tensor from memory and
+# writes it back. Fuse these operations, as in trap 08.8. In trace B, the host fetches
+# each row's norm separately. Compute all norms first, and then fetch them in one call.
+# Once this fault is repaired, trace B shows a second fault, hundreds of small norms, so
+# ask the questions again after each repair. In trace C, two matrix products are followed
+# by sixteen hundred operations on 64 values each. Compile these operations, or fuse them
+# by hand. The limits in the code are rules of thumb: ten FLOPs per byte is roughly a
+# CPU's ridge. A GPU's ridge is higher, so a step that is limited by compute on a CPU may
+# be limited by memory or launches on a GPU. A trace from a GPU also contains the device's
+# own times. If these times add up to far less than the wall-clock time, the device
+# waited, as it would in traces B and C.
 #
 # A trace shows which operation is slow. Two tools that need a GPU show why:
 #
@@ -2588,8 +2608,8 @@ mha = nn.MultiheadAttention(64, 4, dropout=0.1, batch_first=True).eval()
 gaps["MHA"] = (mha(x, x, x)[0] - mha(x, x, x)[0]).abs().max().item()
 
 # %% trap="08.9" role="repair"
-claim("dropout by the module's mode, and MHA: largest difference between "
-      "two calls in eval mode",
+claim("MHA and dropout by the module's mode: largest difference between "
+      "two eval-mode calls",
       max(gaps["ByMode"], gaps["MHA"]), expected=0)
 
 # %% [markdown] trap="08.9" role="more" topics="the root of 2p, and the grad mode · axes without a transpose"
@@ -2599,8 +2619,8 @@ claim("dropout by the module's mode, and MHA: largest difference between "
 # %% trap="08.9" role="more"
 claim("square root of 2p minus the measured relative difference",
       math.sqrt(2 * 0.1) - difference, expected=0, within=0.08)
-claim("dropout by the grad mode: largest difference between two calls in "
-      "eval mode with gradients",
+claim("dropout by the grad mode: largest difference between two eval-mode "
+      "calls with gradients",
       gaps["ByGrad"], above=0.01)
 
 # %% [markdown] trap="08.9" role="more"
@@ -2624,11 +2644,11 @@ with torch.no_grad():
     together = (layer(changed) - layer(x))[:, :-1]
 
 # %% trap="08.9" role="more"
-claim("without the transpose: largest change of other results when the "
-      "last token changes",
+claim("without the transpose: largest change in other tokens' results when "
+      "the last one changes",
       apart.abs().max(), below=1e-6)
-claim("with the transpose: largest change of other results when the last "
-      "token changes",
+claim("with the transpose: largest change in other tokens' results when "
+      "the last one changes",
       together.abs().max(), above=1e-3)
 
 # %% [markdown] trap="08.9" role="folklore"
@@ -2642,19 +2662,21 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
     """Compute multi-head self-attention (B, T, d) with dropout.
 
     Every token looks at all tokens of its row. If training is True, each
-    attention weight is set to zero with probability p, 0 <= p < 1,
-    independently of the others and with a new draw at every call; the
-    remaining weights are divided by 1 - p. If training is False, nothing is
-    dropped and nothing is drawn, whether gradients are on or off.
+    attention weight is set to zero with probability p, 0 <= p < 1. Each
+    weight is dropped independently of the others. In training, every call
+    makes a new draw. The remaining weights are divided by 1 - p. If
+    training is False, nothing is dropped and nothing is drawn. Neither case
+    depends on whether gradients are on or off.
 
     Args:
-        x, weight: (B, T, d) and (3d, d), float32, in any memory order.
-            F.linear(x, weight) contains q, k and v in this order, each with
-            its heads side by side, d / heads values per head.
+        x, weight: (B, T, d) and (3d, d), float32. Any memory order is
+            possible. F.linear(x, weight) contains q, k and v in this order.
+            q, k and v each have their heads side by side, with d / heads
+            values per head.
 
-    x and weight are unchanged, and gradients reach both, in training and
-    outside it. Each call computes its result again and leaves earlier
-    results unchanged.
+    x and weight are unchanged. Gradients reach x and weight. Gradients flow
+    in training and outside it. Each call computes its result again. A call
+    leaves earlier results unchanged.
     """
     # BEGIN SOLUTION
     q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2)
@@ -2671,9 +2693,9 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 # 3. On the way back, move the heads after the tokens again, then flatten the last two axes.
 
 # %% [markdown] trap="08.9" role="keep"
-# **Keep:** A function has no train or eval mode. Write `dropout_p=self.p if self.training
-# else 0.0`. **In your own code:** Call the model twice in eval mode and compare the
-# outputs. **Source:** [torch's documentation of
+# **Keep:** SDPA is a function, so it has no train or eval mode. Pass `dropout_p=self.p if
+# self.training else 0.0`. **In your own code:** Call the model twice in eval mode and
+# compare the outputs. **Source:** [torch's documentation of
 # scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
 # warns about this. **Seen in the wild:** [huggingface/pytorch-image-models
 # 1978](https://github.com/huggingface/pytorch-image-models/pull/1978): the maintainers
@@ -2692,14 +2714,14 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 # speed: $(a, b)$ becomes $(a \cos \varphi - b \sin \varphi,\; a \sin \varphi + b \cos
 # \varphi)$. Component i of a head is paired with component i + D/2.
 #
-# If you turn a query by $\alpha$ and a key by $\beta$, the angle between them changes
-# by $\alpha - \beta$. So the score depends on two positions only through their
-# distance. Texts that are longer than the training texts contain new angles. *NTK-aware
-# scaling* raises the base of the speeds, 10000. The fast pairs keep their speed, and
-# the slow pairs turn even more slowly: the slowest pair stays within the angles of
-# training, and the pairs before it go a little beyond these angles. For texts `s` times
-# as long, the base is multiplied by $s^{D/(D-2)}$. With `D` = 128 and `s` = 4, it
-# becomes about 40,900, and the slowest pair turns at exactly a quarter of its speed.
+# If you turn a query by $\alpha$ and a key by $\beta$, the angle between them changes by
+# $\alpha - \beta$. So the score depends on two positions only through their distance. In
+# texts that are longer than the training texts, new angles occur. *NTK-aware scaling*
+# raises the base of the speeds, 10000. The fast pairs keep their speed, and the slow
+# pairs turn even more slowly: the slowest pair stays within the angles of training, and
+# the pairs before it go a little beyond these angles. For texts `s` times as long, the
+# base is multiplied by $s^{D/(D-2)}$. With `D` = 128 and `s` = 4, it becomes about
+# 40,900, and the slowest pair turns at exactly a quarter of its speed.
 
 # %% role="concept"
 def rotate(x, place):
@@ -2869,10 +2891,10 @@ near, far = (rotate(q, place + start) @ rotate(k, place + start).mT
              for start in (0, 100))
 
 # %% trap="08.10" role="more"
-claim("no positions: largest change of a result when keys and values are "
-      "shuffled",
+claim("without positions: largest change in a result when keys and values "
+      "are shuffled",
       (shuffled - plain).abs().max(), below=1e-5)
-claim("RoPE: largest change of a score when all positions move by 100",
+claim("RoPE: largest change in a score when all positions move by 100",
       (near - far).abs().max(), below=1e-3)
 
 # %% trap="08.10" role="exercise" points=4 difficulty=3 minutes=20
@@ -2884,8 +2906,9 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
     over the whole row returns for these tokens.
 
     Args:
-        q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32, in any
-            memory order; no step changes them, not even a later step.
+        q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32. Any memory
+            order is possible. No step changes q, k or v, not even a later
+            step.
         cache: a dict, empty at the first step. After each step its "k" and
             "v" hold the keys and values of all tokens so far, (B, H, t, D),
             with the keys rotated.
@@ -2959,8 +2982,8 @@ claim("MB of cache for one token with 32 heads", kv_cache_bytes(1) / 1e6,
 claim("GB of cache for 4,096 tokens with 32 heads",
       kv_cache_bytes(4096) / 1e9,
       expected=2.147, within=0.001)
-claim("grouped-query attention: largest difference from keys and values "
-      "repeated four times",
+claim("grouped-query attention: largest difference from attention with K "
+      "and V repeated 4 times",
       (grouped - repeated).abs().max(), below=1e-5)
 
 # %% role="concept"
@@ -2979,7 +3002,7 @@ draw_boxes(
 # ## Eight rows of a digit
 #
 # You treat a digit as eight tokens, one for each row of eight pixels, and run two of
-# torch's encoder layers on them. The model trains in seconds and, in batches of 32,
+# torch's encoder layers on them. The model trains in seconds and, with batches of 32,
 # gets about nine out of ten test digits right. Nothing in the model normalizes over the
 # batch, dropout is off, and you call `eval()`.
 #
@@ -3036,15 +3059,15 @@ plot_columns(
     marks=["one by one", "32, sorted by class"],
     xlabel="how the test digits are sent", ylabel="accuracy, %",
     title="The answer depends on the other digits of the batch",
-    alt="Four columns. The accuracy is best in batches of 32 mixed digits "
-        "and with all 497 at once. It is clearly lower one by one, and in "
-        "batches sorted by class.")
+    alt="Four columns. The accuracy is best with batches of 32 mixed "
+        "digits and with all 497 at once. It is clearly lower one by one, "
+        "and with batches sorted by class.")
 
 # %% trap="08.11" role="look"
 measured("08.11", 1)
 
 # %% trap="08.11" role="look"
-claim("accuracy on digits one at a time minus accuracy in batches of 32",
+claim("accuracy with one digit at a time minus accuracy with batches of 32",
       shares[1] - shares[32], below=-0.05)
 
 # %% [markdown] trap="08.11" role="why"
@@ -3075,7 +3098,7 @@ again = [accuracy_in(mended, batch) for batch in (1, 32, 497)]
 print("batch_first:", *(f"{share:.2f}" for share in again))
 
 # %% trap="08.11" role="repair"
-claim("with batch_first: lowest accuracy at three batch sizes",
+claim("with batch_first: lowest of the accuracies at three batch sizes",
       min(again), above=0.88)
 
 # %% [markdown] trap="08.11" role="repair"
@@ -3101,8 +3124,8 @@ moved = {"other company": first_row(company) - first_row(batch),
 print({test: f"{gap.abs().max():.0e}" for test, gap in moved.items()})
 
 # %% trap="08.11" role="repair"
-claim("without batch_first: largest change of a logit with a permuted or a "
-      "repeated batch",
+claim("without batch_first: largest change in a logit when the batch is "
+      "permuted or repeated",
       max(moved[test].abs().max() for test in ("permuted", "repeated")),
       below=1e-4)
 
@@ -3111,16 +3134,17 @@ claim("without batch_first: largest change of a logit with a permuted or a "
 # sizes with `batch_first`, and, on both models, the test that detects the fault.
 
 # %% trap="08.11" role="more"
-claim("accuracy in batches of 32", shares[32], above=0.85)
-claim("accuracy in batches sorted by class minus accuracy in mixed batches",
+claim("accuracy with batches of 32", shares[32], above=0.85)
+claim("accuracy with batches sorted by class minus accuracy with mixed "
+      "batches",
       by_class - shares[32], below=-0.04)
-claim("with batch_first: highest minus lowest accuracy at three batch "
-      "sizes", max(again) - min(again),
+claim("with batch_first: highest accuracy at three batch sizes minus "
+      "lowest accuracy", max(again) - min(again),
       below=0.005)
-claim("without batch_first: largest change of row 0's logits when the "
+claim("without batch_first: largest change in row 0's logits when the "
       "other rows are replaced",
       moved["other company"].abs().max(), above=0.05)
-claim("with batch_first: largest change of row 0's logits when the other "
+claim("with batch_first: largest change in row 0's logits when the other "
       "rows are replaced",
       (first_row(company, mended) - first_row(batch, mended)).abs().max(),
       below=1e-5)
@@ -3130,19 +3154,19 @@ def batch_dependence(model: nn.Module, x: torch.Tensor,
                      others: torch.Tensor) -> float:
     """Measure how far the output for x[0] moves when the other rows change.
 
-    The result is the largest absolute change of any value in output 0,
-    measured in eval mode and without building a graph.
+    The result is the largest absolute change in any value of output 0. The
+    model runs in eval mode. No graph is built.
 
     Args:
         model: maps (N, ...) to (N, ...), one output per row.
-        x: (N, ...) with N >= 2, float32 or int64, in any memory order.
+        x: (N, ...), N >= 2. x is float32 or int64. Any memory order works.
         others: (N - 1, ...), the rows that replace x[1:].
 
     The model may write into its input, but x and others must not change.
     Afterwards the grad mode is what it was. The model, whose buffers do not
-    change in eval mode, is also what it was: every module's training flag,
-    all parameters and buffers, and their dtype, gradients and
-    requires_grad.
+    change in eval mode, keeps every module's training flag. All parameters
+    and buffers are unchanged. Their dtype, gradients and requires_grad also
+    stay the same.
     Example: for a model that subtracts the mean of the batch, x [[1.],
     [3.]] and others [[7.]], the output for row 0 moves from -1 to -3, so
     the result is 2.
@@ -3258,8 +3282,8 @@ claim("loss of the server's model on new text, in nats",
 # exactly one table:
 
 # %% trap="08.12" role="look"
-claim("parameters of the trainer's model minus parameters of the server's "
-      "model",
+claim("number of parameters in the trainer's model minus the number in the "
+      "server's model",
       size["trainer"] - size["server"], expected=16 * 32)
 
 # %% [markdown] trap="08.12" role="why"
@@ -3343,23 +3367,22 @@ claim("after deepcopy, both names refer to one parameter",
 
 # %% trap="08.12" role="exercise" points=3 difficulty=3 minutes=15
 def load_tied(model: nn.Module, state: dict) -> None:
-    """Load a state with assign=True, and keep every tie.
-
-    Names that share a parameter before the call share one afterwards. state
-    may have only some of these names; if it has several, their values have
-    to be equal.
+    """Load a state with assign=True. Keep every tie. Names that share a
+    parameter before the call share one afterwards. state may have only some
+    of a parameter's names. If state has several names of a parameter, their
+    values have to be equal.
 
     Args:
         model: any module. A parameter can have several names.
         state: tensors by name. It has at least one name of every parameter,
-            and all buffers. It is left unchanged.
+            and all buffers. state is left unchanged.
 
     Raises:
         ValueError: names of one parameter have different values in state.
             The model is then left as it was.
 
-    Every parameter uses the memory of a tensor in state and keeps its
-    requires_grad. The model may be on the meta device.
+    Every parameter uses the memory of a tensor in state. Every parameter
+    keeps its requires_grad. The model may be on the meta device.
     """
     # BEGIN SOLUTION
     names = {}
@@ -3450,10 +3473,11 @@ for kind, rope in (("sinusoids", False), ("RoPE", True)):
     print(kind, {n: f"{share:.2f}" for n, share in reached[kind].items()})
 
 # %% role="concept"
-claim("accuracy of the worse model on rows of 16, the trained length",
+claim("accuracy of the worse model on rows of 16 tokens, the length used "
+      "in training",
       min(reached[kind][16] for kind in reached), above=0.95)
-claim("accuracy of the better model at the end of rows of 256, where "
-      "guessing gives 0.125",
+claim("accuracy of the better model at the end of rows of 256 tokens, "
+      "where guessing gives 0.125",
       max(reached[kind][256] for kind in reached), below=0.5)
 
 # %% [markdown] role="concept"
@@ -3556,8 +3580,8 @@ with torch.no_grad():
     rest = llama(ids[:, 7:], past_key_values=first.past_key_values)
 
 # %% role="concept"
-claim("largest difference between one layer of the library and the same "
-      "layer by hand",
+claim("largest difference between the results of a library layer and of "
+      "the same layer by hand",
       (own - noted["out"]).abs().max(), below=1e-5)
 claim("seven tokens, then three with the cache: largest difference from a "
       "run over the whole row",
@@ -3654,15 +3678,16 @@ for name, gap in gaps.items():
     print(f"{name}: largest gap {gap:.0e}")
 
 # %% role="concept"
-claim("largest difference between the kernel and float64 in five cases",
+claim("largest difference between the kernel's results and float64 results "
+      "in five cases",
       max(gaps.values()), below=1e-3)
 
 # %% [markdown] role="concept"
-# A kernel that passes these tests computes correctly in float32, at least in these
-# cases. But the interpreter runs one program after the other. A pass proves neither the
-# precision on a GPU nor that simultaneous programs do not interfere with each other. On
-# a machine with a GPU, the same cells run the same kernel on the GPU, under the same
-# tests; `"ieee"` requests all 32 bits in its products.
+# A kernel that passes these tests computes correctly in float32, at least in these cases.
+# But the interpreter runs one program after the other. A pass proves neither that the
+# kernel is precise on a GPU nor that simultaneous programs do not interfere with each
+# other. On a machine with a GPU, the same cells run the same kernel on the GPU, under the
+# same tests; `"ieee"` requests all 32 bits in its products.
 
 # %% [markdown] role="concept"
 # ### Two faults that the interpreter hides, and how to see them
@@ -3732,13 +3757,13 @@ counted["interleaved, own bins"] = sum(map(sum, own))
 print("of 400 numbers were counted:", counted)
 
 # %% role="concept"
-claim("numbers counted when the programs run one after the other",
+claim("number of values counted when the programs run one after the other",
       counted["in turn"],
       expected=400)
-claim("numbers counted when the programs are interleaved",
+claim("number of values counted when the programs are interleaved",
       counted["interleaved"], below=350)
-claim("numbers counted when the programs are interleaved and each has its "
-      "own bins",
+claim("number of values counted when the programs are interleaved and each "
+      "has its own bins",
       counted["interleaved, own bins"], expected=400)
 
 # %% [markdown] role="concept"
@@ -3776,11 +3801,11 @@ turing, ampere, hopper = table
 # %% role="concept"
 claim("number of tensor-core instructions for sm_75", turing.tensor_cores,
       expected=0)
-claim("number of tensor-core instructions for sm_80 or sm_90, whichever "
-      "has fewer",
+claim("smaller of the numbers of tensor-core instructions for sm_80 and "
+      "sm_90",
       min(ampere.tensor_cores, hopper.tensor_cores), above=1)
-claim("spills for sm_75 minus spills for sm_80 or sm_90, whichever has "
-      "more",
+claim("number of spills for sm_75 minus the larger of the numbers for "
+      "sm_80 and sm_90",
       turing.spills - max(ampere.spills, hopper.spills), above=100)
 
 # %% [markdown] role="concept"
@@ -3861,7 +3886,7 @@ claim("largest difference between flex attention and SDPA with the "
 # - [x] change tokens of a row and check whether earlier logits move :: Earlier logits
 #   must not change. The test takes a few lines of code and no training.
 # - [ ] add dropout, because the model has overfitted :: Overfitting shows on new text. A
-#   leak makes the loss low there, too.
+#   leak also makes the loss low there.
 
 # %% [markdown] role="quiz"
 # **2. You move from nn.MultiheadAttention to scaled_dot_product_attention and keep the boolean masks. What happens?**
@@ -4028,11 +4053,11 @@ print(f"scores {scores_bytes(8192) / 2**30:.1f} GiB, written out "
       f"{written.peak / 2**30:.1f} GiB at a time, {chain.orders} launches")
 
 # %% role="gpu"
-claim("GiB of scores with 16 heads and 8,192 tokens",
+claim("GiB of scores with 16 heads and 8,192 tokens, in 16 bits",
       scores_bytes(8192) / 2**30, expected=2)
 claim("bytes moved at stride 8 divided by bytes moved at stride 1",
       stride_bytes(8) / stride_bytes(1), expected=4.5)
-claim("number of launches of the chain of ten operations",
+claim("number of launches in the chain of ten operations",
       chain.orders, expected=10)
 
 # %% role="gpu"
@@ -4160,20 +4185,23 @@ answers
 # - What a mask means depends on the function: in SDPA, True lets a query look at a key,
 #   and in MHA, True hides the key.
 # - Attention treats pads as tokens. Mask the keys, not the queries.
-# - With a cache, the mask and the positions begin where the cache ends.
+# - With a cache, the mask and the positions of the new tokens begin where the cache ends.
 # - Attention mixes along its sequence axis. Change the other rows of a batch, and compare
 #   row 0 of the output.
 # - Tied weights are one parameter in two modules. `to_empty` from the meta device and
 #   `assign=True` untie them, so tie them again before you make the optimizer.
-# - A function has no mode, so pass the dropout rate in training and 0 otherwise.
+# - SDPA is a function without a mode, so pass it the dropout rate in training and 0
+#   otherwise.
 # - A masked and a causal model answer different questions, so do not compare their losses.
 # - A softmax needs only a running maximum, a running sum and a correction factor, never
 #   its whole row.
 # - Without a mask, the forward pass of flash attention does as many multiplications as
 #   the formula. But it needs less memory and moves fewer bytes.
 # - A warp moves whole sectors, so neighbouring threads should read neighbouring values.
-# - Reads of different words in one bank wait for each other. An odd step avoids this.
-# - A warp issues every path that at least one of its threads takes.
+# - Reads of different words in one bank of shared memory wait for each other. An odd step
+#   between neighbouring threads avoids these waits.
+# - A warp issues every path that at least one of its threads takes, so group values that
+#   take the same path.
 # - On small tensors, launches determine the time; on large tensors, memory traffic does.
 #   Fuse operations, and mask the last block.
 # - Even without a GPU, you can compile a kernel and read its registers, spills and

@@ -189,7 +189,7 @@ for short_name, full_name in cards.items():
           f"{peak.fp32_tflops:g} in float32")
 
 # %% role="concept"
-claim("lowest ratio of the 16-bit rate to the float32 rate on four "
+claim("lowest ratio of the 16-bit rate to the float32 rate among four "
       "datasheets",
       min(times.values()), above=7)
 
@@ -391,7 +391,7 @@ adam_without = run(adam, scaled(on=False))[0]
 print(f"Adam: with the scaler {adam_habit:.2f}, without {adam_without:.2f}")
 
 # %% trap="09.1" role="more"
-claim("loss with Adam and the scaler minus loss with Adam and no scaler",
+claim("with Adam: loss with the scaler minus loss without the scaler",
       adam_habit - adam_without, below=0.3)
 
 # %% [markdown] trap="09.1" role="more"
@@ -430,7 +430,7 @@ claim("fraction of values that become zero in E4M3, with one scale per 32 "
 
 # %% [markdown] trap="09.1" role="folklore"
 # **Told:** In `bfloat16`, `scale()` does nothing, because nothing can overflow.
-# **Measured:** `bfloat16` can overflow, too: its largest value is close to the largest
+# **Measured:** `bfloat16` can also overflow: its largest value is close to the largest
 # `float32`, and `3e38` times ten is `inf`. And `scale()` multiplies whatever it gets,
 # including a `bfloat16` value.
 
@@ -440,7 +440,7 @@ two_scaled = scaled().scale(torch.tensor(2.0).bfloat16())
 print("3e38 times ten:", big.item(), "  scale(2):", two_scaled.item())
 
 # %% trap="09.1" role="folklore"
-claim("is ten times 3e38 infinite in bfloat16",
+claim("ten times 3e38 is infinite in bfloat16",
       big.isinf().item(), expected=True)
 claim("value that scale() returns for a 2 in bfloat16",
       two_scaled.item(), expected=131072)
@@ -448,19 +448,19 @@ claim("value that scale() returns for a 2 in bfloat16",
 # %% trap="09.1" role="exercise" points=3 difficulty=2 minutes=15
 def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
              loss_of, dtype: torch.dtype, max_norm: float) -> float:
-    """Take one step of opt under CPU autocast; return the gradient's norm.
+    """Take one step of opt under CPU autocast. Return the gradient's norm.
 
-    loss_of() returns the loss, a float32 scalar. Call it once, under
-    autocast with dtype. With torch.float16, use the scaler and update it
-    once; with torch.bfloat16, do not touch it. Ignore old gradients. If the
-    global norm over all parameter groups is larger than max_norm, clip it
-    to max_norm. Parameters that the loss does not use are ignored. If a
-    float16 gradient overflows, skip the step: the parameters and opt's
-    state do not change.
+    loss_of() returns the loss, a float32 scalar. Call it once. Call
+    loss_of() under autocast with dtype. With torch.float16, use the scaler
+    and update it once. With torch.bfloat16, do not touch the scaler. Ignore
+    old gradients. The norm is the global norm over all parameter groups. If
+    the norm is larger than max_norm, clip it to max_norm. Parameters that
+    the loss does not use are ignored. If a float16 gradient overflows, skip
+    the step: the parameters and opt's state do not change.
 
     Returns:
-        The norm before clipping, without the scale, as a float; inf or nan
-            after an overflow.
+        The norm before clipping, without the scale, as a float. After an
+            overflow, the norm is inf or nan.
 
     Example: with gradient (3, 4), max_norm 1 and SGD at a rate of 1, the
     step is (-0.6, -0.8) and the norm is 5.0.
@@ -560,9 +560,9 @@ claim("bfloat16 weight after 1,000 steps of 0.001, without a master",
 # With 7 bits for the fraction, there are 128 numbers from 1 to 2, and the next number
 # after 1 is about `1.008`. The sum `1.004` is a little nearer to `1.008` than to 1, so it
 # rounds up and the step is twice as long. The sum `1.003` rounds back to 1 every time. So
-# rounding can double a step or erase it. From 2 on, the gaps are twice as wide, so a
-# step of 0.004 is lost there, too. The gradient was right and the optimizer did its
-# job, but the weight's format cannot represent the result.
+# rounding can double a step or erase it. From 2 on, the gaps are twice as wide, so a step
+# of 0.004 is also lost there. The gradient was right and the optimizer did its job, but
+# the weight's format cannot represent the result.
 
 # %% trap="09.8" role="why"
 gap_at_1 = torch.finfo(torch.bfloat16).eps
@@ -620,8 +620,8 @@ print("counter", counter.item())
 # %% trap="09.8" role="more"
 claim("value of a bfloat16 counter after 1,000 additions of 1",
       counter.item(), expected=256)
-claim("distance in bfloat16 divided by distance in float32, after 100 "
-      "steps of 0.004",
+claim("after 100 steps of 0.004: distance moved in bfloat16 divided by "
+      "distance moved in float32",
       (short[100] - 1) / (full[100] - 1), expected=1.953, within=0.001)
 claim("bfloat16 weight after 300 steps of 0.004, without a master",
       short[-1], expected=2)
@@ -694,18 +694,19 @@ claim("SGD at a learning rate of 0.2: loss without a master, divided by "
 # %% trap="09.8" role="exercise" points=3 difficulty=2 minutes=10
 def master_step(weights: list, grads: list, state: dict, lr: float,
                 momentum: float) -> None:
-    """Take one step of SGD with momentum on bfloat16 weights, in place.
+    """Take one step of SGD with momentum on bfloat16 weights. Change the
+    weights in place.
 
     After each step, a weight is the bfloat16 value nearest to the result of
-    the same steps in float32: v = momentum * v + grad, with v = 0 at first,
-    and w = w - lr * v.
+    the same steps in float32. A float32 step first sets v = momentum * v +
+    grad. Before the first step, v is 0. The step then sets w = w - lr * v.
 
     Args:
         weights: tensors of any shape and strides, without requires_grad.
-        grads: a bfloat16 tensor for each weight, unchanged; for None, the
+        grads: a bfloat16 tensor for each weight, unchanged. For None, the
             weight and its v stay as they are.
-        state: a dict for these weights alone, empty before their first
-            step; keep in it what you need.
+        state: a dict for these weights alone. state is empty before the
+            weights' first step. Keep in it what you need.
         lr: may change from step to step.
 
     Example: with weight 1, gradient 1, lr 0.001 and no momentum, the weight
@@ -850,8 +851,8 @@ claim("GB on each of eight GPUs for 7 billion weights, if everything is "
 
 # %% [markdown] trap="09.9" role="repair"
 # How many 80 GB cards do seventy billion weights need if everything is split, and how
-# many if each card keeps all weights? Guess, then use the explorer; the line below its
-# panels answers.
+# many if each card keeps all weights? Guess, then use the explorer; the answer is below
+# its panels.
 
 # %% role="explore" explorer="train_bytes"
 from dlsys_helpers.explorers.train_bytes import train_bytes
@@ -905,8 +906,8 @@ claim("2,048 rows: bytes kept in mixed precision, as a multiple of bytes "
 
 # %% trap="09.9" role="exercise" points=2 difficulty=2 minutes=10
 def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
-    """Count the bytes of weights, gradients and AdamW state on one GPU, as
-    an int.
+    """Count the bytes of weights, gradients and AdamW state on one GPU.
+    Return an int.
 
     Args:
         layout: "float32" and "autocast": everything in float32; "bfloat16":
@@ -941,7 +942,7 @@ def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
 # 1. Each tensor has three parts: weight, gradient, and what the optimizer keeps (moments, and a master if there is one). A frozen tensor has only the weight.
 # 2. The three parts take 4, 4 and 8 bytes per value in float32, 2, 2 and 4 in bfloat16, and 2,
 #    2 and 12 with masters.
-# 3. `-(-n // gpus)` rounds up. The split begins with the optimizer's state and ends with the weights.
+# 3. `-(-n // gpus)` rounds up. The optimizer's state is split first, and the weights are split last.
 
 # %% [markdown] trap="09.9" role="keep"
 # **Keep:** AdamW (without amsgrad) takes 16 bytes per weight, whether you train in
@@ -994,7 +995,7 @@ draw_boxes(card_at, unit="MB",
 
 # %% role="concept"
 claim("memory added from the first forward pass to the second, as a "
-      "multiple of the weights",
+      "multiple of the weights' size",
       (sum(card_at["second forward"].values())
        - sum(card_at["after forward"].values())) / state, expected=2,
       within=1e-6)
@@ -1232,9 +1233,9 @@ claim("with buffers: accuracy before saving minus accuracy after loading",
 # %% trap="09.14" role="more"
 claim("accuracy before saving, with plain attributes",
       share["trained"], above=0.92)
-claim("does the model with plain attributes run on the meta device",
+claim("the model with plain attributes runs on the meta device",
       heard["Scaled"] == "meta", expected=False)
-claim("does the model with buffers run on the meta device",
+claim("the model with buffers runs on the meta device",
       heard["Buffered"] == "meta", expected=True)
 
 # %% [markdown] trap="09.14" role="more"
@@ -1253,21 +1254,21 @@ followed = {"the buffer": lister.listed[0].dtype == torch.bfloat16,
 print("moved inside the list:", followed)
 
 # %% trap="09.14" role="more"
-claim("does a buffer in a list move with the model",
+claim("a buffer in a list moves with the model",
       followed["the buffer"], expected=False)
-claim("does a parameter in a list move with the model",
+claim("a parameter in a list moves with the model",
       followed["the parameter"], expected=True)
 
 # %% trap="09.14" role="exercise" points=3 difficulty=3 minutes=15
 def stays_behind(model: nn.Module) -> list[str]:
     """List the tensors that model.to(...) leaves behind, as sorted paths.
 
-    List every tensor, of any type and shape, that is reachable from a
-    module's own attributes, directly or through lists, tuples and dict
-    values, at any depth. Modules in lists are not searched. Skip the
-    model's parameters wherever they are, and buffers where they are
-    registered. If a registered buffer is also a second attribute, that
-    attribute is listed.
+    List every tensor, of any type and shape. The tensor has to be reachable
+    from a module's own attributes, directly or through lists, tuples and
+    dict values. Containers can be nested at any depth. Modules in lists are
+    not searched. Skip the model's parameters wherever they are, and buffers
+    where they are registered. If a registered buffer is also a second
+    attribute, that attribute is listed.
 
     A path consists of the module's name, the attribute, positions and keys,
     with dots in between. A module that is used twice is listed under its
@@ -1481,8 +1482,8 @@ claim("number of times that one step asks for a value",
 # tensor into a `bool`. And indexing with `labelled`, as in `x[labelled]`, has to know how
 # many rows are left before it can create the result, once for `x` and once for `y`. In
 # the trace, this indexing appears as `nonzero`. The trace is from a CPU, where nothing
-# waits. On a GPU, the calls are the same, and at each of the five, Python waits until the
-# queue is empty.
+# waits. On a GPU, the calls are the same, and at each of the five calls, Python waits
+# until the queue is empty.
 
 # %% trap="09.10" role="why"
 python, gpu, free = [], [], []
@@ -1562,9 +1563,9 @@ def find_waits(events: list) -> list[str]:
     once.
 
     Args:
-        events: a list of (name, start, end) of one thread, in any order,
-            unchanged. Of two events that overlap, one is inside the other:
-            it starts no earlier and ends no later.
+        events: a list of (name, start, end) of one thread, in any order.
+            The list is unchanged. Of two events that overlap, one is inside
+            the other: it starts no earlier and ends no later.
 
     Example: [("aten::item", 0, 9), ("aten::_local_scalar_dense", 1, 8),
     ("aten::mm", 10, 12)] give ["aten::item"].
@@ -1582,7 +1583,7 @@ def find_waits(events: list) -> list[str]:
     # END SOLUTION
 
 # %% [markdown] trap="09.10" role="hint"
-# 1. For each event that waits, collect the `aten::` events around it. An event also counts as being around itself.
+# 1. For each event that waits, collect the `aten::` events around it. Include the event itself.
 # 2. The outermost event is the longest of these events.
 # 3. A set of events (not of names) holds each operation once and keeps two `item()` calls
 #    apart.
@@ -1708,7 +1709,7 @@ print("tapes:   ", ranks.tapes)
 # %% role="concept"
 claim("number of ranks that hold the sum",
       sums.count([3.0, 3.0, 3.0]), expected=2)
-claim("do both tapes hold the same lines", ranks.tapes[0] == ranks.tapes[1],
+claim("both tapes hold the same lines", ranks.tapes[0] == ranks.tapes[1],
       expected=True)
 
 # %% role="concept" tags=["plumbing"]
@@ -1941,7 +1942,7 @@ claim("number of all_reduce calls in 100 steps through the wrapper",
 claim("number of lines, digests included, in which the two tapes differ",
       sum(a != b for a, b in zip(*ranks.tapes, strict=True)), expected=0)
 claim("number of test digits on which the ranks disagree", apart, above=10)
-claim("larger of the last losses of the two ranks",
+claim("larger of the two ranks' last losses",
       max(past_losses), below=1)
 claim("accuracy of the worse rank on the test digits", min(right),
       above=0.85)
@@ -1976,10 +1977,10 @@ print(f"by DDP {gap(by_ddp, of_four):.0%} off, by sums "
       f"{gap(by_sums, of_four):.0e} off")
 
 # %% trap="09.11" role="more"
-claim("three rows on one rank, one on the other: relative error of DDP's "
-      "gradient", gap(by_ddp, of_four), above=0.1)
-claim("three rows on one rank, one on the other: relative error with sums "
-      "over the ranks", gap(by_sums, of_four), below=1e-5)
+claim("three rows on one rank, one row on the other: relative error of "
+      "DDP's gradient", gap(by_ddp, of_four), above=0.1)
+claim("three rows on one rank, one row on the other: relative error with "
+      "sums over the ranks", gap(by_sums, of_four), below=1e-5)
 
 # %% [markdown] trap="09.11" role="more"
 # A rank without rows, or without a gradient for some parameter (`allow_unused=True`
@@ -2019,8 +2020,8 @@ claim("number of all_reduce calls in 100 steps, with only the first step "
 
 # %% trap="09.11" role="exercise" points=4 difficulty=3 minutes=20
 def average_grads(losses_of, params: list, batch, all_sum) -> float:
-    """Return the mean loss of all ranks' examples; put its gradients in
-    .grad.
+    """Return the mean loss of all ranks' examples. Put the gradients of
+    this mean in .grad.
 
     Args:
         losses_of(batch): the losses (n,) of this rank's n examples, with a
@@ -2028,7 +2029,7 @@ def average_grads(losses_of, params: list, batch, all_sum) -> float:
             has examples.
         params: the parameters; a parameter that no loss depends on gets
             zeros.
-        all_sum(tensor): returns the sum over ranks, a new tensor; all ranks
+        all_sum(tensor): returns the sum over ranks, a new tensor. All ranks
             must call it the same number of times, in the same order, with
             the same shapes and dtypes.
 
@@ -2132,7 +2133,7 @@ print("bytes of the gradients:", sum(p.nbytes for p in parameters),
 measured("09.3", len(flagged) / 3, right=(2, 2))
 
 # %% trap="09.3" role="look"
-claim("all_reduce calls per step, with both heads and the flag",
+claim("number of all_reduce calls per step, with both heads and the flag",
       len(flagged) / 3, expected=2)
 
 # %% [markdown] trap="09.3" role="why"
@@ -2167,7 +2168,8 @@ print("head a alone, flag:   ", searched)
 print("head a alone, no flag:", none_sent, stopped[0][:48], "...")
 
 # %% trap="09.3" role="repair"
-claim("all_reduce calls per step, with both heads and without the flag",
+claim("number of all_reduce calls per step, with both heads and without "
+      "the flag",
       len(unflagged) / 3, expected=1)
 
 # %% [markdown] trap="09.3" role="repair"
@@ -2192,7 +2194,7 @@ claim("number of parameter tensors that a step with head a alone leaves "
 # These claims describe the second call, and the error that a run without the flag raises:
 
 # %% trap="09.3" role="more"
-claim("bytes of the second call, per parameter tensor",
+claim("number of bytes in the second call, per parameter tensor",
       flagged[1] / len(parameters), expected=4)
 claim("number of ranks whose error names the flag, with one head and "
       "without the flag",
@@ -2256,7 +2258,7 @@ draw_lanes({"rank 0": [(0, 2, "forward"), (2, 4, "backward"),
                "1 in a barrier, and neither goes on.")
 
 # %% trap="09.3" role="folklore"
-claim("does one rank wait in an all_reduce and the other in a barrier",
+claim("one rank waits in an all_reduce and the other in a barrier",
       "all_reduce" in waiting and "barrier" in waiting, expected=True)
 claim("number of processes still running after the timeout",
       len(ranks.processes), expected=0)
@@ -2369,7 +2371,7 @@ claim("relative error of the worse rank's gradient, with no_sync around "
 # it. So the forward pass belongs inside `no_sync`.
 
 # %% trap="09.6" role="why"
-claim("exchanges per update, with no_sync around backward",
+claim("number of exchanges per update, with no_sync around backward",
       len(sent), expected=4)
 
 # %% trap="09.6" role="repair"
@@ -2386,7 +2388,7 @@ inside, sent_once = tape_of_four(in_pieces_quiet)
 print("bytes of each all_reduce:", sent_once)
 
 # %% trap="09.6" role="repair"
-claim("exchanges per update, with forward inside no_sync",
+claim("number of exchanges per update, with forward inside no_sync",
       len(sent_once), expected=1)
 
 # %% trap="09.6" role="repair"
@@ -2581,8 +2583,8 @@ by_count = gradient_of(start, pieces, lambda y: mass(y) / mass(all_y))
 print(f"divided by the labels that count: {miss(by_count, target):.0e} off")
 
 # %% trap="09.2" role="repair"
-claim("relative error of the gradient, with the number of labels that "
-      "count as divisor", miss(by_count, target), below=1e-5)
+claim("relative error of the gradient, with the number of counted labels "
+      "as the divisor", miss(by_count, target), below=1e-5)
 
 # %% [markdown] trap="09.2" role="more" topics="class weights · the end of the epoch · a piece without labels · BatchNorm"
 # If you pass class weights and the labels are integers, `F.cross_entropy` divides the
@@ -2610,9 +2612,9 @@ print({f"sums over {name}": f"{off:.0e} off" for name, off in offs.items()})
 
 # %% trap="09.2" role="more"
 claim("class weights: relative error of the gradient, with the number of "
-      "labels as divisor", offs["labels"], above=0.05)
-claim("class weights: relative error of the gradient, with the sum of "
-      "weights as divisor", offs["their weights"], below=1e-5)
+      "labels as the divisor", offs["labels"], above=0.05)
+claim("class weights: relative error of the gradient, with the sum of the "
+      "weights as the divisor", offs["their weights"], below=1e-5)
 
 # %% [markdown] trap="09.2" role="more"
 # The end of the epoch also needs care. If each step takes four pieces, two of the ten
@@ -2645,7 +2647,7 @@ none = F.cross_entropy(start(x_train[:16]), nothing, reduction="sum")
 print("over no label: mean", empty.item(), "  sum", none.item())
 
 # %% trap="09.2" role="more"
-claim("is the mean over no label a number",
+claim("the mean over no labels is a number",
       not empty.isnan().item(), expected=False)
 
 # %% [markdown] trap="09.2" role="folklore"
@@ -2684,8 +2686,8 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
     batch. Ignore old gradients; every loss uses all of opt's parameters.
 
     Args:
-        batches: an iterator of pairs x (rows, F) float32, y (rows,) int64,
-            which are unchanged. Labels of -100 do not count.
+        batches: an iterator of pairs x (rows, F) float32, y (rows,) int64.
+            The pairs are unchanged. Labels of -100 do not count.
         weight: (C,) float32 above 0, class weights as in F.cross_entropy.
 
     Returns:
@@ -2800,7 +2802,7 @@ draw_grids(first, rows="epoch", columns="first eight digits",
 # The one order that all epochs share is at least shuffled:
 
 # %% trap="09.5" role="more"
-claim("is the order just 0, 2, 4, ...",
+claim("the order in an epoch is just 0, 2, 4, ...",
       list(orders[0]) == sorted(orders[0]), expected=False)
 
 # %% [markdown] trap="09.5" role="more"
@@ -2832,15 +2834,15 @@ print("digits on each rank:", *map(len, dealt), "  together:", len(read))
 print("evaluated twice:", *twice)
 
 # %% trap="09.5" role="more"
-claim("number of digits that four ranks evaluate in all, for a test set of "
-      "497",
+claim("number of digits that four ranks evaluate in total, for a test set "
+      "of 497 digits",
       len(read), expected=500)
 claim("number of digits evaluated twice", len(twice), expected=3)
 
 # %% [markdown] trap="09.5" role="more"
 # `drop_last=True` makes the parts equal in the opposite way: it uses 496 digits and
-# leaves one out. If the result has to be exact, deal out the digits yourself, and sum
-# correct answers and counts over the ranks instead of averaging accuracies.
+# leaves one out. If the result has to be exact, deal out the digits yourself, and sum the
+# numbers of correct answers and of digits over the ranks instead of averaging accuracies.
 
 # %% trap="09.5" role="more"
 dropped = {digit for rank in range(4) for digit in
@@ -2875,7 +2877,7 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
     # END SOLUTION
 
 # %% [markdown] trap="09.5" role="hint"
-# 1. Seed a generator with `seed + epoch`, the same on every rank. The rank decides only where the slice begins.
+# 1. Seed a generator with `seed + epoch`, which is the same on every rank. The rank decides only where the slice begins.
 # 2. The next multiple of `world` is `ceil(n / world) * world`.
 # 3. With fewer examples than ranks, the order has to be repeated more than once.
 
@@ -3037,8 +3039,8 @@ def step_calls(plan):
 
 # %% trap="09.4" role="guess"
 guess("09.4",
-      "Add up the sizes of the whole tensors in all calls of one step. How "
-      "large is the sharded net's total, as a multiple of DDP's total?",
+      "Add up the unsharded sizes of all tensors communicated in one step. "
+      "How large is the sharded net's sum, as a multiple of DDP's sum?",
       unit="times")
 
 # %% trap="09.4" role="look"
@@ -3047,7 +3049,8 @@ for kind, sizes in each.items():
     print(f"{kind:15} {len(sizes):3} calls   {sum(sizes):6} bytes")
 
 # %% trap="09.4" role="look"
-claim("all_gather calls per step, with each of six layers sharded",
+claim("number of all_gather calls per step, with each of six layers "
+      "sharded",
       len(each["all_gather"]), expected=12)
 
 # %% [markdown] trap="09.4" role="why"
@@ -3119,11 +3122,14 @@ claim("bytes of all calls with each layer sharded, divided by the bytes "
 # These claims count the calls of three plans:
 
 # %% trap="09.4" role="more"
-claim("reduce_scatter calls per step, with each of six layers sharded",
+claim("number of reduce_scatter calls per step, with each of six layers "
+      "sharded",
       len(each["reduce_scatter"]), expected=6)
-claim("all_gather calls per step, with layers kept whole until backward",
+claim("number of all_gather calls per step, with layers kept whole until "
+      "backward",
       len(table["kept"]["all_gather"]), expected=6)
-claim("collective calls per step, with the net sharded as one piece",
+claim("number of collective calls per step, with the net sharded as one "
+      "piece",
       sum(map(len, table["as one"].values())), expected=2)
 
 # %% [markdown] trap="09.4" role="more"
@@ -3159,8 +3165,8 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
             makes no call, and one value has 4 bytes.
         each: if True, shard every layer by itself; if False, shard the
             model as one piece, gathered once for the forward pass.
-        reshard: if True, release what the forward pass gathered and gather
-            it again for the backward pass; else keep it until that ends.
+        reshard: if True, release what forward gathered, and gather it again
+            for backward; if False, keep it until backward ends.
 
     Before a call, a layer (or the one piece) is padded to a multiple of
     `world` values. A world of 1 needs no calls; its "whole" is all layers.
@@ -3180,15 +3186,15 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
     # END SOLUTION
 
 # %% [markdown] trap="09.4" role="hint"
-# 1. First make a list of the pieces that have values, and pad each piece. For a model sharded as one piece, the list has length one.
+# 1. First make a list of the pieces that have values, and pad each piece. For a model sharded as one piece, the list has one entry.
 # 2. A piece is gathered for the forward pass, and with `reshard` again for the backward pass; its gradients go through one `reduce_scatter`.
 # 3. At its peak, the forward pass holds the largest piece if pieces are released, and all pieces if they are kept.
 
 # %% [markdown] trap="09.4" role="keep"
-# **Keep:** Shard what does not fit, layer by layer. If a model fits together with its
-# gradients and optimizer state, use DDP, which gathers nothing and sends no more than any
-# sharded plan. **In your own code:** Before you compare speeds, count a step's
-# collectives in a profiler trace. **Source:**
+# **Keep:** If a model does not fit on one GPU, shard it layer by layer. If a model fits
+# together with its gradients and optimizer state, use DDP, which gathers nothing and
+# sends no more than any sharded plan. **In your own code:** Before you compare speeds,
+# count a step's collectives in a profiler trace. **Source:**
 # [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html),
 # `reshard_after_forward`.
 
@@ -3249,7 +3255,8 @@ claim("bytes gathered in bfloat16, as a fraction of bytes gathered in "
       "float32",
       wire["bfloat16"]["all_gather"] / wire["float32"]["all_gather"],
       expected=0.5)
-claim("bytes of gradients sent: bfloat16 run divided by float32 run",
+claim("bytes of gradients sent in the bfloat16 run, divided by bytes sent "
+      "in the float32 run",
       wire["bfloat16"]["reduce_scatter"]
       / wire["float32"]["reduce_scatter"], expected=1)
 
@@ -3315,7 +3322,7 @@ print("tensors of the model that the optimizer holds:", late[2], "of 4")
 measured("09.13", 2)
 
 # %% trap="09.13" role="look"
-claim("change of the test loss in 60 steps, with the optimizer made "
+claim("change in the test loss over 60 steps, with the optimizer made "
       "before sharding", late[1] - late[0], expected=0)
 
 # %% [markdown] trap="09.13" role="why"
@@ -3363,12 +3370,12 @@ claim("test loss after 60 steps, with the optimizer made right after "
 # identity:
 
 # %% trap="09.13" role="more"
-claim("number of tensors of the model that an optimizer made before "
+claim("number of the model's tensors that an optimizer made before "
       "sharding holds",
       late[2], expected=0)
-claim("number of tensors of the model that an optimizer made right after "
+claim("number of the model's tensors that an optimizer made right after "
       "sharding holds", early[2], expected=4)
-claim("change of the test loss in 60 steps, with a forward pass before "
+claim("change in the test loss over 60 steps, with a forward pass before "
       "the optimizer is made", between[1] - between[0], expected=0)
 
 # %% trap="09.13" role="exercise" points=3 difficulty=2 minutes=15
@@ -3376,11 +3383,12 @@ def rebuild(optimizer, names: list, model: nn.Module):
     """Make an optimizer like the given one for the model's current
     parameters.
 
-    The new optimizer has the same class and an empty state. It has the same
-    groups, each with all the group's current settings, none of which is a
-    tensor, and with the parameters that now have the group's names, in the
-    order of the names, trainable or not. The old optimizer and the model
-    are unchanged.
+    The new optimizer has the same class as the old one. The new optimizer's
+    state is empty. The new optimizer has the same groups as the old one.
+    Each group has all the current settings of the old group, none of which
+    is a tensor. A group has the parameters that now have the group's names,
+    in the order of the names, trainable or not. The old optimizer and the
+    model are unchanged.
 
     Args:
         names: for each group, in order, the names of its tensors, as
@@ -3404,8 +3412,8 @@ def rebuild(optimizer, names: list, model: nn.Module):
 # 3. Build new dicts, so that the old optimizer keeps its own.
 
 # %% [markdown] trap="09.13" role="keep"
-# **Keep:** Make the optimizer after everything that puts new parameters into the model,
-# as `fully_shard` does, and before any forward pass. **In your own code:** Right before
+# **Keep:** Make the optimizer after every call that puts new parameters into the model,
+# such as `fully_shard`, and before any forward pass. **In your own code:** Right before
 # the loop, count the optimizer's tensors that also belong to the model; compare the
 # tensors by identity. **Source:**
 # [torch.distributed.fsdp.fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
@@ -3523,7 +3531,7 @@ claim("norm of the whole gradient after each rank clips by its own norm",
 # each rank's shard ends with a norm of 0.1 and the whole gradient with a norm of $0.1
 # \sqrt{R}$, or $0.1 \sqrt{2} \approx 0.1414$ for two ranks. Nothing diverges here, but
 # the steps are too long, and their direction changes a little. With 64 ranks, the steps
-# could be eight times too long.
+# could be eight times as long as intended.
 
 # %% [markdown] trap="09.12" role="repair"
 # Norms do not add up, but their squares do. So an `all_reduce` of a single value, the sum
@@ -3587,17 +3595,17 @@ claim("norm of the whole gradient after torch's own clipping of DTensors",
 
 # %% trap="09.12" role="exercise" points=3 difficulty=2 minutes=15
 def clip_shards(shards: list, max_norm: float, all_sum) -> float:
-    """Clip this rank's shards in place; return the whole gradient's norm.
+    """Clip this rank's shards in place. Return the whole gradient's norm.
 
     If the norm of the whole gradient (all shards of all ranks) is above
-    max_norm > 0, clip it to max_norm, up to a relative error of 1e-4;
-    otherwise change no shard. The sum of all squares fits into float32.
+    max_norm > 0, clip it to max_norm, up to a relative error of 1e-4.
+    Otherwise change no shard. The sum of all squares fits into float32.
     Return the norm before clipping.
 
     Args:
         shards: this rank's parts of the gradients, float32, of any shape;
             some can have no elements, and a rank can have no shards.
-        all_sum(tensor): returns the sum over ranks, a new tensor; all ranks
+        all_sum(tensor): returns the sum over ranks, a new tensor. All ranks
             must call it the same number of times, in the same order, with
             the same shapes and dtypes.
 
@@ -3618,7 +3626,7 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
 # %% [markdown] trap="09.12" role="hint"
 # 1. Which of the two adds up over the parts of a gradient: the norm or its square?
 # 2. A rank without shards also has to take part in the sum, with a zero.
-# 3. Take the root after the sum over ranks, and scale all shards by the same `max_norm / norm`, in place, and only if the norm is larger.
+# 3. Take the root after the sum over ranks. If the norm is larger than `max_norm`, scale all shards in place by the same factor, `max_norm / norm`.
 
 # %% [markdown] trap="09.12" role="keep"
 # **Keep:** Before you clip sharded gradients, sum the squares over all ranks that hold
@@ -3823,8 +3831,8 @@ def reshard(shards: list, world: int) -> list[dict]:
 
     Returns:
         A list of the same kind, with the same order of names and the same
-            types. Each of its tensors has memory of its own, and no more
-            than it needs.
+            types. Each tensor in the list has memory of its own, and no
+            more than it needs.
 
     The given shards and their tensors are unchanged.
     Example: 5 values on two ranks, [0., 1., 2.] and [3., 4.], become [0.,
@@ -3847,8 +3855,8 @@ def reshard(shards: list, world: int) -> list[dict]:
 
 # %% [markdown] trap="09.7" role="hint"
 # 1. Put a tensor together first: `torch.cat` of the parts, in the order of the ranks.
-# 2. `-(-n // world)` rounds up. A slice beyond the end is empty and keeps the other sizes.
-# 3. A slice is a view of the whole tensor's memory, and `torch.save` would write all of it, so copy the slice first. A tensor without dimensions has no rows to cut.
+# 2. `-(-n // world)` rounds up. A slice beyond the end has no rows and keeps its other sizes.
+# 3. A slice is a view of the whole tensor's memory, and `torch.save` would write this whole memory, so copy the slice first. A tensor without dimensions has no rows to cut.
 
 # %% [markdown] trap="09.7" role="keep"
 # **Keep:** Save a sharded model from all ranks. To resume later, use `dcp.save` and
@@ -3900,7 +3908,8 @@ print(f"{devices:.0f} devices, all-reduce in the program: {reduces:.0f}")
 # %% role="concept"
 claim("number of devices that JAX uses", devices, expected=8)
 claim("number of all-reduce operations that JAX inserted", reduces, above=0)
-claim("largest gap between the step on eight devices and the step on one",
+claim("largest gap between the results of the step on eight devices and of "
+      "the step on one device",
       off, below=1e-5)
 
 # %% role="concept" tags=["plumbing"]
@@ -4204,21 +4213,22 @@ answers
 #
 # - A number format has a range, and a gap between neighbouring numbers. `float16` lacks
 #   range, and `bfloat16` is coarse.
-# - Use a scaler with `float16` only: scale, backward, unscale, clip, step, update.
-# - With 8 bits or fewer, each tensor has its own scale, or each block of a tensor has one
+# - Use a gradient scaler only with `float16`, in this order: scale, backward, unscale,
+#   clip, step, update.
+# - With 8 bits or fewer, each tensor, or each block of a tensor, needs a scale of its own
 #   (`MXFP8`, `NVFP4`).
-# - Updates smaller than half a gap are lost. A master copy in `float32` adds these
-#   updates up.
+# - A 16-bit weight loses updates that are smaller than half the gap to the next number. A
+#   master copy in `float32` adds such updates up.
 # - Profile before you change anything: the data, then Python, then memory or
 #   arithmetic.
 # - AdamW takes 16 bytes per weight in three of the four layouts in trap 09.9. Mixed
 #   precision can halve the memory for activations.
-# - The effective batch is rows x passes x ranks. Divide the loss by the number of labels
-#   that count in the whole step.
-# - All ranks of a group have to make the same collectives, in the same order. The ranks'
-#   tapes show where the calls differ.
-# - Compute the loss through the wrapper, sum squared norms over the ranks, make the
-#   optimizer after sharding, and save from all ranks.
+# - The effective batch is rows per pass x accumulated passes x ranks. Divide the loss by
+#   the number of labels that count in the whole step.
+# - All ranks of a group have to make the same collective calls, in the same order. The
+#   ranks' tapes show where the calls differ.
+# - With several ranks, compute the loss through the DDP wrapper, sum squared norms over
+#   the ranks, make the optimizer after sharding, and save from all ranks.
 # - Every value that Python requests from the GPU causes a wait and, by default, a break
 #   in a compiled graph.
 # - Make every tensor that belongs to the model a parameter or a buffer.

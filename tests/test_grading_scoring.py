@@ -102,9 +102,9 @@ def test_only_what_a_failure_decides_is_listed(dead_units):
 
 
 @pytest.mark.parametrize(("id", "right", "wrong", "promise"), [
-    ("08.4", "math.sqrt(D)", "math.sqrt(M)", "Scores are divided by sqrt(D);"),
+    ("08.4", "math.sqrt(D)", "math.sqrt(M)", "Scores are divided by sqrt(D)."),
     ("05.5", "alpha=1 - decay", "alpha=1", "Each parameter, even if it is frozen"),
-    ("07.4", "/ 255", "/ 127.5", "Scale brightness to the range 0 to 1;")])
+    ("07.4", "/ 255", "/ 127.5", "Scale brightness to the range 0 to 1.")])
 def test_a_planted_mistake_lists_the_promise_that_it_breaks(id, right, wrong, promise):
     """In 08.4 the words of this failure are those of nine promises."""
     exercise = registry.find(id)

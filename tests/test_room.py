@@ -71,7 +71,7 @@ def test_every_named_mistake_of_a_stage_is_known_with_a_question(items):
 
 def test_a_mistake_is_asked_for_the_promise_that_it_breaks(items):
     assert items[0].ask("measuring only the first row") == (
-        "Which of your lines keeps this promise? “Over all rows,”")
+        "Which of your lines keeps this promise? “Consider all rows.”")
 
 
 def test_a_number_in_a_name_may_be_that_of_another_class():
@@ -238,7 +238,7 @@ def test_forty_learners_with_different_mistakes(items):
         (names[0], 13), (names[4], 9), (names[7], 3)]
     assert found["hints"] == [2, 1, 0]
     assert found["mistakes"][0]["ask"].startswith(
-        "Which of your lines keeps this promise? “entry t is the largest absolute change")
+        "Which of your lines keeps this promise? “Entry t is the largest absolute change")
 
 
 def verdict(who, status, trap="08.1", mistake=""):

@@ -14,17 +14,17 @@ ex = exercise("07.1", "map_bytes", seen=("size", "batch", "layers"), says="bytes
 
 BYTES = 4
 DTYPE = {2: torch.float16, 4: torch.float32, 8: torch.float64}[BYTES]
-ex.promise("bytes", f"List the bytes of each layer's {str(DTYPE)[6:]} output,",
+ex.promise("bytes", f"List the bytes of each layer's {str(DTYPE)[6:]} output.",
            says=("bytes of layer",))
 ex.promise_table("""
-each       | first layer first. | number of maps; type of the maps; bytes of layer
+each       | The first layer comes first. | number of maps; type of the maps; bytes of layer
 size       | Args: size: (height, width) of the input. | case a wide image; a tall image
 batch      | batch: the number of images. | case a large batch; the example; maps too large for any
              memory
 layers     | layers: a list of (channels, kernel, stride, padding), with square windows and dilation
-             1; | case no layer; windows of one pixel; wide padding; strides of many sizes; a window
+             1. | case no layer; windows of one pixel; wide padding; strides of many sizes; a window
              over the whole map; strides longer than the window; many layers
-left alone | the list is unchanged. | inputs after the call
+left alone | The list is unchanged. | inputs after the call
 rounding   | The number of positions is rounded down, as in torch. | case sides that the stride does
              not divide; the example; strides of many sizes; strides longer than the window; windows
              of one pixel; maps too large for any memory

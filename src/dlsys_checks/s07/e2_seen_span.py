@@ -11,10 +11,10 @@ ex = exercise("07.2", "seen_span", seen=("layers", "unit"), says="first pixel")
 ex.promise_table("""
 span       | Find the first and last input pixel that a unit reads along one axis. | first
              pixel; last pixel
-layers     | Args: layers: a list of (kernel, stride, padding, dilation), in order from the input; |
+layers     | Args: layers: a list of (kernel, stride, padding, dilation), in order from the input. |
              case strides of many sizes; padding of many sizes; dilations of many sizes; windows
              with gaps between them; all at once
-no layers  | without layers, the unit is the pixel itself. | case no layers
+no layers  | Without layers, the unit is the pixel itself. | case no layers
 unit       | unit: the unit's index in the last map. | case a unit far inside; a unit far inside,
              with strides; no layers; all at once
 any width  | The input is as wide as it needs to be, and pixels are counted from 0. | case a wide

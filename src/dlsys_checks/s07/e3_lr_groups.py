@@ -23,8 +23,8 @@ head       | Args: head: a module inside model, at any depth, perhaps under two 
              that begin like the head's
 body       | The body is everything outside the head, including the stem and parameters of the model
              itself. | case a model with a parameter of its own; a stem outside the stages
-frozen     | Frozen parameters (requires_grad False) are in no group, | frozen
-once       | and every other parameter is in exactly one. | twice; missing
+frozen     | Frozen parameters (requires_grad False) are in no group. | frozen
+once       | Every other parameter is in exactly one group. | twice; missing
 shared     | A parameter or module that head and body share belongs to the body. | case a head that
              shares the embedding; a head before the embedding it shares; a norm in head and body
 left alone | The model is unchanged. | changed in the model

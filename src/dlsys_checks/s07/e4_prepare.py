@@ -17,8 +17,8 @@ layout     | Prepare images for a pretrained model, as (N, C, H, W) in float32. 
 any size   | Args: images: (N, H, W, C) uint8 in any memory order, brightness 0 to 255. | case one
              channel; a single row; a single column; four channels; many channels; no image; all
              pixels black; stored with channels first; a crop of larger images; one image, expanded
-scale      | Scale brightness to the range 0 to 1; | pixels
-channels   | then subtract each channel's mean and divide by its std. | pixels
+scale      | Scale brightness to the range 0 to 1. | pixels
+channels   | Then subtract each channel's mean and divide by its std. | pixels
 lists      | mean, std: C floats each, of any size; every std is above 0. | case as many columns as
              channels; four channels; a mean of zero; a tiny std; means outside 0 to 1
 left alone | The arguments are unchanged, and a later call changes no earlier result. | inputs after

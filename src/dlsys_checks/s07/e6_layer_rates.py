@@ -14,15 +14,15 @@ ex = exercise("07.6", "layer_rates", seen=("names", "base", "decay"), says="rate
 
 ex.promise("rates", "Return the learning rate of each parameter, by its name.",
            says=("type of the rates", "names with a rate", "rate of"))
-ex.promise("steps", "The rate is base * decay ** steps, with decay >= 0. A name's steps are:",
+ex.promise("steps", "The rate is base * decay ** steps, with decay >= 0.",
            says=("rate of layer", "rate of the embedding", "rate of the top"))
-ex.promise("order", "1 for the last layer, 2 for the one before it, and so on, where layer k has "
-                    "the names that begin with \"layers.k.\", k = 0, 1, 2 ... without gaps;",
+ex.promise("order", "The last layer has 1 step, the layer before it has 2 steps, and so on. The "
+                    "names of layer k begin with \"layers.k.\", for k = 0, 1, 2 ... without gaps.",
            says=("rate of layer", "rate of the embedding"))
-ex.promise("embedding", 'one more than layer 0 for names that begin with "embed.", or 1 without '
-           "layers;", says=("rate of the embedding",))
-ex.promise("top", "0 for every other name,", says=("rate of the top",))
-ex.promise("rest", "including \"embedding.w\" and \"layers.norm.w\".",
+ex.promise("embedding", 'Names that begin with "embed." have one step more than layer 0, or 1 step '
+           "if there are no layers.", says=("rate of the embedding",))
+ex.promise("top", "Every other name has 0 steps.", says=("rate of the top",))
+ex.promise("rest", "Such names include \"embedding.w\" and \"layers.norm.w\".",
            cases=("layers and embed deeper in a name", "names that only look alike"))
 ex.promise("any order", "Names come in any order.",
            cases=("the top first", "names in any order", "twelve layers in any order"))

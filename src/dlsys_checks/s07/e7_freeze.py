@@ -14,13 +14,13 @@ ex = exercise("07.7", "freeze", seen=("kind", "x", "state", "calls", "train"),
 
 ex.promise_table("""
 freeze     | Freeze a module for good, in place. | returned value; raised; another object
-tensors    | None of the body's parameters requires a gradient, | parameters of the body
-eval       | and the body always computes as in eval mode, | output of the body
-train      | even if the body, or a model that contains it at any depth, is later put into train
-             mode, once or many times. | case train() once; train() seven times; train() of the body
-             itself; deep inside; eval() and train(); a dropout in the body; a norm by itself;
-             weights of many sizes; a part that reads its training flag; frozen twice; already in
-             eval mode; a scale with a name of its own
+tensors    | None of the body's parameters requires a gradient. | parameters of the body
+eval       | The body always computes as in eval mode. | output of the body
+train      | Putting the body, or a model that contains it at any depth, into train mode later, once
+             or many times, does not change how the body computes. | case train() once; train()
+             seven times; train() of the body itself; deep inside; eval() and train(); a dropout in
+             the body; a norm by itself; weights of many sizes; a part that reads its training flag;
+             frozen twice; already in eval mode; a scale with a name of its own
 values     | The body's parameters and buffers keep their values. | that changed; output of the body
 called     | You call the body as before, and gradients still flow through it to its input. |
              gradient at the input; its second argument; body's hook

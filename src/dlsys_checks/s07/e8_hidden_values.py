@@ -14,15 +14,16 @@ ex = exercise("07.8", "hidden_values", seen=("kind", "width"), says="hidden valu
 ex.promise_table("""
 count         | Count the parameter values that a model hides in plain containers. | hidden values
 containers    | torch finds no parameters inside plain lists, tuples and dicts. Go through each
-                module's own attributes and open each such container (of a dict, the values), | case
+                module's own attributes and open each such container (in a dict, the values). | case
                 a list; a tuple; a dict; a list inside a registered part; subclasses of dict and
                 tuple; a list whose name begins with _; a set, keys and other objects; a tuple on
                 the class
-depth         | and any container inside it. | case lists in dicts in tuples; twelve nested lists
+depth         | Also open every container inside such a container. | case lists in dicts in tuples;
+                twelve nested lists
 bare          | Count the values of every nn.Parameter that you find, frozen or not, whether it is
-                alone or in a module; | case a list of bare parameters; tensors that are not
+                alone or in a module. | case a list of bare parameters; tensors that are not
                 parameters; a hidden ParameterList; a frozen block
-found modules | also search the attributes of every module that you find. | case a hidden module
+found modules | Also search the attributes of every module that you find. | case a hidden module
                 that hides more
 registered    | Skip the parameters that model.parameters() returns. | case a list of registered
                 blocks; a registered block next to a hidden one; nothing hidden; a ModuleList; a
@@ -31,7 +32,8 @@ once          | A parameter that you find twice counts once; two parameters with
                 as two. There are no cycles. | case one block in two lists; two hidden blocks that
                 share a tensor; two norms with equal values
 left alone    | The model is unchanged. | changes in the model; when asked again
-example       | Example: self.blocks = [nn.Linear(2, 3)] hides 9. | case the example
+example       | Example: self.blocks = [nn.Linear(2, 3)] hides 9 parameter values. | case the
+                example
 """)
 
 

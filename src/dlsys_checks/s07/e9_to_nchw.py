@@ -13,15 +13,15 @@ ex = exercise("07.9", "to_nchw", seen=("shape", "start", "kind", "order"), says=
 
 ex.promise_table("""
 axes       | Move the channels to the front: out[n, c, h, w] is a[n, h, w, c]. | images
-any        | Args: a: (N, H, W, C) of any dtype, size and memory order; | case three by three by
+any        | Args: a: (N, H, W, C) of any dtype, size and memory order. | case three by three by
              three; as many rows as channels; one channel; a single pixel; no image; no row; no
              channel; many channels; bytes; booleans; float16; bfloat16; long integers; double
              precision; complex numbers; NaN and minus zero; stored with channels first; a crop of
              larger images; one image, expanded
-left alone | it is unchanged. | changed in the argument
-memory     | Returns: A contiguous tensor of the same dtype, | contiguous; dtype of the
-own        | with memory of its own, to which no later call writes. | memory shared; after a later
-             call
+left alone | a is unchanged. | changed in the argument
+memory     | Returns: A contiguous tensor of the same dtype. | contiguous; dtype of the
+own        | The tensor has memory of its own, to which no later call writes. | memory shared; after
+             a later call
 example    | Example: a single pixel (0, 1, 2) becomes three channels of one pixel. | case the
              example
 """)

@@ -19,9 +19,9 @@ ex = exercise("08.10", "decode_step", seen=("q", "k", "v", "sizes", "base", "twi
 
 ex.promise_table("""
 result | Compute causal attention of the n newest tokens, with cache and RoPE. | result
-new    | Args: q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32, | result; cache
-order  | in any memory order; | raised RuntimeError
-left   | no step changes them, not even a later step. | values changed
+new    | Args: q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32. | result; cache
+order  | Any memory order is possible. | raised RuntimeError
+left   | No step changes q, k or v, not even a later step. | values changed
 empty  | cache: a dict, empty at the first step. | step 1; raised KeyError
 cache  | After each step its "k" and "v" hold the keys and values of all tokens so far, (B, H, t,
          D), with the keys rotated. | cache

@@ -18,18 +18,18 @@ result    | Measure how far the output for x[0] moves when the other rows change
 model     | Args: model: maps (N, ...) to (N, ...), one output per row. | case attention across the
             batch; images; one value per row; sums by row; three axes in the output; columns first
             in memory
-x         | x: (N, ...) with N >= 2, | case two rows; many rows; the example
-tokens    | float32 or int64, | case tokens, by their embedding
-memory    | in any memory order. | case columns first in memory
+x         | x: (N, ...), N >= 2. | case two rows; many rows; the example
+tokens    | x is float32 or int64. | case tokens, by their embedding
+memory    | Any memory order works. | case columns first in memory
 others    | others: (N - 1, ...), the rows that replace x[1:]. | result
-largest   | The result is the largest absolute change of any value in output 0, | result
-eval      | measured in eval mode | result; calls in train mode
-no graph  | and without building a graph. | calls with gradients
+largest   | The result is the largest absolute change in any value of output 0. | result
+eval      | The model runs in eval mode. | result; calls in train mode
+no graph  | No graph is built. | calls with gradients
 grad mode | Afterwards the grad mode is what it was. | grad mode after the call
-modes     | The model, whose buffers do not change in eval mode, is also what it was: every module's
-            training flag, | training flags
-buffers   | all parameters and buffers, | weights and buffers
-facts     | and their dtype, gradients and requires_grad. | properties of parameters
+modes     | The model, whose buffers do not change in eval mode, keeps every module's training flag.
+            | training flags
+buffers   | All parameters and buffers are unchanged. | weights and buffers
+facts     | Their dtype, gradients and requires_grad also stay the same. | properties of parameters
 writes    | The model may write into its input, but x and others must not change. | case a model
             that writes; a model that writes, no dependence | result; values changed
 example   | Example: for a model that subtracts the mean of the batch, x [[1.], [3.]] and others

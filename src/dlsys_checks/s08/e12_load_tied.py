@@ -13,23 +13,23 @@ ex = exercise("08.12", "load_tied", kept=("groups", "values", "frozen", "copied"
               seen=("values", "ties", "modules", "state", "frozen", "buffers", "meta"))
 
 ex.promise_table("""
-assign   | Load a state with assign=True, | the memory of a tensor
-ties     | and keep every tie. Names that share a parameter before the call share one
-           afterwards. | names of one parameter
-some     | state may have only some of these names; | case one name of two; the last name of three;
-           a tie at the end; one name on the meta device
-equal    | if it has several, their values have to be equal. | case two values; a third
-           value; a second value of three
+assign   | Load a state with assign=True. | the memory of a tensor
+ties     | Keep every tie. Names that share a parameter before the call share one afterwards. |
+           names of one parameter
+some     | state may have only some of a parameter's names. | case one name of two; the last name of
+           three; a tie at the end; one name on the meta device
+equal    | If state has several names of a parameter, their values have to be equal. | case two
+           values; a third value; a second value of three
 model    | Args: model: any module. A parameter can have several names. | case three names; two
            ties; deep in the model; one module twice; no tie; a tied bias
 state    | state: tensors by name. It has at least one name of every parameter, and all buffers. |
            value of; case with a buffer
-left     | It is left unchanged. | the state
+left     | state is left unchanged. | the state
 error    | Raises: ValueError: names of one parameter have different values in state. | the error;
            raised KeyError
 as_was   | The model is then left as it was. | the model after the error
-memory   | Every parameter uses the memory of a tensor in state | the memory of a tensor
-frozen   | and keeps its requires_grad. | requires_grad of
+memory   | Every parameter uses the memory of a tensor in state. | the memory of a tensor
+frozen   | Every parameter keeps its requires_grad. | requires_grad of
 meta     | The model may be on the meta device. | case on the meta device; one name on the meta
            device
 """)

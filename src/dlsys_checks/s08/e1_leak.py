@@ -16,20 +16,20 @@ ex.promise_table("""
 whole     | Measure how far each position leaks into the outputs before it. | entry
 model     | Args: model: maps (N, T, ...) to (N, T, ...). | case the mean of all positions;
             attention without a mask; more axes; no axes after T; tokens, by their embedding
-sizes     | x, others: both (N, T, ...) with T >= 1, | case one position; two positions;
-            many positions; one row; many rows
-tokens    | float32 or int64. | case tokens, by their embedding
+sizes     | x, others: both (N, T, ...) with T >= 1. | case one position; two positions; many
+            positions; one row; many rows
+tokens    | Both are float32 or int64. | case tokens, by their embedding
 list      | Returns: A list of T floats. | type of the; number of entries
 alone     | For every position t, replace x[:, t] by others[:, t] and nothing else, and run the
             model again. | entry
-rows      | Over all rows, | entry
-entry     | entry t is the largest absolute change of any output before position t. | entry
+rows      | Consider all rows. | entry
+entry     | Entry t is the largest absolute change in any output before position t. | entry
 first     | Entry 0 is 0.0. | entry 0
-eval      | The model runs in eval mode | entry; calls in train mode
-no graph  | and without building a graph. | calls with gradients
-grad mode | Afterwards the grad mode | grad mode after the call
-modes     | and every module's training flag are what they were, | training flags
-left      | and x and others are unchanged. | values changed in x and others
+eval      | The model runs in eval mode. | entry; calls in train mode
+no graph  | No graph is built. | calls with gradients
+grad mode | Afterwards the grad mode is what it was. | grad mode after the call
+modes     | Every module's training flag is also what it was. | training flags
+left      | x and others are unchanged. | values changed in x and others
 example   | Example: a model that shifts all positions one to the left, with x [[1., 2., 3.]] and
             others [[5., 5., 9.]], gives [0.0, 3.0, 6.0]. | case the example
 """)

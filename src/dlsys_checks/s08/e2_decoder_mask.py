@@ -13,17 +13,17 @@ ex = exercise("08.2", "decoder_mask", seen=("real", "order"))
 
 ex.promise_table("""
 mask    | Build the SDPA mask for a causal model whose rows are padded. | mask
-kinds   | Args: real: (B, T), 1 for a token and 0 for a pad, as int64, bool or float32, | case bool;
+kinds   | Args: real: (B, T), 1 for a token and 0 for a pad, as int64, bool or float32. | case bool;
           float32; float32, no pads
-sizes   | with B and T >= 1, | case one token; one pad; one row; many positions
-memory  | in any memory order. | case a transposed tensor; a crop; one row, expanded
+sizes   | B and T are at least 1. | case one token; one pad; one row; many positions
+memory  | Any memory order is possible. | case a transposed tensor; a crop; one row, expanded
 places  | Pads can be on the right, on the left or in between. | mask
 form    | Returns: A bool mask (B, 1, T, T), True where the row's position may look at the column's
           position. | mask
 tokens  | A token may look at itself and at the tokens before it, but not at pads. | mask
 pads    | A pad may look only at itself, so no row is empty. | mask
-left    | The argument is unchanged, | values changed
-later   | and a later call does not change this mask. | after a later call; of a second call
+left    | The argument is unchanged. | values changed
+later   | A later call does not change this mask. | after a later call; of a second call
 example | Example: for [[1, 1, 0]] the mask is [[[[True, False, False], [True, True, False], [False,
           False, True]]]]. | case the example
 """)

@@ -15,22 +15,22 @@ ex = exercise("08.3", "next_token_nll", seen=("ids", "mask_id", "table", "scale"
 
 ex.promise_table("""
 result    | Return a masked model's loss for each next token, in nats, as (N, T - 1). | nats
-ids       | ids: (N, T) int64 with T >= 2, | case two tokens; one row; a long row
-memory    | in any memory order. | case ids transposed
+ids       | ids: (N, T) int64 with T >= 2. | case two tokens; one row; a long row
+memory    | Any memory order is possible. | case ids transposed
 left      | ids is unchanged. | values of ids changed
 in text   | mask_id: the token that marks a gap; it can also occur in the text. | case masks in the
             text
 model     | Args: model: maps tokens (N, t), 1 <= t <= T, to logits (N, t, vocab), float32; every
             position sees all others. | calls with rows that are too long; nats; raised
 entry     | Entry [n, t - 1] is -ln p of ids[n, t]. | nats
-before    | For this entry, the model sees the tokens before position t, | nats
-mask      | a mask_id at position t | nats
-behind    | and nothing after it, | nats
-place     | and you use its logits at position t. | nats
+before    | For this entry, the model sees the tokens before position t. | nats
+mask      | The model also sees a mask_id at position t. | nats
+behind    | The model sees nothing after position t. | nats
+place     | Use the model's logits at position t. | nats
 large     | The logits can be large, and p must not underflow to 0. | case large logits; very large
             logits
-no graph  | No graph is built, | graphs; with gradients on
-grad mode | and afterwards the grad mode is what it was. | grad mode after the call
+no graph  | No graph is built. | graphs; with gradients on
+grad mode | Afterwards the grad mode is what it was. | grad mode after the call
 """)
 
 

@@ -17,35 +17,35 @@ ex = exercise("08.4", "tiled_attention", seen=("q", "k", "v", "length", "tile", 
                                              "order"))
 
 ROWS = ("rows of attention",)
-ex.promise("attention", "Attend causally from M queries to a cache,", says=ROWS)
-ex.promise("tile", "`tile` keys at a time.", says=ROWS,
+ex.promise("attention", "Attend causally from M queries to a cache.", says=ROWS)
+ex.promise("tile", "Take `tile` keys at a time.", says=ROWS,
            cases=("a ragged last tile", "one key more than a tile", "tiles of one key",
                   "a tile larger than the cache", "the largest score first",
                   "the largest score last", "NaN after a ragged end",
                   "infinity after a ragged end", "columns first in memory",
                   "every second slot of a cache"))
-ex.promise("shapes", "Args: q, k, v: (M, D), (N, D), (N, E), float32, M, D and E >= 1,",
+ex.promise("shapes", "Args: q, k, v: (M, D), (N, D), (N, E), float32; M, D and E >= 1.",
            says=("rows of attention", "raised"))
-ex.promise("memory layout", "in any memory order,",
+ex.promise("memory layout", "Any memory order is possible.",
            cases=("columns first in memory", "every second slot of a cache"))
-ex.promise("left", "and unchanged.", says=("inputs after the call",))
+ex.promise("left", "q, k and v are unchanged.", says=("inputs after the call",))
 ex.promise("filled", "length: 0 <= length <= N; later slots (NaN or inf) change nothing.",
            says=ROWS)
 ex.promise("corner", "The queries are the last M of the `length` filled positions, so query i sees "
                      "the keys 0 to i + length - M.", says=ROWS)
 ex.promise("no key", "A query that sees no key gets zeros.", says=ROWS,
            cases=("more queries than keys", "an empty cache", "no slots"))
-ex.promise("scale", "Scores are divided by sqrt(D);", says=ROWS)
-ex.promise("thousands", "they can reach tens of thousands, of either sign.", says=ROWS,
+ex.promise("scale", "Scores are divided by sqrt(D).", says=ROWS)
+ex.promise("thousands", "Scores can reach tens of thousands, of either sign.", says=ROWS,
            cases=("scores times forty", "scores of thousands", "scores far below zero",
                   "hundreds below zero", "the largest score first", "the largest score last"))
-ex.promise("memory", "Hold one tile of scores at a time: make no tensor whose size depends on N or "
-           "length,", says=("by which the largest tensor grows",))
-ex.promise("no larger", "and, for M >= tile, none with more than M * max(D, E, tile) values.",
+ex.promise("memory", "Hold one tile of scores at a time: make no tensor whose size depends on N "
+                     "or length.", says=("by which the largest tensor grows",))
+ex.promise("no larger", "For M >= tile, make no tensor with more than M * max(D, E, tile) values.",
            says=("largest tensor for tiles of 2 keys", "by which the largest tensor"))
 ex.promise("by hand", "Do not call torch's own attention.", says=("functions called",))
-ex.promise("anew", "Each call reads the cache again", says=("values changed sign",))
-ex.promise("results", "and leaves earlier results unchanged.", says=("after a second call",))
+ex.promise("anew", "Each call reads the cache again.", says=("values changed sign",))
+ex.promise("results", "A call leaves earlier results unchanged.", says=("after a second call",))
 ex.promise("example", "Example: q [[0.]], k [[1.], [2.], [nan]], v [[1.], [3.], [nan]], length 2 "
                       "and tile 1 give [[2.]].", cases=("the example",))
 

@@ -18,8 +18,8 @@ ex = exercise("08.6", "conflict_degree", seen=("addresses",))
 TURNS = ("turns", "type of the")
 ex.promise("turns", "Count the turns that shared memory needs for one read by a warp.", says=TURNS)
 ex.promise("addresses", "Args: addresses: for each of at most 32 threads, the byte that it reads, "
-                        "0 or more,", says=TURNS)
-ex.promise("none", "or None for a thread that reads nothing.", says=(*TURNS, "raised"),
+                        "0 or more.", says=TURNS)
+ex.promise("none", "A thread that reads nothing has None.", says=(*TURNS, "raised"),
            cases=("half a column", "every second thread", "no thread reads", "no thread",
                   "the example"))
 ex.promise("banks", "A word is 4 bytes and begins at a multiple of 4, and word w is in bank w % "

@@ -17,16 +17,16 @@ WARP = 32
 ISSUED = ("instructions issued", "type of the")
 ex.promise("issued", "Count the instructions that the warps of a block issue at a branch.",
            says=ISSUED)
-ex.promise("paths", "Args: paths: for each thread, in order, the name of its path,",
+ex.promise("paths", "Args: paths: for each thread, in order, the name of its path.",
            says=ISSUED)
-ex.promise("none", "or None if the thread has already left.", says=(*ISSUED, "raised"),
+ex.promise("none", "A thread that has already left has None.", says=(*ISSUED, "raised"),
            cases=("some threads have left", "a warp that has left", "all threads have left",
                   "the example",
                   "many threads have left the first warp", "names that look like others"))
-ex.promise("equal", "two paths can have the same length.", says=ISSUED,
+ex.promise("equal", "Two paths can have the same length.", says=ISSUED,
            cases=("two paths of one length",))
 ex.promise("left", "paths and lengths are unchanged.", says=("inputs after the call",))
-ex.promise("lengths", "lengths: the number of instructions on each path, by name, 0 or more;",
+ex.promise("lengths", "lengths: the number of instructions on each path, by name, 0 or more.",
            says=ISSUED,
            cases=("a path that no thread takes", "a path without instructions", "many paths",
                   "even and odd threads", "one path", "some threads have left", "halves"))

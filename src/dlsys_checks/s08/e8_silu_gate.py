@@ -15,20 +15,18 @@ ex = exercise("08.8", "silu_gate", seen=("a", "b", "block", "programs", "other")
 NUMBERS = ("values of y",)
 ex.promise("one program", "Run one program of a kernel that writes y = a * sigmoid(a) * b.",
            says=NUMBERS)
-ex.promise("load", "load(\"a\", places) and load(\"b\", places) return the values at these "
-                   "positions;",
+ex.promise("load", 'load("a", places) and load("b", places) return the values at these positions.',
            says=(*NUMBERS, "raised"))
 ex.promise("store", "store(\"y\", places, values) writes one value to each position.",
            says=(*NUMBERS,
            "raised"))
-ex.promise("places", "places is an int64 tensor (m,) of positions from 0 to n - 1; the memory "
+ex.promise("places", "places is an int64 tensor (m,) of positions from 0 to n - 1. The memory "
                      "beyond belongs to somebody else.",
            says=("beyond the end", "below 0", "raised"))
 ex.promise("programs", "Program p handles `block` positions beginning at p * block, or as many as "
-                       "are left. There are as many programs as n needs. They run in any "
-                       "order,",
+                       "are left. There are as many programs as n needs. They run in any order.",
            says=("another program", "times that positions", *NUMBERS))
-ex.promise("others", "mixed with programs of other kernels, and share nothing.",
+ex.promise("others", "Programs of other kernels can run in between, and programs share nothing.",
            says=("another program", *NUMBERS), cases=("two kernels in turn",))
 ex.promise("once", "Load each value once, and store nothing but y.",
            says=("times that", "other than y"))

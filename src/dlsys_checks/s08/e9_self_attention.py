@@ -23,25 +23,26 @@ ex = exercise("08.9", "self_attention", seen=("x", "weight", "heads", "p", "call
 
 ex.promise_table("""
 result     | Compute multi-head self-attention (B, T, d) with dropout. | result
-weight     | Args: x, weight: (B, T, d) and (3d, d), float32, | result in eval
-memory     | in any memory order. | case columns first in memory
-parts      | F.linear(x, weight) contains q, k and v in this order, | result in eval
-heads      | each with its heads side by side, d / heads values per head. | result in eval
+weight     | Args: x, weight: (B, T, d) and (3d, d), float32. | result in eval
+memory     | Any memory order is possible. | case columns first in memory
+parts      | F.linear(x, weight) contains q, k and v in this order. | result in eval
+heads      | q, k and v each have their heads side by side, with d / heads values per head. | result
+             in eval
 tokens     | Every token looks at all tokens of its row. | result in eval
 dropped    | If training is True, each attention weight is set to zero with probability p, 0 <= p <
-             1, | fraction of weights; weights in training
-one by one | independently of the others | neighbours; weights in training
-anew       | and with a new draw at every call; | equal calls; fraction of weights
-divided    | the remaining weights are divided by 1 - p. | weights in training
-eval       | If training is False, nothing is dropped and nothing is drawn, | result in eval; draws
+             1. | fraction of weights; weights in training
+one by one | Each weight is dropped independently of the others. | neighbours; weights in training
+anew       | In training, every call makes a new draw. | equal calls; fraction of weights
+divided    | The remaining weights are divided by 1 - p. | weights in training
+eval       | If training is False, nothing is dropped and nothing is drawn. | result in eval; draws
              in eval
-grad mode  | whether gradients are on or off. | result in eval; weights in training; fraction of
-             weights
-left       | x and weight are unchanged, | changed
-gradients  | and gradients reach both, | gradient
-trained    | in training and outside it. | gradient
-computes   | Each call computes its result again | negated in place
-results    | and leaves earlier results unchanged. | after later calls
+grad mode  | Neither case depends on whether gradients are on or off. | result in eval; weights in
+             training; fraction of weights
+left       | x and weight are unchanged. | changed
+gradients  | Gradients reach x and weight. | gradient
+trained    | Gradients flow in training and outside it. | gradient
+computes   | Each call computes its result again. | negated in place
+results    | A call leaves earlier results unchanged. | after later calls
 """)
 
 

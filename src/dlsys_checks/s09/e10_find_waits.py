@@ -14,9 +14,9 @@ ex = exercise("09.10", "find_waits", seen=("events",), says="operation")
 ex.promise_table("""
 names      | Name the operations in which a step waits, in order of their start. | operation; number
              of; type of
-events     | Args: events: a list of (name, start, end) of one thread, in any order, | case order by
+events     | Args: events: a list of (name, start, end) of one thread, in any order. | case order by
              the end; shuffled; masks and items, shuffled | operation; number of
-left alone | unchanged. | inputs after the call
+left alone | The list is unchanged. | inputs after the call
 inside     | Of two events that overlap, one is inside the other: it starts no earlier and ends no
              later. | case equal starts; equal ends; a wait inside three; side by side; operations
              that touch a wait; equal starts, the inner first; a random step

@@ -13,8 +13,8 @@ from dlsys_helpers.lockstep import expect_agreement
 ex = exercise("09.11", "average_grads", seen=("start", "xs", "ys", "branch", "old", "shift"))
 
 ex.promise_table("""
-loss    | Return the mean loss of all ranks' examples; | mean loss
-grads   | put its gradients in .grad. | gradient of
+loss    | Return the mean loss of all ranks' examples. | mean loss
+grads   | Put the gradients of this mean in .grad. | gradient of
 ragged  | Args: losses_of(batch): the losses (n,) of this rank's n examples, with a graph; n >= 0
           can differ between ranks, and at least one rank has examples. | case ranks with different
           numbers of examples; a rank without examples; many examples; four ranks, two without
@@ -23,7 +23,7 @@ idle    | params: the parameters; a parameter that no loss depends on gets zeros
           parameter branch; parameter twig
 old     | Ignore old gradients in .grad. | case gradients of an earlier step
 values  | The values of the parameters do not change. | values of the parameters
-calls   | all_sum(tensor): returns the sum over ranks, a new tensor; all ranks must call it the same
+calls   | all_sum(tensor): returns the sum over ranks, a new tensor. All ranks must call it the same
           number of times, in the same order, with the same shapes and dtypes. | what the ranks ask
           for; parameter branch; parameter twig
 example | Example: losses (1., 3.) on one rank and (8.,) on the other give 4.0 on both. | case the

@@ -19,17 +19,17 @@ ex = exercise("09.12", "clip_shards", seen=("parts", "max_norm", "views"), kept=
               says="when the norm is small")
 
 ex.promise_table("""
-in place | Clip this rank's shards in place; | shard; other tensors in the list
-norm     | return the whole gradient's norm. | norm on rank; norm returned
+in place | Clip this rank's shards in place. | shard; other tensors in the list
+norm     | Return the whole gradient's norm. | norm on rank; norm returned
 shapes   | Args: shards: this rank's parts of the gradients, float32, of any shape; some can have no
            elements, and a rank can have no shards. | case shards without elements; a rank that
            holds none; shards without dimensions; shards that are views
-calls    | all_sum(tensor): returns the sum over ranks, a new tensor; all ranks must call it the
+calls    | all_sum(tensor): returns the sum over ranks, a new tensor. All ranks must call it the
            same number of times, in the same order, with the same shapes and dtypes. | what the
            ranks ask for
 clip     | If the norm of the whole gradient (all shards of all ranks) is above max_norm > 0, clip
-           it to max_norm, up to a relative error of 1e-4; | shard
-small    | otherwise change no shard. | case a norm below the limit; all zeros; a norm just below
+           it to max_norm, up to a relative error of 1e-4. | shard
+small    | Otherwise change no shard. | case a norm below the limit; all zeros; a norm just below
            the limit
 before   | The sum of all squares fits into float32. Return the norm before clipping. | norm on rank
 example  | Example: shards [3.] on this rank and [4.] on another, with max_norm 1, give 5.0, and

@@ -15,14 +15,17 @@ ex.promise("new", "Make an optimizer like the given one for the model's current 
            says=("tensors of group", "type of the new", "class of the new", "number of groups"))
 ex.promise("names", "Args: names: for each group, in order, the names of its tensors, as "
                     "model.named_parameters() returns them.", says=("tensors of group",))
-ex.promise("class", "The new optimizer has the same class", says=("class of the new", "raised"))
-ex.promise("state", "and an empty state.", says=("entries in the new state",))
-ex.promise("groups", "It has the same groups,", says=("number of groups",))
-ex.promise("settings", "each with all the group's current settings, none of which is a tensor,",
+ex.promise("class", "The new optimizer has the same class as the old one.",
+           says=("class of the new", "raised"))
+ex.promise("state", "The new optimizer's state is empty.", says=("entries in the new state",))
+ex.promise("groups", "The new optimizer has the same groups as the old one.",
+           says=("number of groups",))
+ex.promise("settings", "Each group has all the current settings of the old group, none of which "
+                       "is a tensor.",
            says=("settings of group",
                                                                            "setting lr of"))
-ex.promise("parameters", "and with the parameters that now have the group's names, in the order "
-                         "of the names, trainable or not.", says=("tensors of group",))
+ex.promise("parameters", "A group has the parameters that now have the group's names, in the "
+                         "order of the names, trainable or not.", says=("tensors of group",))
 ex.promise("left alone", "The old optimizer and the model are unchanged.",
            says=("changed in the old optimizer or the model", "old optimizer's lr"))
 ex.promise("example", "Example: SGD with lr 0.1 and names [[\"bias\"]] give SGD with lr 0.1 for "

@@ -14,12 +14,13 @@ ex = exercise("09.14", "stays_behind", seen=("kind", "width"), says="number of p
 ex.promise_table("""
 paths      | List the tensors that model.to(...) leaves behind, as sorted paths. | path; number of
              paths; type of the paths
-where      | that is reachable from a module's own attributes, directly or through lists, tuples and
-             dict values, | case two attributes; a tensor hung on a layer; a list; a tuple; a dict;
-             inside a block; subclasses of dict and tuple; a name that begins with _; a set and
-             other objects; on the class, not the model; keys that are numbers; a list of twelve
-depth      | at any depth. | case lists in dicts in tuples
-kinds      | List every tensor, of any type and shape, | case integers, one value, no value; two
+where      | The tensor has to be reachable from a module's own attributes, directly or through
+             lists, tuples and dict values. | case two attributes; a tensor hung on a layer; a list;
+             a tuple; a dict; inside a block; subclasses of dict and tuple; a name that begins with
+             _; a set and other objects; on the class, not the model; keys that are numbers; a list
+             of twelve
+depth      | Containers can be nested at any depth. | case lists in dicts in tuples
+kinds      | List every tensor, of any type and shape. | case integers, one value, no value; two
              other types; views and sparse
 registered | Skip the model's parameters wherever they are, and buffers where they are registered. |
              case registered; the parameters once more; a frozen parameter once more; a parameter of

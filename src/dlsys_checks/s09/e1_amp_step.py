@@ -21,28 +21,28 @@ HALF = ("float16, clipped", "float16, gradients that need the scale", "an overfl
         "an overflow with momentum", "both formats in turn", "Adam in float16",
         "a scale that grows", "many small tensors", "old gradients", "NaN left over",
         "a parameter outside the loss")
-ex.promise("step", "Take one step of opt under CPU autocast;", says=("change of parameter",))
-ex.promise("returns", "return the gradient's norm.", says=("norm returned",))
-ex.promise("once", "loss_of() returns the loss, a float32 scalar. Call it once,",
+ex.promise("step", "Take one step of opt under CPU autocast.", says=("change of parameter",))
+ex.promise("returns", "Return the gradient's norm.", says=("norm returned",))
+ex.promise("once", "loss_of() returns the loss, a float32 scalar. Call it once.",
            says=("calls of loss_of",))
-ex.promise("dtype", "under autocast with dtype.", says=("autocast in call",))
-ex.promise("scaler", "With torch.float16, use the scaler and update it once;", cases=HALF)
+ex.promise("dtype", "Call loss_of() under autocast with dtype.", says=("autocast in call",))
+ex.promise("scaler", "With torch.float16, use the scaler and update it once.", cases=HALF)
 ex.promise_table("""
-bfloat16 | with torch.bfloat16, do not touch it. | case bfloat16, clipped; not clipped; bfloat16,
-           small gradients; both formats in turn; three groups; old gradients; NaN left over; the
-           example; many small tensors; a parameter outside the loss
+bfloat16 | With torch.bfloat16, do not touch the scaler. | case bfloat16, clipped; not clipped;
+           bfloat16, small gradients; both formats in turn; three groups; old gradients; NaN left
+           over; the example; many small tensors; a parameter outside the loss
 old      | Ignore old gradients. | change of parameter; norm returned; scale after
-all      | If the global norm over all parameter groups | case three groups; many small tensors;
-           bfloat16, clipped; float16, clipped; Adam in float16; old gradients; NaN left over; both
-           formats in turn; a scale that grows; an overflow with momentum; a parameter outside the
-           loss
-clip     | is larger than max_norm, clip it to max_norm. | change of parameter
+all      | The norm is the global norm over all parameter groups. | case three groups; many small
+           tensors; bfloat16, clipped; float16, clipped; Adam in float16; old gradients; NaN left
+           over; both formats in turn; a scale that grows; an overflow with momentum; a parameter
+           outside the loss
+clip     | If the norm is larger than max_norm, clip it to max_norm. | change of parameter
 outside  | Parameters that the loss does not use are ignored. | case a parameter outside the loss
 overflow | If a float16 gradient overflows, skip the step: the parameters and opt's state do not
            change. | case an overflow; an overflow with momentum
-before   | Returns: The norm before clipping, without the scale, as a float; | norm returned
-infinite | inf or nan after an overflow. | case an overflow; an overflow with momentum | norm
-           returned
+before   | Returns: The norm before clipping, without the scale, as a float. | norm returned
+infinite | After an overflow, the norm is inf or nan. | case an overflow; an overflow with momentum
+           | norm returned
 example  | Example: with gradient (3, 4), max_norm 1 and SGD at a rate of 1, the step is (-0.6,
            -0.8) and the norm is 5.0. | case the example
 """)

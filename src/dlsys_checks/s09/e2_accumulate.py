@@ -36,9 +36,9 @@ SHORT = ("a leftover", "a leftover of one row", "fewer batches than n", "the exa
 EMPTY = ("steps without a label", "a leftover without a label")
 ex.promise("once", "Go through the batches once; take a step of opt for every n batches.",
            says=("number of steps", "change of parameter", "number of losses"))
-ex.promise("iterator", "Args: batches: an iterator of pairs x (rows, F) float32, y (rows,) int64,",
+ex.promise("iterator", "Args: batches: an iterator of pairs x (rows, F) float32, y (rows,) int64.",
            says=("raised TypeError", "number of steps"))
-ex.promise("left alone", "which are unchanged.", says=("inputs after the call",))
+ex.promise("left alone", "The pairs are unchanged.", says=("inputs after the call",))
 ex.promise("ignored", f"Labels of {IGNORE} do not count.",
            says=("change of parameter", "number of steps", "loss of step"))
 ex.promise("mean", "Each step uses the gradient of the mean cross-entropy over all labels that "

@@ -34,9 +34,9 @@ each    | each: if True, shard every layer by itself; if False, shard the model 
           gathered once for the forward pass. | case each layer, resharded; each layer, kept; as
           one, resharded; as one, kept; a model that world does not divide; kept layers that world
           does not divide
-reshard | reshard: if True, release what the forward pass gathered and gather it again for the
-          backward pass; else keep it until that ends. | case each layer, resharded; each
-          layer, kept; as one, resharded; as one, kept; kept layers that world does not divide
+reshard | reshard: if True, release what forward gathered, and gather it again for backward; if
+          False, keep it until backward ends. | case each layer, resharded; each layer, kept; as
+          one, resharded; as one, kept; kept layers that world does not divide
 alone   | A world of 1 needs no calls; its "whole" is all layers. | case a world of one
 """)
 ex.promise("example", "Example: sizes [6, 2] and world 2, with each and reshard, give 4 and "

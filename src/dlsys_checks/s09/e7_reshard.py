@@ -29,7 +29,7 @@ ex.promise("whole", "A tensor without dimensions is whole on each rank.",
 ex.promise("kind", "Returns: A list of the same kind, with the same order of names and the "
                    "same types.",
            says=("type of", "names of", "dtype", "number of"))
-ex.promise("memory", "Each of its tensors has memory of its own, and no more than it needs.",
+ex.promise("memory", "Each tensor in the list has memory of its own, and no more than it needs.",
            says=("memory",))
 ex.promise("left", "The given shards and their tensors are unchanged.", says=("given",))
 ex.promise("example", "Example: 5 values on two ranks, [0., 1., 2.] and [3., 4.], become [0., 1.], "

@@ -13,20 +13,20 @@ ex = exercise("09.8", "master_step", seen=("sets", "steps", "momentum"), says="w
 
 MOVING = ("momentum", "large gradients", "a rate that changes", "a gradient missing now and then",
           "a gradient of zeros", "a momentum with many digits")
-ex.promise("step", "Take one step of SGD with momentum on bfloat16 weights,", says=("weight",))
-ex.promise("in place", "in place.", says=("weight",))
+ex.promise("step", "Take one step of SGD with momentum on bfloat16 weights.", says=("weight",))
+ex.promise("in place", "Change the weights in place.", says=("weight",))
 ex.promise("nearest", "After each step, a weight is the bfloat16 value nearest to the result of "
-                      "the same steps in float32:", says=("weight",))
-ex.promise("rule", "v = momentum * v + grad,",
+                      "the same steps in float32.", says=("weight",))
+ex.promise("rule", "A float32 step first sets v = momentum * v + grad.",
            cases=MOVING)
-ex.promise("start", "with v = 0 at first,", cases=MOVING)
+ex.promise("start", "Before the first step, v is 0.", cases=MOVING)
 ex.promise_table("""
-descent | and w = w - lr * v. | weight
-state   | state: a dict for these weights alone, | case two sets in turn; sets of two sizes in turn
-empty   | empty before their first step; keep in it what you need. | raised KeyError
+descent | The step then sets w = w - lr * v. | weight
+state   | state: a dict for these weights alone. | case two sets in turn; sets of two sizes in turn
+empty   | state is empty before the weights' first step. Keep in it what you need. | raised KeyError
 rate    | lr: may change from step to step. | case a rate that changes; a large step, then tiny ones
-grads   | grads: a bfloat16 tensor for each weight, unchanged; | the caller's gradients
-None    | for None, the weight and its v stay as they are. | case a gradient missing now and then;
+grads   | grads: a bfloat16 tensor for each weight, unchanged. | the caller's gradients
+None    | For None, the weight and its v stay as they are. | case a gradient missing now and then;
           no gradient at first
 shapes  | Args: weights: tensors of any shape and strides, without requires_grad. | case shapes of
           all kinds; columns of a table

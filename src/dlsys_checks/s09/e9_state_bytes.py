@@ -13,8 +13,8 @@ ex = exercise("09.9", "state_bytes", seen=("tensors", "layout", "gpus", "shard")
               says="bytes on each GPU")
 
 ex.promise_table("""
-bytes    | Count the bytes of weights, gradients and AdamW state on one GPU, | bytes on each GPU
-int      | as an int. | type of the bytes
+bytes    | Count the bytes of weights, gradients and AdamW state on one GPU. | bytes on each GPU
+int      | Return an int. | type of the bytes
 tensors  | tensors: a list of (values, trained), unchanged. | inputs after the call
 float32  | Args: layout: "float32" and "autocast": everything in float32; | case float32; autocast;
            float32, gradients split; autocast, all split; float32, state split; frozen under
