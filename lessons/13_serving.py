@@ -353,7 +353,7 @@ print("Ann reads ", repr(reads(pool, ann)))
 foreign = pool.letters[ann].flatten() != ann_ids     # (32,)
 
 # %% trap="13.1" role="look"
-claim("blocks in both Ann's and Cem's tables",
+claim("number of blocks that are in both Ann's table and Cem's table",
       len({*ann} & {*cem}), expected=4)
 
 # %% [markdown] trap="13.1" role="why"
@@ -415,8 +415,8 @@ pool.readers.update(cem)
 print("Ann reads ", repr(reads(pool, ann)))
 
 # %% trap="13.1" role="repair"
-claim("blocks in both Ann's and Cem's tables when readers are counted",
-      len({*ann} & {*cem}), expected=0)
+claim("number of blocks in both Ann's table and Cem's table when readers "
+      "are counted", len({*ann} & {*cem}), expected=0)
 
 # %% [markdown] trap="13.1" role="repair"
 # Now bring the fault back:
@@ -442,8 +442,8 @@ print(f"probability that moves: {100 * moved:.0f} %")
 measured("13.1", 1)
 
 # %% trap="13.1" role="repair"
-claim("total variation of Ann's next letter, caused by Cem's request",
-      moved, above=0.005, below=0.3)
+claim("total variation between Ann's next-letter distributions with and "
+      "without the fault", moved, above=0.005, below=0.3)
 
 # %% [markdown] trap="13.1" role="more" topics="what the model makes of it · blocks given twice · a block that is half full"
 # What does the fault do to Ann's answer? Cem's letters are now where Ann's request reads
@@ -453,8 +453,8 @@ claim("total variation of Ann's next letter, caused by Cem's request",
 # distributions and 1 for distributions that have no letter in common.
 
 # %% trap="13.1" role="more"
-claim("letters in the blocks of Ann's prompt that Ann did not send",
-      foreign.sum(), above=10)
+claim("number of letters in the blocks of Ann's prompt that are not from "
+      "Ann's prompt", foreign.sum(), above=10)
 
 # %% [markdown] trap="13.1" role="more"
 # Reference counting can also go wrong in other ways. If a new block starts with a count
@@ -650,8 +650,8 @@ print("first request:", repr(text.decode(before)))
 measured("13.2", 0)
 
 # %% trap="13.2" role="look"
-claim("letters found in the store for a prompt that was never served", hits,
-      expected=24)
+claim("number of letters found in the store for a prompt that was never "
+      "served", hits, expected=24)
 
 # %% [markdown] trap="13.2" role="why"
 # In attention, a key or a value does not depend only on the letters in its block. Keys
@@ -662,8 +662,8 @@ claim("letters found in the store for a prompt that was never served", hits,
 # order of keys and values, so the second request gets the first request's answer:
 
 # %% trap="13.2" role="why"
-claim("fraction of the second answer's letters that equal the first "
-      "request's answer", same(stored, before), above=0.95)
+claim("fraction of letters that are the same in the second answer and in "
+      "the first", same(stored, before), above=0.95)
 
 # %% [markdown] trap="13.2" role="why"
 # In the tree below, blocks with the same letters but different prefixes are different
@@ -744,16 +744,16 @@ right_maker = off(tuned, key_chain,
                   lambda ids: key_chain(ids, made_by="tuned"), swap=False)
 
 # %% trap="13.2" role="more"
-claim("total variation of the next letter, with the blocks swapped",
-      wrong_order, above=0.005)
-claim("total variation of the next letter, with a different adapter and "
-      "chained keys", wrong_maker, above=0.02)
-claim("total variation of the next letter, with the adapter in the key",
-      right_maker, below=1e-4)
-claim("letters found in the store after the swap, with chained keys",
-      false_hits, expected=0)
-claim("letters found in the store for the same prompt again, with chained "
-      "keys", again, expected=24)
+claim("total variation from the true next-letter distribution, with the "
+      "blocks swapped", wrong_order, above=0.005)
+claim("total variation from the true next-letter distribution, with the "
+      "adapter not in the key", wrong_maker, above=0.02)
+claim("total variation from the true next-letter distribution, with the "
+      "adapter in the key", right_maker, below=1e-4)
+claim("number of letters found in the store after the swap, with chained "
+      "keys", false_hits, expected=0)
+claim("number of letters found in the store for a repeated prompt, with "
+      "chained keys", again, expected=24)
 
 # %% [markdown] trap="13.2" role="more"
 # The second of these claims shows the same fault in a different form: the letters agree,
@@ -941,9 +941,9 @@ kinds = {name: len({*answer_with(rule, 42)}) for name, rule in {
 print(kinds)
 
 # %% trap="13.3" role="more"
-claim("different letters among 200, with the same seed at each step",
-      kinds["same seed each step"], below=6)
-claim("different letters among 200, with seed and step mixed",
+claim("number of different letters among 200, with the same seed at each "
+      "step", kinds["same seed each step"], below=6)
+claim("number of different letters among 200, with seed and step mixed",
       kinds["seed and step mixed"], above=15)
 
 # %% [markdown] trap="13.3" role="more"
@@ -1074,7 +1074,7 @@ print("letters broken:", broken)
 measured("13.4", 1)
 
 # %% trap="13.4" role="look"
-claim("broken letters in the stream", broken, above=3)
+claim("number of broken letters in the stream", broken, above=3)
 
 # %% [markdown] trap="13.4" role="why"
 # In UTF-8, a letter outside ASCII takes two to four bytes, and a token may end in the
@@ -1150,10 +1150,10 @@ leaked = late_stream(tokens).removeprefix(body)
 print("leaked:", repr(leaked))
 
 # %% trap="13.4" role="more"
-claim("letters lost with errors='ignore'",
+claim("number of letters lost with errors='ignore'",
       len(body) - len(ignored.split(stop)[0]), above=0)
-claim("letters of the stop word that are sent if you search in the text "
-      "so far", len(leaked), above=2)
+claim("number of the stop word's letters that are sent if you search in "
+      "the text so far", len(leaked), above=2)
 
 # %% trap="13.4" role="exercise" points=4 difficulty=3 minutes=15
 class Stream:
@@ -1329,8 +1329,8 @@ scored = Counter(score_whole(*sets[0], u) for u in throws)
 shares = torch.tensor([scored[w] / 2000 for w in words])
 
 # %% trap="13.10" role="repair"
-claim("total variation from the model's own odds, with whole words scored",
-      variation(shares, meant[0]), below=0.01)
+claim("total variation from the model's own odds if whole words are "
+      "scored", variation(shares, meant[0]), below=0.01)
 
 # %% [markdown] trap="13.10" role="more" topics="answers that are too many to list"
 # The masked probabilities also sum to one. So they form a distribution, but it is not the
@@ -1339,8 +1339,8 @@ claim("total variation from the model's own odds, with whole words scored",
 # %% trap="13.10" role="more"
 claim("sum of the masked probabilities", drawn[0].sum(), expected=1,
       within=1e-6)
-claim("largest of the eight total variations between masked odds and the "
-      "model's own", max(apart), above=0.3)
+claim("largest total variation, over eight sets of words, between masked "
+      "odds and own odds", max(apart), above=0.3)
 
 # %% [markdown] trap="13.10" role="more"
 # If a grammar allows infinitely many answers, you cannot score them all. In that case,
@@ -1407,7 +1407,7 @@ print(f"weights read in a call: {weights}; FLOPs: prefill {of_prompt}, "
       f"one letter {of_letter}; cache per letter: {per_letter} values")
 
 # %% role="concept"
-claim("FLOPs of the prefill of 24 letters, divided by FLOPs of one letter",
+claim("FLOPs for a prefill of 24 letters, divided by FLOPs for one letter",
       of_prompt / of_letter, above=20)
 
 # %% [markdown] role="concept"
@@ -1493,16 +1493,16 @@ plot_columns({name: run[2] for name, run in runs.items()}, form=".1f",
 # %% role="concept"
 storm, _, fits = runs["fits now"]
 calm, _, half = runs["half the growth"]
-claim("evictions if every request that fits now is admitted", storm,
-      above=100)
-claim("evictions if half of the expected growth is kept free", calm,
-      below=60)
-claim("throughput: reserving the longest answer, divided by admitting "
-      "what fits now", runs["longest answer"][2] / fits, below=0.75)
-claim("throughput: keeping half of the growth free, divided by admitting "
-      "what fits now", half / fits, above=0.95)
-claim("throughput: keeping 5 % free, divided by admitting what fits now",
-      runs["5 % stays free"][2] / fits, above=1.02)
+claim("number of evictions if every request that fits now is admitted",
+      storm, above=100)
+claim("number of evictions if half of the expected growth is kept free",
+      calm, below=60)
+claim("throughput with the longest answer reserved, divided by throughput "
+      "with no reserve", runs["longest answer"][2] / fits, below=0.75)
+claim("throughput with half of the growth kept free, divided by "
+      "throughput with no reserve", half / fits, above=0.95)
+claim("throughput with 5 % kept free, divided by throughput with no "
+      "reserve", runs["5 % stays free"][2] / fits, above=1.02)
 
 # %% role="concept" tags=["plumbing"]
 def lives(lengths, slots, continuous):
@@ -1538,8 +1538,8 @@ draw_lanes({**{f"static {n[5:]}": s for n, s in static.items()},
                "request follows at once, and all eight are done earlier.")
 
 # %% role="concept"
-claim("steps of the static batch, divided by steps of the continuous batch",
-      long_way / short_way, above=1.2)
+claim("number of steps with the static batch, divided by the number with "
+      "the continuous batch", long_way / short_way, above=1.2)
 
 # %% [markdown] role="concept"
 # A prefill is one long step, and while it runs, no other request gets a letter. So a
@@ -1612,9 +1612,8 @@ print(f"drafts accepted: {accepted:.2f}, letters that would have to "
 measured("13.5", 1)
 
 # %% trap="13.5" role="look"
-claim("total variation if a refusal is followed by a sample from the "
-      "target",
-      wrong / 100, above=0.05, below=0.15)
+claim("total variation from the target if you sample from the target "
+      "after a refusal", wrong / 100, above=0.05, below=0.15)
 
 # %% [markdown] trap="13.5" role="why"
 # If the draft proposes a letter more often than the target would, refusals cut that
@@ -1653,8 +1652,8 @@ missing /= missing.sum(-1, keepdim=True)
 right = comes_out(kept, missing)
 
 # %% trap="13.5" role="repair"
-claim("total variation if a refusal is followed by a sample from the "
-      "missing part", variation(right, p).max(), below=1e-9)
+claim("total variation from the target if you sample from the missing "
+      "part after a refusal", variation(right, p).max(), below=1e-9)
 
 # %% [markdown] trap="13.5" role="repair"
 # In the explorer below, make the draft a mixture of the target and a uniform
@@ -1708,8 +1707,8 @@ show(ax.figure, alt="Two bars for each of three wrong rules: the fraction "
      "is above zero for all three.")
 
 # %% trap="13.5" role="more"
-claim("letters that can never be written, with the rule p >= q", never,
-      above=5)
+claim("number of letters that can never be written, with the rule p >= q",
+      never, above=5)
 claim("total variation from the target, with the rule p >= q",
       bent["keep if p >= q"][1], above=0.05)
 claim("total variation from the target, with a greedy draft and the q of "
@@ -1724,8 +1723,9 @@ claim("total variation from the target, with a greedy draft and a one-hot "
 # accepted. If you sample from the target again, the output is distorted.
 
 # %% trap="13.5" role="folklore"
-claim("drafts accepted if samples agree, divided by drafts accepted under "
-      "the right rule", (p * q).sum(-1).mean() / accepted, below=0.7)
+claim("acceptance rate if samples have to agree, divided by the right "
+      "rule's acceptance rate", (p * q).sum(-1).mean() / accepted,
+      below=0.7)
 claim("total variation from the target, with a new sample after a mismatch",
       variation(comes_out(p * q, p), p).mean(), above=0.01)
 
@@ -1841,8 +1841,8 @@ print(f"letters that agree: {agree:.2f}; drafts kept: {kept_share:.2f}; "
 measured("13.6", 1)
 
 # %% trap="13.6" role="look"
-claim("fraction of letters that agree with plain decoding, with all "
-      "entries kept", agree, below=0.6)
+claim("with all entries kept: fraction of letters that agree with plain "
+      "decoding", agree, below=0.6)
 
 # %% [markdown] trap="13.6" role="why"
 # The call that checked the drafts also wrote the keys and values of all four letters into
@@ -1875,8 +1875,8 @@ print(f"letters that agree: {rolled[0]:.2f}; drafts kept: {rolled[1]:.2f}; "
       f"calls for 40 letters: {rolled[2]:.0f}")
 
 # %% trap="13.6" role="repair"
-claim("fraction of letters that agree with plain decoding, with the cache "
-      "rolled back", rolled[0], above=0.95)
+claim("with the cache rolled back: fraction of letters that agree with "
+      "plain decoding", rolled[0], above=0.95)
 
 # %% [markdown] trap="13.6" role="more" topics="one too few, one too many · what it saves"
 # If you keep one entry too few, the last accepted letter is never read. If you keep one
@@ -1895,12 +1895,12 @@ plot_columns({"all stay": first_try[0], "one too few": short[0],
                  "right position writes the letters of plain decoding.")
 
 # %% trap="13.6" role="more"
-claim("fraction of letters that agree with plain decoding, with one entry "
-      "too few", short[0], below=0.7)
-claim("fraction of letters that agree with plain decoding, with one entry "
-      "too many", long[0], below=0.8)
-claim("calls for 40 letters, with the cache rolled back", rolled[2],
-      below=39)
+claim("with one entry too few: fraction of letters that agree with plain "
+      "decoding", short[0], below=0.7)
+claim("with one entry too many: fraction of letters that agree with plain "
+      "decoding", long[0], below=0.8)
+claim("number of calls for 40 letters, with the cache rolled back",
+      rolled[2], below=39)
 
 # %% trap="13.6" role="exercise" points=3 difficulty=2 minutes=10
 def commit(past: int, draft: list, says: list) -> tuple:
@@ -2072,7 +2072,7 @@ plot_columns({"all zero": worth, **costs}, xlabel="what shares a scale",
                  "close to zero.")
 
 # %% trap="13.7" role="repair"
-claim("nats lost with 4-bit keys and one scale per channel",
+claim("loss added by 4-bit keys with one scale per channel, in nats",
       costs["channel"], below=0.02)
 
 # %% [markdown] trap="13.7" role="more" topics="without outliers · 8 bits · float8 · a scale over one token · bytes"
@@ -2103,16 +2103,16 @@ nothing = (FourBits((2,)).add(0, alone, alone)[0] - alone).abs().max()
 # %% trap="13.7" role="more"
 claim("difference between the losses with and without large channels, in "
       "float32", abs(full - nats(gpt)), below=1e-4)
-claim("nats lost with 4-bit keys and one scale, without large channels",
-      plain_cost, below=0.05)
-claim("nats lost with 8-bit keys and one scale, with large channels", eight,
-      below=0.05)
-claim("nats lost with float8 keys and one scale, with large channels",
-      floats, below=0.02)
+claim("loss added by 4-bit keys with one scale, without large channels, "
+      "in nats", plain_cost, below=0.05)
+claim("loss added by 8-bit keys with one scale, with large channels, in "
+      "nats", eight, below=0.05)
+claim("loss added by float8 keys with one scale, with large channels, in "
+      "nats", floats, below=0.02)
 claim("fraction of 4-bit codes that are zero, with large channels and one "
       "scale", gone, above=0.6)
-claim("largest error of a key, with one scale per channel for a single "
-      "token", nothing, below=1e-5)
+claim("largest error in a key if a scale covers only one channel of a "
+      "single token", nothing, below=1e-5)
 
 # %% [markdown] trap="13.7" role="more"
 # The last claim above shows a further trap. In decode, tokens arrive one at a time. If
@@ -2249,8 +2249,8 @@ print(f"per letter: {ratio.mean():.3f}, answer of 24: "
 measured("13.8", 0)
 
 # %% trap="13.8" role="look"
-claim("median product of the 24 ratios of an answer", whole.median(),
-      above=0.06, below=0.18)
+claim("median, over all answers, of the product of an answer's 24 ratios",
+      whole.median(), above=0.06, below=0.18)
 
 # %% [markdown] trap="13.8" role="why"
 # The server cuts off the tail and rescales the rest to a sum of one, so the probability
@@ -2444,8 +2444,8 @@ print(f"from dispatch {reported:.2f} s, from arrival {true:.2f} s; "
 measured("13.9", true, right=(1.4, 4))
 
 # %% trap="13.9" role="look"
-claim("p99 of the time from arrival, divided by p99 of the time from "
-      "dispatch", true / reported, above=20)
+claim("p99 time from arrival to first token, divided by p99 time from "
+      "dispatch to first token", true / reported, above=20)
 
 # %% [markdown] trap="13.9" role="why"
 # A request waits from its arrival until the semaphore lets it through, and the clock
@@ -2496,8 +2496,8 @@ plot_lines(loads, {"from arrival": from_arrival,
                "load approaches one.")
 
 # %% trap="13.9" role="repair"
-claim("p99 from arrival at a load of 0.95, divided by p99 at a load of 0.5",
-      from_arrival[-1] / from_arrival[1], above=3)
+claim("p99 time from arrival to first token at a load of 0.95, divided by "
+      "the same at 0.5", from_arrival[-1] / from_arrival[1], above=3)
 
 # %% [markdown] trap="13.9" role="more" topics="means · the closed loop · pads and pieces counted as tokens"
 # At half load, the mean hides the wait. Throughput hides the wait at every load below 1:
@@ -2523,8 +2523,8 @@ padded_sizes = sum(16 * max(answer_sizes[i:i + 16])
 # %% trap="13.9" role="more"
 claim("mean time from arrival to first token at a load of 0.5, in s",
       half_mean, below=0.2)
-claim("answers per second: closed loop, divided by open loop at a load of "
-      "0.8", closed_loop() / open_rate, above=1)
+claim("answers per second in a closed loop, divided by those in an open "
+      "loop at a load of 0.8", closed_loop() / open_rate, above=1)
 claim("token count with pads, divided by token count without pads",
       padded_sizes / sum(answer_sizes), above=1.5)
 
@@ -2641,8 +2641,8 @@ agree = {name: same(together(*rule, dice)[:3], single[:3])
          for name, rule in rules.items()}
 
 # %% role="concept"
-claim("short rows with one arange for all: fraction of letters that agree "
-      "with a row alone", agree["one arange for all"], above=0.95)
+claim("one arange for all rows: fraction of a short row's letters that "
+      "are the same as alone", agree["one arange for all"], above=0.95)
 
 # %% [markdown] role="concept"
 # With rotations, one `arange` for all rows is harmless, because within a row, every
@@ -2657,8 +2657,8 @@ claim("short rows with one arange for all: fraction of letters that agree "
 # decode; in the prefill, each row had its own positions.
 
 # %% role="concept"
-claim("own positions in the prefill only: fraction of letters that agree "
-      "with a row alone", agree["own, then one for all"], below=0.9)
+claim("own positions only in prefill: fraction of a short row's letters "
+      "that are as when alone", agree["own, then one for all"], below=0.9)
 
 # %% [markdown] role="concept"
 # ### The same in a library
@@ -2698,8 +2698,8 @@ own_way = by_hand(small, 24)
 library = llama.generate(small, **options)[:, 12:]
 
 # %% role="concept"
-claim("fraction of greedy tokens that agree between decoding by hand and "
-      "generate", same(own_way, library), above=0.99)
+claim("fraction of greedy tokens on which decoding by hand and generate "
+      "agree", same(own_way, library), above=0.99)
 
 # %% [markdown] role="concept"
 # Now put a short row and a long one into one batch, and let `generate` look for drafts in
@@ -2720,12 +2720,12 @@ cache.crop(-4)                                   # and one more, fed again
 after_crop = llama(small[:, 11:], past_key_values=cache).logits[:, -1]
 
 # %% role="concept"
-claim("a short row batched with a long one: fraction of tokens that agree "
-      "with the row alone", same(beside, library), above=0.95)
+claim("short row in a batch with a long one: fraction of its tokens that "
+      "are the same as alone", same(beside, library), above=0.95)
 claim("drafts from the prompt: fraction of tokens that agree with "
       "decoding without drafts", same(drafted, library), above=0.95)
-claim("largest difference of a logit after three refused tokens are "
-      "cropped", (after_crop - first_logits).abs().max(), below=1e-4)
+claim("largest change in a logit after three refused tokens are cropped "
+      "from the cache", (after_crop - first_logits).abs().max(), below=1e-4)
 
 # %% [markdown] role="concept"
 # ### The library's continuous batching
@@ -2782,11 +2782,12 @@ show(ax.figure, "Tokens in each pass of the library's server. Both runs "
      "and the run ends later.")
 
 # %% role="concept"
-claim("a batch that changes: fraction of tokens that agree with a request "
-      "alone", min(same(with_room, one_by_one), same(pressed, one_by_one)),
+claim("requests join and leave a batch: fraction of their tokens that are "
+      "the same as alone",
+      min(same(with_room, one_by_one), same(pressed, one_by_one)),
       above=0.95)
-claim("passes for five answers, which would take 120 passes if served one "
-      "by one", len(wide), below=40)
+claim("number of passes for five answers, which take 120 passes if served "
+      "one by one", len(wide), below=40)
 claim("number of tokens that are read again, with twelve pages", reread,
       above=10)
 
@@ -2821,11 +2822,12 @@ with_others = after_prefill(crowd)
 by_itself = torch.cat([after_prefill(one[None]) for one in crowd])
 
 # %% role="concept"
-claim("largest difference between the logits of a row alone and among "
-      "sixteen", (with_others - by_itself).abs().max(), below=1e-4)
+claim("largest difference between a row's logits when it is alone and "
+      "when it is among sixteen", (with_others - by_itself).abs().max(),
+      below=1e-4)
 claim("fraction of rows whose likeliest letter is the same alone and "
-      "among sixteen", same(with_others.argmax(-1), by_itself.argmax(-1)),
-      above=0.9)
+      "among sixteen rows",
+      same(with_others.argmax(-1), by_itself.argmax(-1)), above=0.9)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -3000,8 +3002,8 @@ claim("FLOPs per byte of weights, for one token",
 claim("FLOPs per byte of weights in a prefill of 2,048 tokens, divided by "
       "the GPU's ridge", layer_flops(2048) / layer_bytes / sheet.ridge,
       above=5)
-claim("tokens per second at a context of 2,048: 64 users, divided by one "
-      "user",
+claim("tokens per second at a context of 2,048 for 64 users, divided by "
+      "those for one user",
       tokens_a_second(64, 2048) / tokens_a_second(1, 2048), above=20)
 
 # %% role="gpu"

@@ -405,7 +405,7 @@ turned, turned_losses, _ = learn(swapped, steps=200)
 
 # %% trap="14.1" role="more"
 claim("last loss with the pairs reversed", turned_losses[-1], below=0.67)
-claim("reward lost with the pairs reversed",
+claim("fall in the mean reward with the pairs reversed",
       (earned(start) - earned(turned)).item(), above=0.2)
 
 # %% [markdown] trap="14.1" role="more"
@@ -633,8 +633,8 @@ spread = (rewards.view(-1, G).std(1).mean()
           / rewards.view(G, N).std(0).mean()).item()
 
 # %% trap="14.2" role="repair"
-claim("standard deviation of groups by view, divided by standard "
-      "deviation of groups by prompt", spread, above=4)
+claim("standard deviation in groups by view, divided by standard "
+      "deviation in groups by prompt", spread, above=4)
 
 # %% trap="14.2" role="repair"
 batch = grpo(lambda r: (r - r.mean()) / (r.std() + 1e-4))
@@ -668,8 +668,8 @@ claim("probability of the right answer, with the whole batch as one group",
 # %% trap="14.2" role="more"
 equal = torch.ones(4)
 plain = (equal - equal.mean()) / equal.std()
-claim("nan advantages out of four, with equal rewards and nothing added to "
-      "the standard deviation", plain.isnan().sum().item(), expected=4)
+claim("number of nan advantages, out of four, with equal rewards and no "
+      "small number added", plain.isnan().sum().item(), expected=4)
 
 # %% [markdown] trap="14.2" role="more"
 # *Unequal groups* arise when answers are filtered, time out, or are cut off at the end of
@@ -791,8 +791,8 @@ plot_lines(range(400), {
         "KL of the best policy.")
 
 # %% trap="14.3" role="look"
-claim("KL after 50 steps with the penalty, divided by the KL without it",
-      held_way[49] / free_way[49], expected=1, within=0.15)
+claim("KL after 50 steps with the penalty, divided by the KL without the "
+      "penalty", held_way[49] / free_way[49], expected=1, within=0.15)
 
 # %% [markdown] trap="14.3" role="why"
 # The value of the mean log-ratio is right, but its gradient is not. In `now - then`, the
@@ -834,7 +834,7 @@ plot_lines(range(1, A + 1), {
         "answer.")
 
 # %% trap="14.3" role="why"
-claim("largest entry of the log-ratio's mean gradient",
+claim("largest absolute entry of the log-ratio's mean gradient",
       pull(log_ratio, halfway).abs().max(), below=1e-5)
 
 # %% [markdown] trap="14.3" role="repair"
@@ -1068,9 +1068,9 @@ plot_lines(range(1, 17), {
         "rising.")
 
 # %% trap="14.4" role="repair"
-claim("KL of a round with recomputed values, divided by KL of a round with "
-      "stored values", kl(start, way[-1]) / kl(start, kept_way[-1]),
-      above=15)
+claim("KL after a round with recomputed values, divided by KL after a "
+      "round with stored values",
+      kl(start, way[-1]) / kl(start, kept_way[-1]), above=15)
 
 # %% [markdown] trap="14.4" role="repair"
 # In the first step, the policy *is* the one that sampled the answers, so both runs agree,
@@ -1342,7 +1342,7 @@ print(f"mean return of a first turn: {early.mean():.2f}; in the last "
       f"column: {last.mean():.2f}")
 
 # %% trap="14.5" role="more"
-claim("mean return of a first turn in the last column minus its mean in "
+claim("mean return of first turns in the last column minus their mean in "
       "the first forty columns", last.mean() - early.mean(), below=0)
 claim("largest return of hanging up, with returns that stop at a call's "
       "end", within[~answered].abs().max(), expected=0)
@@ -1526,10 +1526,10 @@ plot_bars({"policy in training": 8 * 16, "reference": 8 * 2,
 
 # %% role="gpu"
 few = batch_of("cpu", torch.float32, rows=3, size=5, vocabulary=40)
-claim("GB of log_softmax for all rows at once, divided by GB for one row "
-      "at a time", peaks["whole"] / peaks["by_row"], above=6)
-claim("GB of the reference, divided by GB of log_softmax for all rows at "
-      "once", 16 / peaks["whole"], above=1.5)
+claim("GB that log_softmax takes for all rows at once, divided by GB for "
+      "one row at a time", peaks["whole"] / peaks["by_row"], above=6)
+claim("GB that the reference takes, divided by GB that log_softmax takes "
+      "for all rows at once", 16 / peaks["whole"], above=1.5)
 claim("largest gap between log-probabilities computed for all rows at "
       "once and row by row",
       (whole(*few) - by_row(*few)).abs().max().item(), below=1e-5)

@@ -122,7 +122,7 @@ def gap(a, b):
 digit_x, digit_y, digit_new, digit_new_y = digits()
 
 # %% role="concept"
-claim("bytes of 16 float32 values on the tape", sum(sent()),
+claim("number of bytes on the tape for 16 float32 values", sum(sent()),
       expected=2 * 8 * 4)
 
 # %% [markdown] role="concept"
@@ -241,7 +241,7 @@ print("gradient of body, off by:", *(f"{gap(g, true):.0%}" for g in grads))
 measured("15.1", 100 * gap(grads[0], true), right=(25, 70))
 
 # %% trap="15.1" role="look"
-claim("error of body's gradient on rank 0 in the first step",
+claim("error in body's gradient on rank 0 in the first step",
       gap(grads[0], true), above=0.25)
 
 # %% [markdown] trap="15.1" role="look"
@@ -315,7 +315,7 @@ print(f"loss at the end {losses[0][-1]:.4f}, joined "
       f"{joined(whole, x, y):.4f}")
 
 # %% trap="15.1" role="repair"
-claim("error of body's gradient on rank 0, with the second sum",
+claim("error in body's gradient on rank 0, with the second sum",
       gap(grads[0], true), below=1e-4)
 
 # %% [markdown] trap="15.1" role="repair"
@@ -333,11 +333,10 @@ claim("bytes on the tape after 60 steps", sum(sent()),
 # The next claims compare the runs without and with the second sum:
 
 # %% trap="15.1" role="more"
-claim("distance between the copies of body and head after 60 steps, "
-      "without the second sum", apart, above=0.1)
-claim("distance between the copies of body and head after 60 steps, with "
-      "the second sum", gap(flat(whole[0][:6]), flat(whole[1][:6])),
-      expected=0)
+claim("distance between the ranks' copies of body and head, without the "
+      "second sum", apart, above=0.1)
+claim("distance between the ranks' copies of body and head, with the "
+      "second sum", gap(flat(whole[0][:6]), flat(whole[1][:6])), expected=0)
 claim("difference between the two ranks' last losses, with the second sum",
       abs(losses[0][-1] - losses[1][-1]), expected=0)
 
@@ -395,7 +394,7 @@ by_dtensor, bias_grad = ranks.run(by_torch, SEED, x, y,
                                   uses=(torch_net,))[0]
 
 # %% trap="15.1" role="more"
-claim("error of body's gradient, with parallelize_module",
+claim("error in body's gradient, with parallelize_module",
       gap(by_dtensor, body.weight.grad), below=1e-4)
 
 # %% [markdown] trap="15.1" role="more"
@@ -405,7 +404,7 @@ claim("error of body's gradient, with parallelize_module",
 # Neither gradient needs a collective call.
 
 # %% trap="15.1" role="more"
-claim("error of the second bias's gradient on rank 0",
+claim("error in the second bias's gradient on rank 0",
       gap(bias_grad, wide[2].bias.grad), below=1e-4)
 
 # %% trap="15.1" role="exercise" points=4 difficulty=3 minutes=12
@@ -528,8 +527,9 @@ print("weights of the passes:", *(f"{s:.4f}" for s in share))
 measured("15.2", round((share[3] / share[0]).item()), right=(64, 64))
 
 # %% trap="15.2" role="look"
-claim("last pass's weight in the gradient, divided by the first pass's "
-      "weight", (share[3] / share[0]).item(), expected=64, within=1)
+claim("factor of the last pass's gradient, divided by the factor of the "
+      "first pass's gradient", (share[3] / share[0]).item(), expected=64,
+      within=1)
 
 # %% [markdown] trap="15.2" role="why"
 # At the end of each pass, the schedule divides `p.grad` by 4, the number of
@@ -592,8 +592,8 @@ plot_bars(ends, title="Lost passes hurt AdamW, and short steps hurt SGD",
               "pass divides, and also with equally small weights.")
 
 # %% trap="15.2" role="why"
-claim("AdamW: loss if each pass divides, as a multiple of the loss with "
-      "weights of a quarter",
+claim("AdamW: loss if each pass divides, divided by loss if each pass "
+      "counts a quarter",
       ends["AdamW, divided each pass"] / ends["AdamW, a quarter each"],
       above=1.05)
 
@@ -627,8 +627,8 @@ share = shares(torch.cat(piped))
 print("weights of the passes:", *(f"{s:.4f}" for s in share))
 
 # %% trap="15.2" role="repair"
-claim("smallest weight of any pass in the gradient, if no pass divides",
-      share.min().item(), expected=0.25, within=0.001)
+claim("smallest factor of any pass's gradient in the sum, if no pass "
+      "divides", share.min().item(), expected=0.25, within=0.001)
 
 # %% [markdown] trap="15.2" role="repair"
 # Rank 0 sends 32 values per digit, rank 1 sends their gradients back, and no weight's
@@ -657,16 +657,16 @@ own = own_gradients(x64, y64)
 mixed, meant = torch.tensor(kept) @ own, own.mean(0)
 
 # %% trap="15.2" role="more"
-claim("SGD: loss if each pass divides, as a multiple of the loss with "
-      "weights of a quarter",
+claim("SGD: loss if each pass divides, divided by loss if each pass "
+      "counts a quarter",
       ends["SGD, divided each pass"] / ends["SGD, a quarter each"],
       above=1.3)
-claim("SGD: loss if each pass divides, as a multiple of the loss with "
-      "equally small weights",
+claim("SGD: loss if each pass divides, divided by loss if all passes "
+      "count equally little",
       ends["SGD, divided each pass"] / ends["SGD, as small"], expected=1,
       within=0.1)
-claim("AdamW: loss with equally small weights, divided by the loss with "
-      "weights of a quarter",
+claim("AdamW: loss if all passes count equally little, divided by loss if "
+      "each counts a quarter",
       ends["AdamW, as small"] / ends["AdamW, a quarter each"], expected=1,
       within=0.02)
 claim("norm of the mixed gradient, divided by the norm of the mean "
@@ -839,8 +839,9 @@ claim("loss of the net trained on two ranks, on uncut sequences",
 # half has positions never used in training, so their embeddings are still random.
 
 # %% trap="15.3" role="why"
-claim("embedding values of positions 16 to 31 that got a gradient",
-      split_net.place.weight.grad[16:].count_nonzero().item(), expected=0)
+claim("number of embedding values, of positions 16 to 31, that got a "
+      "gradient", split_net.place.weight.grad[16:].count_nonzero().item(),
+      expected=0)
 
 # %% [markdown] trap="15.3" role="why"
 # So the network attends to arbitrary positions, and its confident mistakes have a higher
@@ -886,8 +887,8 @@ print(f"one GPU, new rows: {copy_loss(placed_net, fresh, unsplit):.2f} "
       f"nats; logits differ by {apart:.0e}")
 
 # %% trap="15.3" role="repair"
-claim("largest difference of a logit between two ranks and one GPU, with "
-      "the right positions", apart, below=1e-3)
+claim("with the right positions: largest difference between logits on two "
+      "ranks and on one GPU", apart, below=1e-3)
 
 # %% [markdown] trap="15.3" role="repair"
 # A cut into halves has a second flaw: rank 1 computes up to three times as many scores as
@@ -931,8 +932,8 @@ misread = {
     "own keys": copy_loss(placed_net, fresh, placed, attend_own).item()}
 
 # %% trap="15.3" role="more"
-claim("loss of a good net if each rank counts from 0", misread["from zero"],
-      above=5)
+claim("loss of a good net if each rank counts positions from 0",
+      misread["from zero"], above=5)
 claim("loss of a good net with is_causal on gathered keys",
       misread["is_causal"], above=5)
 claim("loss of a good net if each rank sees only its own keys",
@@ -950,11 +951,10 @@ wrong_seam = [(a, b) for a, b in zip(zigzag[0], zigzag[0][1:])
               if b != a + 1]
 
 # %% trap="15.3" role="more"
-claim("labels out of 31 that remain if each half shifts its own labels",
-      kept,
-      expected=30)
-claim("positions of rank 0, out of 4, whose label is not the next token",
-      len(wrong_seam), expected=1)
+claim("number of labels, out of 31, that remain if each half shifts its "
+      "own labels", kept, expected=30)
+claim("number of rank 0's positions, out of 4, whose label is not the "
+      "next token", len(wrong_seam), expected=1)
 
 # %% [markdown] trap="15.3" role="more"
 # Rotary positions are relative, but this helps only between two positions in the same
@@ -975,8 +975,8 @@ scores = {pair: (rotated(one_q, pair[0]) @ rotated(one_k, pair[1])).item()
           for pair in ((4, 4), (11, 7), (27, 23))}
 
 # %% trap="15.3" role="more"
-claim("within a half: difference between the scores for positions 27, 23 "
-      "and for 11, 7", abs(scores[27, 23] - scores[11, 7]), below=1e-3)
+claim("same half: difference between the scores for positions 27 and 23 "
+      "and for 11 and 7", abs(scores[27, 23] - scores[11, 7]), below=1e-3)
 claim("across the cut: difference between the score counted from 0 and "
       "the unrotated score", abs(scores[4, 4] - (one_q @ one_k).item()),
       below=1e-3)
@@ -999,7 +999,7 @@ ranks.run(gather_keys, torch.zeros(256, 16, 2 * 32))
 on_tape = sum(sent("all_gather"))
 
 # %% trap="15.3" role="more"
-claim("bytes of gathered keys and values on the tape", on_tape,
+claim("number of bytes on the tape for gathered keys and values", on_tape,
       expected=256 * 32 * 2 * 32 * 4)
 
 # %% trap="15.3" role="exercise" points=4 difficulty=2 minutes=13
@@ -1101,7 +1101,7 @@ claim("largest gap between the experts' output on two ranks and in one "
       "process",
       max((visited[r][0] - at_home[r]).abs().max() for r in (0, 1)),
       below=1e-4)
-claim("bytes on the tape of rank 1 for nine rows of eight values, there "
+claim("bytes on rank 1's tape for nine rows of eight values, sent there "
       "and back", sum(rows_sent), expected=2 * 9 * 8 * 4)
 
 # %% [markdown] role="concept"
@@ -1237,8 +1237,8 @@ draw_tree({"router": f"gradient {pull:.0e}", "which": "an index",
               "Both wires are crossed out. The experts' wire is intact.")
 
 # %% trap="15.4" role="why"
-claim("router's gradient with divided weights, relative to its gradient "
-      "with undivided weights", pull / alive, below=1e-4)
+claim("router's gradient with divided weights, relative to the one with "
+      "undivided weights", pull / alive, below=1e-4)
 
 # %% [markdown] trap="15.4" role="repair"
 # With one expert per token, use the softmax weight as it is. Testing whether the router
@@ -1302,12 +1302,12 @@ chosen_alone = router_pull(1, lambda top: top.log().softmax(-1))
 # %% trap="15.4" role="more"
 claim("two experts per token with divided weights: loss as a fraction of "
       "one layer's loss", lost(pair) / single, below=0.55)
-claim("router's gradient with 1e-6 in the sum, relative to its gradient "
+claim("router's gradient with 1e-6 added to the sum, relative to the one "
       "with undivided weights", trickle / alive, below=1e-3)
-claim("router's gradient with a softmax over the chosen scores, relative "
-      "to undivided weights", chosen_alone / alive, below=1e-4)
-claim("change of the router in 300 steps, as a fraction of its norm, with "
-      "divided weights", stayed, below=0.15)
+claim("router's gradient with softmax over the chosen, relative to the "
+      "one with undivided weights", chosen_alone / alive, below=1e-4)
+claim("with divided weights: change in the router over 300 steps, as a "
+      "fraction of its norm", stayed, below=0.15)
 claim("fraction of tokens whose expert mostly serves their kind, with "
       "divided weights", sorted_share(net), below=0.7)
 claim("fraction of tokens whose expert mostly serves their kind, with "
@@ -1319,8 +1319,8 @@ claim("fraction of tokens whose expert mostly serves their kind, with "
 # rounding.
 
 # %% trap="15.4" role="more"
-claim("AdamW with 1e-6 in the sum: loss as a fraction of one layer's loss",
-      lost(dripped) / single, below=0.2)
+claim("AdamW with 1e-6 added to the sum: loss as a fraction of one "
+      "layer's loss", lost(dripped) / single, below=0.2)
 
 # %% [markdown] trap="15.4" role="more"
 # Without a small number in the sum, the router still moves a little, because AdamW scales
@@ -1337,8 +1337,8 @@ claim("AdamW with 1e-6 in the sum: loss as a fraction of one layer's loss",
 # and does without the second expert.)
 
 # %% trap="15.4" role="folklore"
-claim("change of the router in 300 steps, as a fraction of its norm, with "
-      "undivided weights", moved, above=0.5)
+claim("with undivided weights: change in the router over 300 steps, as a "
+      "fraction of its norm", moved, above=0.5)
 
 # %% trap="15.4" role="exercise" points=3 difficulty=2 minutes=10
 def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
@@ -1482,8 +1482,8 @@ print("the loss has a gradient:",
 measured("15.5", 0)
 
 # %% trap="15.5" role="why"
-claim("largest difference between the routers with a balance loss of "
-      "weight 5 and without one",
+claim("with squared counts: largest difference between routers with and "
+      "without a balance loss",
       (crowd.router.weight - without.router.weight).abs().max(), expected=0)
 
 # %% [markdown] trap="15.5" role="repair"
@@ -1557,9 +1557,10 @@ claim("balance loss when counts and probabilities disagree", under,
       below=0.9)
 claim("fraction of tokens at the busiest expert, with squared mean "
       "probabilities", by_chances, below=0.48)
-claim("idle experts out of eight, with squared counts", idle, above=1.5)
-claim("idle experts out of eight, with counts times probabilities",
-      idle_mended, below=1.5)
+claim("number of idle experts, out of eight, with squared counts", idle,
+      above=1.5)
+claim("number of idle experts, out of eight, with counts times "
+      "probabilities", idle_mended, below=1.5)
 
 # %% [markdown] trap="15.5" role="more"
 # With one expert per GPU, the layer is done when the busiest expert is done. To a router,
@@ -1870,7 +1871,7 @@ flag = {keep: F.cosine_similarity(ordinary(
     ordinary(plainly), 0).item() for keep in (True, False)}
 
 # %% trap="15.6" role="more"
-claim("loss of the last epoch with checkpoints minus loss without "
+claim("last epoch's loss with checkpoints minus the same loss without "
       "checkpoints", costs, above=0)
 claim("cosine between the gradients with nn.Dropout and "
       "preserve_rng_state=True", flag[True], above=0.999)
@@ -1904,8 +1905,8 @@ claim("running mean after one step, without a checkpoint", seen_once[1],
       expected=0.5, within=1e-4)
 claim("running mean after one step, with a checkpoint", seen_twice[1],
       expected=0.95, within=1e-4)
-claim("batches counted after one step, with a checkpoint", seen_twice[0],
-      expected=2)
+claim("number of batches counted after one step, with a checkpoint",
+      seen_twice[0], expected=2)
 claim("running mean after one step, with a checkpoint and half the "
       "momentum", seen_halved[1], expected=5 * (1 - 0.95 ** 2), within=1e-4)
 
@@ -1928,8 +1929,8 @@ def on_copies(block, h):
     return checkpoint(run, h, use_reentrant=False)
 
 # %% trap="15.6" role="more"
-claim("batches counted after one step, with the second run on copies",
-      normed(on_copies)[0], expected=1)
+claim("number of batches counted after one step, with the second run on "
+      "copies", normed(on_copies)[0], expected=1)
 
 # %% trap="15.6" role="exercise" points=4 difficulty=3 minutes=18
 def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -2061,7 +2062,7 @@ print(f"{whole:.0f} ms, without a network {without:.0f} ms")
 measured("15.7", 1)
 
 # %% trap="15.7" role="look"
-claim("fraction of the time saved if the network took no time",
+claim("fraction of the time that a network that takes no time would save",
       1 - without / whole, above=0.04, below=0.12)
 
 # %% [markdown] trap="15.7" role="why"
@@ -2130,10 +2131,11 @@ spans = [(b.start, b.end) for b in bars
 in_all = sum(end - start for start, end in spans)
 
 # %% trap="15.7" role="more"
-claim("smaller of the two ranks' fractions of time in all_reduce",
-      min(table(rank)["all_reduce"] for rank in (0, 1)), above=0.25)
-claim("sum of rank 0's compute bars, divided by the length of their union",
-      in_all / covered(spans), above=1.5)
+claim("fraction of time in all_reduce, on the rank with the smaller "
+      "fraction", min(table(rank)["all_reduce"] for rank in (0, 1)),
+      above=0.25)
+claim("total length of rank 0's compute bars, divided by the length of "
+      "their union", in_all / covered(spans), above=1.5)
 claim("time of the replayed steps with transfers, as a fraction of the "
       "recorded time", (without + sent_for) / whole, expected=1,
       within=0.03)
@@ -2229,7 +2231,7 @@ draw_lanes({"Python": python, "GPU": gpu}, unit="µs",
 # %% trap="15.7" role="more"
 claim("fraction of the time for which the GPU is idle, with tiny kernels",
       idle_gpu, above=0.5)
-claim("fraction of the time saved by kernels that are twice as fast",
+claim("fraction of the time that kernels twice as fast would save",
       1 - end_of[1.0] / end_of[2.0], below=0.05)
 
 # %% trap="15.7" role="exercise" points=4 difficulty=3 minutes=20
@@ -2454,8 +2456,8 @@ really = sum(needs(seven, micro=4, copies=8, zero=1).values()) / 1e9
 measured("15.8", really, right=(90, 180))
 
 # %% trap="15.8" role="look"
-claim("GB that each GPU needs, divided by the plan's GB", really / hoped,
-      above=5)
+claim("GB that each GPU needs, divided by the GB in the plan",
+      really / hoped, above=5)
 
 # %% [markdown] trap="15.8" role="why"
 # ZeRO-1 divides only the *optimizer's* 12 bytes per weight: master weights and two
@@ -2567,7 +2569,7 @@ claim("weights of the 7B model: count divided by the formula's value",
       counted_weights / weights(seven), expected=1)
 claim("bytes kept in a layer: count divided by the formula's value",
       one_layer / (2 * kept(small)), expected=1)
-claim("bytes of a checkpoint: count divided by 2 * width per token",
+claim("bytes of a checkpoint per token: count divided by 2 * width",
       one_input / (2 * 2 * small.width * small.tokens), expected=1)
 claim("bytes of state per weight, with ZeRO-1 on eight copies", state_bytes,
       expected=2 + 2 + 12 / 8, within=1e-3)
@@ -2619,8 +2621,8 @@ print("without checkpoints", plain_calls, "with", sent())
 # %% trap="15.8" role="more"
 claim("bytes on the tape for the calls of a cut layer", sum(plain_calls),
       expected=4 * 8 * 32 * 4)
-claim("collective calls of a cut layer with checkpoints", len(sent()),
-      expected=5)
+claim("number of collective calls in a cut layer with checkpoints",
+      len(sent()), expected=5)
 
 # %% [markdown] trap="15.8" role="more"
 # **A published run.**
@@ -2842,9 +2844,10 @@ for size in (16e3, 1e6, 14e9):
 # %% role="concept"
 claim("largest distance of a ring's sum from the true sum",
       max((s - sum(eight)).abs().max() for s in ring_sums), below=1e-4)
-claim("values sent by one of eight ranks, divided by the buffer's size",
-      numbers_sent / 160, expected=1.75)
-claim("steps of an all-reduce on eight ranks", ring_steps, expected=14)
+claim("number of values sent by one of eight ranks, divided by the number "
+      "in its buffer", numbers_sent / 160, expected=1.75)
+claim("number of steps in an all-reduce on eight ranks", ring_steps,
+      expected=14)
 
 # %% [markdown] role="concept"
 # ### Waits in a pipeline
@@ -3058,8 +3061,8 @@ for n in (1, 2, 4, 8):
 # %% role="gpu"
 claim("FLOPs of an eighth of the MLP, divided by FLOPs of the whole MLP",
       part_flops(8) / part_flops(1), expected=1 / 8)
-claim("time on paper: sum of the outputs, divided by products of an "
-      "eighth of the MLP", sum_ms(8) / product_ms(8), expected=0.85,
+claim("time on paper for the sum of outputs, divided by the time for an "
+      "eighth of the products", sum_ms(8) / product_ms(8), expected=0.85,
       within=0.02)
 
 # %% role="gpu"

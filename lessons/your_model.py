@@ -141,9 +141,8 @@ taken = {name: parts.stored_bytes({name: held})
 measured("model.2", sum(taken.values()) / 1e6, right=(5, 12))
 
 # %% role="concept"
-claim("bytes counted, divided by bytes predicted",
-      sum(taken.values()) / predicted,
-      above=0.99, below=1.01)
+claim("number of bytes counted, divided by the number predicted",
+      sum(taken.values()) / predicted, above=0.99, below=1.01)
 
 # %% [markdown] role="concept"
 # The weights, the gradients and the moments take the smaller part of the memory. For the
@@ -219,13 +218,13 @@ for name, value in found.items():
     print(f"{name}: {value}")
 
 # %% role="concept"
-claim("weights hidden from the optimizer", found["hidden weights"],
-      expected=0)
-claim("trainable weights that the audit finds missing from the optimizer",
-      len(found["audit"]["missing"]), expected=0)
-claim("largest change of a row's logits when other rows change",
+claim("number of weights hidden from the optimizer",
+      found["hidden weights"], expected=0)
+claim("number of trainable weights that the audit finds missing from the "
+      "optimizer", len(found["audit"]["missing"]), expected=0)
+claim("largest change in a row's logits when other rows change",
       found["moved by neighbours"], below=1e-3)
-claim("times that a step waits for a value from the device",
+claim("number of times a step waits for a value from the device",
       found["waits in a step"], above=0)
 
 # %% [markdown] role="concept"
@@ -266,8 +265,8 @@ plot_lines(range(20), curves, title="Your parts learn as torch's do",
            alt="Two falling curves that coincide.")
 
 # %% role="concept"
-claim("largest difference between your parts' and the stand-ins' first 20 "
-      "losses", apart_by, below=1e-3)
+claim("largest difference in the first 20 losses between your parts and "
+      "the stand-ins", apart_by, below=1e-3)
 
 # %% [markdown] role="concept"
 # Two of your solutions compute the same gradient in a different way: `ce_from_logits`
@@ -351,7 +350,8 @@ claim("step at which the checkpoint was written", at, expected=4)
 claim("is every weight the same as in the unbroken run, to the bit",
       torch.equal(apart.weights(resumed.model),
                   apart.weights(unbroken.model)), expected=True)
-claim("entries in the resumed run's log", len(resumed.log()), expected=3)
+claim("number of entries in the resumed run's log", len(resumed.log()),
+      expected=3)
 
 # %% [markdown] role="concept"
 # ## Two processes
@@ -400,7 +400,8 @@ back = parts.reshard(shards, 1)[0]
 # %% role="concept"
 claim("largest difference in a weight after two updates, between DDP and "
       "one process", (both[0] - one).abs().max(), below=1e-5)
-claim("is the state the same after it is cut into shards and put together",
+claim("is the state the same after it is cut into shards and put together "
+      "again",
       all(torch.equal(back[name], state[0][name]) for name in back),
       expected=True)
 
@@ -620,8 +621,8 @@ plot_bars({name: size / 1e6 for name, (size, _) in sizes.items()},
 full = sizes["float32"][1]
 claim("loss in 8 bits minus loss in float32", sizes["8 bits"][1] - full,
       below=0.005)
-claim("batches out of two on which the ONNX program differs", len(off),
-      expected=0)
+claim("number of batches, out of two, on which the ONNX program differs",
+      len(off), expected=0)
 
 # %% [markdown] role="concept"
 # The figure shows one corner of a matrix. Pruning has set about half of the weights to
