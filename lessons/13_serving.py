@@ -474,7 +474,7 @@ class Blocks:
     now has one reader. If fewer than k blocks are free, raise MemoryError
     and take none. share(table, k) returns a new list of the first k blocks
     of a table in use. Each of these blocks now has one more reader.
-    give(table) removes one reader from each block of the table, and a block
+    give(table) removes one reader from each block of the table. A block
     without readers is free again. If a block of the table has no reader,
     raise ValueError and give none back. left() returns the number of free
     blocks.
@@ -770,12 +770,13 @@ def block_keys(ids: list, size: int, extra: str) -> list:
     """Compute the key of each full block of a prompt, for a prefix cache.
 
     ids: a list of tokens, possibly empty. Tokens are integers and can be
-    negative. A block consists of `size` consecutive tokens; a shorter rest
+    negative. A block consists of `size` consecutive tokens. A shorter rest
     at the end has no key. extra: a text, such as the name of an adapter.
 
-    For the same size, two keys are equal if and only if all tokens up to
-    the end of the block are equal and extra is equal, however many blocks
-    there are. A key can be used as a dict key, and repr(key) has at most
+    For the same size and extra, two keys are equal if and only if all
+    tokens up to the end of the block are equal. For the same size, a
+    different extra makes every key different. This holds however many
+    blocks there are. A key can be used as a dict key. repr(key) has at most
     200 characters, however long ids and extra are. ids is not changed.
 
     Example: ids [5, 6, 7, 8, 9] and size 2 give two keys. The second
@@ -963,12 +964,12 @@ def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
 
     The token depends only on probs[r], seeds[r] and steps[r], not on other
     rows, the row's position, the batch size or earlier draws. The tokens of
-    many steps of one request follow the row's probabilities, and so do the
-    tokens of many requests at one step. No two pairs of seed and step use
-    the same random numbers, not even if the pairs are neighbours, one
-    request is some steps behind the other, or seed and step are exchanged.
-    The generators of torch, numpy and Python are not advanced. Inputs are
-    not changed.
+    many steps of one request follow the row's probabilities. The tokens of
+    many requests at one step also follow their rows' probabilities. No two
+    pairs of seed and step use the same random numbers, even if the pairs
+    are neighbours, one request is some steps behind the other, or seed and
+    step are exchanged. The generators of torch, numpy and Python do not
+    advance. Inputs are not changed.
 
     Example: probs [[0., 1.], [1., 0.]], any seeds and steps give [1, 0].
     """
@@ -1166,11 +1167,11 @@ class Stream:
     push(token): token holds the next bytes of the answer in UTF-8, cut
     anywhere. push returns the text that can be sent now. Bytes that are not
     UTF-8 become "\\ufffd". Sent text is never taken back, so push keeps the
-    ending that can become a stop word and the bytes of an unfinished
-    letter. push keeps nothing else. Neither the first stop word nor what
-    follows is sent; from then on, push returns "". end() is called once,
-    when the answer is over, and returns the text still kept; an unfinished
-    letter becomes "\\ufffd". Objects do not affect each other.
+    ending that can become a stop word. push also keeps the bytes of an
+    unfinished letter. push keeps nothing else. Neither the first stop word
+    nor what follows is sent. From then on, push returns "". end() is called
+    once, when the answer is over, and returns the text still kept. An
+    unfinished letter becomes "\\ufffd". Objects do not affect each other.
 
     Example: stops ["\\nUser"], push(b"Hi\\nU") "Hi", push(b"se") "",
     push(b"d!") "\\nUsed!", end() "".
@@ -1354,15 +1355,15 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
     """Compute the probability of each word, given that the model writes one
     of these words.
 
-    words: different lists of one or more tokens, of any length; none is the
-    beginning of another. logprob(begin) returns the log-probabilities of
-    the next token, (V,) float64, after the tokens in the list begin, which
-    is [] for a word's first token. Some can be minus infinity, but at least
-    one word is possible.
+    words: different lists of one or more tokens, of any length. No word is
+    the beginning of another. logprob(begin) returns the log-probabilities
+    of the next token, (V,) float64, after the tokens in the list begin,
+    which is [] for a word's first token. Some can be minus infinity, but at
+    least one word is possible.
 
-    Returns (len(words),) float64. The entries sum to 1, even if every word
-    is less likely than the smallest positive float. words and the results
-    of logprob are not changed.
+    Returns (len(words),) float64. The entries sum to 1. This holds even if
+    every word is less likely than the smallest positive float. words and
+    the results of logprob are not changed.
 
     Example: if 'ab' has the probability 0.5 * 0.2 and 'ba' 0.5 * 0.6,
     return [0.25, 0.75].
@@ -1739,9 +1740,9 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
     zeros. x: a token sampled from q. u, v: independent uniform random
     numbers, above 0 and below 1.
 
-    x is kept if u is less than p[x] / q[x]; otherwise only v decides which
-    token is written. Over all x, u and v, the token follows p exactly.
-    token is an int and kept a bool. p and q are not changed.
+    x is kept if u is less than p[x] / q[x]. If x is not kept, only v
+    decides which token is written. Over all x, u and v, the token follows p
+    exactly. token is an int, and kept is a bool. p and q are not changed.
 
     Example: p [0.5, 0.5], q [1., 0.], x 0: u 0.2 gives (0, True), u 0.7
     gives (1, False).
@@ -1908,10 +1909,10 @@ def commit(past: int, draft: list, says: list) -> tuple:
     decoding.
 
     past: the number of cache entries before the round. In the round, the
-    last written token was fed first, then draft, a list of guesses that may
-    be empty; each token that was fed left one cache entry. says: for each
-    token that was fed, the token that the model itself wants next, so says
-    has one token more than draft. Tokens are integers, 0 or more.
+    last written token was fed first. Then draft was fed, a list of guesses
+    that may be empty. Each token that was fed left one cache entry. says:
+    for each token that was fed, the token that the model itself wants next.
+    So says has one token more than draft. Tokens are integers, 0 or more.
 
     write: a list of all tokens that, as this round shows, the model would
     write without a draft. feed: the token to feed next, which is the last
@@ -2144,14 +2145,15 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
     channel.
 
     k: (B, H, T, D) float32, not changed. bits: 2 to 8. The tokens are cut
-    into groups of `group` consecutive tokens; rest holds the tokens left
+    into groups of `group` consecutive tokens. rest holds the tokens left
     over at the end, unchanged. T can be less than group.
 
-    In every group, each channel of each head and row has its own scale: its
-    largest absolute value divided by 2**(bits - 1) - 1, or 1. if all values
-    are 0. scales: (B, H, T // group, D) float32. codes: int8, the integer
-    nearest to k / scale, (B, H, T // group * group, D). None of the three
-    is a view of k or of a copy of k: each stores only its own values.
+    In every group, each channel of each head and row has its own scale. A
+    scale is its channel's largest absolute value divided by 2**(bits - 1) -
+    1. If all values are 0, the scale is 1.0. scales: (B, H, T // group, D)
+    float32. codes: int8, the integer nearest to k / scale, (B, H, T //
+    group * group, D). None of the three is a view of k or of a copy of k:
+    each stores only its own values.
 
     Example: k of one channel, [3., -7., 1.], bits 4 and group 2 give codes
     [3, -7], scales [1.] and rest [1.].
@@ -2353,9 +2355,9 @@ claim("mean absolute log ratio, with a server in bfloat16 and no cut",
 # %% trap="13.8" role="exercise" points=3 difficulty=2 minutes=10
 def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
                  temperature: float, kept: torch.Tensor) -> torch.Tensor:
-    """Compute the log-probability of each token under the distribution it
-    was sampled from: the softmax of logits / temperature over the kept
-    tokens only.
+    """Compute the log-probability of each token under the distribution that
+    it was sampled from: the softmax of logits / temperature over only the
+    kept tokens.
 
     logits: (..., V) float32 or bfloat16. tokens: (...) int64, each of them
     kept. temperature: above 0. kept: (..., V) bool, as the server reports
@@ -2539,7 +2541,7 @@ claim("token count with pads, divided by token count without pads",
 
 # %% trap="13.9" role="exercise" points=3 difficulty=2 minutes=12
 def first_token(arrive: list, chunks: list) -> tuple:
-    """Compute (p99, gap, rate) of a server's run, as floats, with times in
+    """Compute (p99, gap, rate) for a server's run, as floats, with times in
     seconds.
 
     arrive: the time at which each request was due, one or more, in any
@@ -2548,12 +2550,12 @@ def first_token(arrive: list, chunks: list) -> tuple:
     not part of the answer. At least one request gets a token.
 
     p99: the smallest time within which at least 99 % of the requests have
-    their first token, measured from when each request was due; a request
-    that never gets a token counts as math.inf. gap: the longest wait
-    between two consecutive pieces of one answer, or 0.0 if no answer has
-    two pieces. rate: the number of tokens in all answers, divided by the
-    seconds from the first arrival to the last piece of an answer. Inputs
-    are not changed.
+    their first token. Each time is measured from when the request was due.
+    A request that never gets a token counts as math.inf. gap: the longest
+    wait between two consecutive pieces of one answer. gap is 0.0 if no
+    answer has two pieces. rate: the number of tokens in all answers,
+    divided by the seconds from the first arrival to the last piece of an
+    answer. Inputs are not changed.
 
     Example: arrive [0.], chunks [[(1., 0), (2., 3), (2.5, 1)]] give (2.0,
     0.5, 1.6).

@@ -429,13 +429,13 @@ def dpo_loss(policy: nn.Module, beta: float):
     never at the first position. In each row, both answer the same prompt. T
     can differ between the two, and B between calls.
 
-    The loss is the mean over rows of -log(sigmoid(beta * margin)), a
-    float32 scalar. margin: the rise of the chosen answer's log-probability
-    since dpo_loss was called, minus the rejected answer's rise. The policy
-    runs in its current mode, the reference in evaluation mode. The loss is
-    finite for margins of hundreds of nats. Gradients flow to the current
-    policy. Neither call sets a seed or changes the policy's weights, their
-    requires_grad, their gradients or the mode of any part.
+    The loss is the mean over rows of -log(sigmoid(beta * margin)). The loss
+    is a float32 scalar. margin: the rise in the chosen answer's
+    log-probability since dpo_loss was called, minus the rejected answer's
+    rise. The policy runs in its current mode, and the reference in
+    evaluation mode. The loss is finite for margins of hundreds of nats.
+    Gradients flow to the current policy. Neither call sets a seed or
+    changes the policy's weights, gradients, requires_grad flags or modes.
 
     Example: the first step of a policy in evaluation mode gives 0.6931.
     """
@@ -686,11 +686,12 @@ def group_advantage(rewards: torch.Tensor,
     """Compare each answer with the answers to the same prompt.
 
     rewards: (N,) float32. prompt_ids: (N,) int64, any values. A group is
-    all answers with the same id, at any positions, and groups can differ in
+    all answers with the same id, at any positions. Groups can differ in
     size. The advantage of an answer is its reward minus the mean of its
     group, divided by the standard deviation of its group (with n - 1) plus
-    1e-4. It is 0 for an answer that is alone in its group and, up to
-    rounding, for all answers of a group with equal rewards.
+    1e-4. The advantage is 0 for an answer that is alone in its group. Up to
+    rounding, the advantage is also 0 for all answers in a group with equal
+    rewards.
 
     Returns (N,) float32, in the order of rewards. Inputs are not changed.
 
@@ -911,10 +912,10 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
     compares whole answers, not single tokens.
 
     logp, logp_ref: (N, T), the log-probability of each token of N answers,
-    given the tokens before it, under the policy that sampled them and under
-    the reference; both are 0 after the end of a shorter answer. Both are
-    float32 or both are float64, and the term has the same dtype. logp and
-    logp_ref are not changed.
+    given the tokens before it, under the policy that sampled the answers
+    and under the reference. Both are 0 after the end of a shorter answer.
+    Both are float32 or both are float64, and the term has the same dtype.
+    logp and logp_ref are not changed.
 
     Example: two answers of one token, each with probability 0.5; the
     reference gives them 0.25 and 0.75. The mean gradient of their logits is
@@ -1156,7 +1157,7 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
     ratio * advantage.
 
     A token's ratio is its probability now, divided by its probability when
-    it was sampled; the clipped ratio stays between 1 - eps and 1 + eps.
+    it was sampled. The clipped ratio stays between 1 - eps and 1 + eps.
     logp, logp_sampled: (N, T), each token's log-probability now and at
     sampling. adv: (N,), the advantage of each answer. In the first inner
     step after sampling, every ratio is 1, and the gradient is minus the
@@ -1363,9 +1364,9 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
     """Compute the discounted return of every step, (N, T).
 
     A step's return is its reward plus gamma times the return of the next
-    step, if the next step belongs to the same episode. rewards: (N, T), N
-    rows of T steps. ended: (N, T) bool, True at the last step of an
-    episode; the row continues with the next episode.
+    step. The next step counts only if it belongs to the same episode.
+    rewards: (N, T), N rows of T steps. ended: (N, T) bool, True at the last
+    step of an episode. The row then continues with the next episode.
 
     after: (N,), the value of all that follows the last column. It counts
     like the return of one more step, but only in rows whose last step did

@@ -414,7 +414,7 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
     gradients.
 
     The layer is cut by units: a (f, D) holds this rank's rows of A, and b
-    (E, f) its columns of B; f is at least 1 and can differ between ranks. h
+    (E, f) its columns of B. f is at least 1 and can differ between ranks. h
     (N, D), the bias c (E,) and dy (N, E), the gradient of the loss with
     respect to y, are complete and the same on all ranks. all_sum(tensor)
     returns the sum over the ranks as a new tensor. All ranks have to call
@@ -423,7 +423,7 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 
     Returns (y, dh, da, db, dc), in the common dtype of the inputs: y, and
     the gradients of h, a, b and c as in the uncut layer. The derivative of
-    ReLU at 0 is 0. Inputs are not changed, nor is their requires_grad.
+    ReLU at 0 is 0. Inputs and their requires_grad are not changed.
 
     Example: h is 2, c 0 and dy 1; a is 3 and b 5 on one rank, and a is 4
     and b 7 on the other. Then y is 86 and dh 43 on both ranks, and da is 10
@@ -676,8 +676,7 @@ claim("cosine between the mixed gradient and the mean gradient",
 
 # %% trap="15.2" role="exercise" points=3 difficulty=2 minutes=12
 def pass_losses(labels: list, divides: bool) -> list:
-    """Compute the divisor for the summed loss of each micro-batch of a
-    step.
+    """Compute the divisor for each micro-batch's summed loss in a step.
 
     labels[p][m]: the number of labels that count in micro-batch m of pass
     p, at least 1. Each pass has one or more micro-batches, and passes can
@@ -685,9 +684,10 @@ def pass_losses(labels: list, divides: bool) -> list:
     up in .grad, and at the end .grad has to be the gradient of the mean
     loss over all labels of the step. divides: if True, at the end of each
     pass the schedule divides everything in .grad by the number of
-    micro-batches in this pass. Otherwise no gradient is divided.
+    micro-batches in this pass. If divides is False, no gradient is divided.
 
-    Returns floats, nested like labels. labels is not changed.
+    Returns one float per micro-batch, nested like labels. labels is not
+    changed.
 
     Example: [[3, 1], [4]] gives [[4.0, 4.0], [8.0]] if the schedule
     divides, else [[8.0, 8.0], [8.0]].
@@ -1008,18 +1008,18 @@ def local_view(tokens: torch.Tensor, labels: torch.Tensor, rank: int,
     """Compute (tokens, positions, labels, mask) for one rank's positions.
 
     tokens: (B, T) int64, T at least 1. labels: (B, T) int64, not shifted
-    yet, with -100 where there is nothing to learn. Both are padded at the
-    end to N, the next multiple of 2 * world: tokens with 0, labels with
-    -100. N is T if T is such a multiple. The N positions are cut into
-    2 * world pieces of equal length. A rank, 0 to world - 1, holds n = N //
+    yet, with -100 where there is nothing to learn. tokens and labels are
+    padded at the end to N, the next multiple of 2 * world: tokens with 0,
+    labels with -100. N is T if T is such a multiple. The N positions are
+    cut into 2 * world equal pieces. A rank, 0 to world - 1, holds n = N //
     world positions: piece rank, followed by piece 2 * world - 1 - rank.
 
     The result's tokens: (B, n) int64, the tokens at these positions.
     positions: (n,) int64, counted from 0 in the whole sequence. labels: (B,
     n) int64, for each position the label of the next position, whichever
-    rank holds it, and -100 for the last of all. mask: (n, N) bool, True at
-    [i, j] if the rank's i-th position may look at position j: at itself and
-    every earlier position, padded or not. Inputs are not changed.
+    rank holds it, and -100 for the last position. mask: (n, N) bool, True
+    at [i, j] if the rank's i-th position may look at position j: at itself
+    and every earlier position, padded or not. Inputs are not changed.
 
     Example: tokens and labels [[1, 2, 3, 4, 5, 6, 7, 8]], rank 0, world 2:
     tokens [[1, 2, 7, 8]], positions [0, 1, 6, 7], labels [[2, 3, 8, -100]].
@@ -1342,17 +1342,18 @@ claim("with undivided weights: change in the router over 300 steps, as a "
 
 # %% trap="15.4" role="exercise" points=3 difficulty=2 minutes=10
 def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
-    """Compute (weights, experts): the k likeliest experts of each token.
+    """Compute (weights, experts) from a router's logits. Pick the k
+    likeliest experts for each token.
 
     logits: (..., E) float32 or bfloat16, one per expert. The logits of a
     token all differ, and so do the token's probabilities in float32. k: 1
     to E. experts: (..., k) int64, the likeliest first. weights: (..., k)
     float32, computed in float32: the probability of each of these experts
     under the softmax over all E. With renorm, the weights are divided by
-    their sum, so that they add up to 1, but never for k = 1, because then
-    the router would get no gradient. The gradient of each weight flows to
-    logits, including through the sum that divides it. Inputs are not
-    changed.
+    their sum, so that they add up to 1. For k = 1, they are never divided,
+    because a weight of 1 would give the router no gradient. The gradient of
+    each weight flows to logits, including through the sum that divides it.
+    Inputs are not changed.
 
     Example: logits [2., 1., 0.] and k 2 give weights [0.6652, 0.2447] and
     experts [0, 1]; with renorm, weights [0.7311, 0.2689].
@@ -1945,9 +1946,9 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
     float32, with or without requires_grad. The block may draw from torch's
     generator and from generators that are attributes of its modules. The
     block may read its buffers, which are tensors from the start, and change
-    them, in place or by assigning a new tensor of any shape. Between a call
-    and its one backward there may be further calls of the block and other
-    draws.
+    them, in place or by assigning a new tensor of any shape. Each call has
+    one backward pass, and before it there may be further calls of the block
+    and other draws.
 
     Example: after a call and its backward pass, an nn.BatchNorm1d has
     counted 1 batch.
@@ -2245,12 +2246,12 @@ def exposed(events: list) -> list:
     nothing, or "network". Network bars with one name form a collective,
     with at most one bar per rank, from call to end. The collective
     transfers once all its bars have begun, and no bar ends before that. A
-    rank without a bar has no part in it. events is not changed.
+    rank without a bar has no part in the collective. events is not changed.
 
     From the first start to the last end of all bars, each moment of a rank
-    counts as the first that fits: computing, if it has a compute bar open;
-    transferring, if it has a network bar open that transfers; waiting, if
-    it has a network bar open that does not transfer yet; otherwise idle.
+    counts as the first kind that fits its bars. computing: a compute bar is
+    open. transferring: a network bar is open and transfers. waiting: a
+    network bar is open but does not transfer yet. idle: no bar is open.
 
     Example: [(0, "compute", "a", 0, 4), (0, "network", "r", 3, 9), (1,
     "network", "r", 6, 9)] gives [(4., 3., 2., 0.), (0., 3., 0., 6.)].
@@ -2674,7 +2675,7 @@ claim("estimated GB of the published run, divided by the GB of its card",
 
 # %% trap="15.8" role="exercise" points=4 difficulty=4 minutes=25
 def plan(model: dict, machine: dict, splits: list) -> tuple:
-    """Compute (rows, best): a dict of 5 costs per split, and the best one.
+    """Compute (rows, best). rows: a dict of 5 costs for each split.
 
     model: weights, layers, batch; per sequence whole, cut, input and logits
     in bytes, work and again in operations. machine: memory, speed, peak,
@@ -2682,8 +2683,8 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
     (bool), micro. n = dp * tp * pp, m = batch / dp / micro, own = weights /
     tp / pp, deep = layers / pp, layer = micro * (whole + cut / tp).
 
-    state: 16 * own; dp divides 12 of the 16 with zero 1, all 16 with zero
-    3. activations: min(m, pp) * deep * layer; with checkpoint, min(m, pp) *
+    state: 16 * own. dp divides 12 of the 16 with zero 1, all 16 with zero
+    3. activations: min(m, pp) * deep * layer. With checkpoint: min(m, pp) *
     deep * micro * input + layer. logits: micro * logits / tp. seconds:
     (batch * (work + checkpoint * again) / n / speed + sums) * (1 + (pp - 1)
     / m) + sends. sums = m * deep * (8 + 2 * checkpoint) * half(tp, micro *

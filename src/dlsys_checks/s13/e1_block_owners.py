@@ -24,10 +24,10 @@ share   | share(table, k) returns a new list of the first k blocks of a table in
           share
 more    | Each of these blocks now has one more reader. | free blocks after give; blocks in use that
           were taken again; give of a table in use; free blocks after share
-give    | give(table) removes one reader from each block of the table, | free blocks after give;
+give    | give(table) removes one reader from each block of the table. | free blocks after give;
           give of a table in use
-last    | and a block without readers is free again. | free blocks after give; blocks in use that
-          were taken again; take of enough
+last    | A block without readers is free again. | free blocks after give; blocks in use that were
+          taken again; take of enough
 value   | If a block of the table has no reader, raise ValueError and give none back. | give of a
           table without readers; after a give that is refused
 left    | left() returns the number of free blocks. | type of the free blocks; free blocks

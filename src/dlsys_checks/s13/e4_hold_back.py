@@ -26,15 +26,16 @@ cut        | push(token): token holds the next bytes of the answer in UTF-8, cut
              letter by letter; byte by byte; a token without bytes; one token
 kind       | push returns the text that can be sent now. | type of the
 bad        | Bytes that are not UTF-8 become "\ufffd". | case bytes that are not UTF-8
-never      | Sent text is never taken back, so push keeps the ending that can become a stop word |
+never      | Sent text is never taken back, so push keeps the ending that can become a stop word. |
              text that was sent too early
-letters    | and the bytes of an unfinished letter. | broken letters; letters that are lost
+letters    | push also keeps the bytes of an unfinished letter. | broken letters; letters that are
+             lost
 sure       | push keeps nothing else. | text that is held too long
-over       | Neither the first stop word nor what follows is sent; from then on, push returns "". |
+over       | Neither the first stop word nor what follows is sent. From then on, push returns "". |
              text after a stop word
-end        | end() is called once, when the answer is over, and returns the text still kept; | text
+end        | end() is called once, when the answer is over, and returns the text still kept. | text
              after end
-unfinished | an unfinished letter becomes "\ufffd". | case an unfinished letter; an unfinished
+unfinished | An unfinished letter becomes "\ufffd". | case an unfinished letter; an unfinished
              letter after a stop word; an unfinished letter after what is held
 apart      | Objects do not affect each other. | case two answers at once
 example    | Example: stops ["\nUser"], push(b"Hi\nU") "Hi", push(b"se") "", push(b"d!") "\nUsed!",

@@ -16,9 +16,10 @@ triple  | Compute (write, feed, stay) after one round of greedy speculative deco
           result; parts of the result; token to feed; tokens to write
 past    | past: the number of cache entries before the round. | case an empty cache; a long cache |
           entries that stay
-fed     | In the round, the last written token was fed first, then draft, a list of guesses that may
-          be empty; each token that was fed left one cache entry. | entries that stay; raised
-says    | says: for each token that was fed, the token that the model itself wants next, so says has
+fed     | In the round, the last written token was fed first. Then draft was fed, a list of guesses
+          that may be empty. Each token that was fed left one cache entry. | entries that stay;
+          raised
+says    | says: for each token that was fed, the token that the model itself wants next. So says has
           one token more than draft. | tokens to write
 numbers | Tokens are integers, 0 or more. | case token 0 guessed right; token 0 guessed wrong; token
           0 in a guess's place; large token numbers
