@@ -196,11 +196,12 @@ claim("loss of the GPT, in nats per letter", final_loss, below=2.7)
 # %% [markdown] role="concept"
 # ## Why old keys may be reused
 #
-# To write one more letter, the model has to look at every letter before it. If every call
-# sends the whole text through the model again, an answer of 1,000 letters means
-# processing half a million letters, and most of this work has been done before. But are
-# the old results still right once the text has grown? Let the model read seven letters,
-# and then the same seven plus one more, and compare the keys of the second layer:
+# To write one more letter, the model has to look at every letter before it. If every
+# call sends the whole text through the model again, an answer of 1,000 letters takes
+# the processing of half a million letters, and most of this work repeats earlier work.
+# But are the old results still right once the text has grown? Let the model read seven
+# letters, and then the same seven plus one more, and compare the keys of the second
+# layer:
 
 # %% role="concept"
 piece = kept_back[:8]                  # eight letters of the text
@@ -419,7 +420,7 @@ claim("number of blocks in both Ann's table and Cem's table when readers "
       "are counted", len({*ann} & {*cem}), expected=0)
 
 # %% [markdown] trap="13.1" role="repair"
-# Now bring the fault back:
+# Now bring the fault back, and measure what it does to Ann's next letter:
 
 # %% trap="13.1" role="repair"
 def next_letter(pool, table, ids):
@@ -515,20 +516,20 @@ class Blocks:
     # END SOLUTION
 
 # %% [markdown] trap="13.1" role="hint"
-# 1. You need five methods: `__init__(self, n)`, `take`, `share`, `give` and `left`. Keep
-#    one number per block: how many requests read it.
+# 1. You need five methods: `__init__(self, n)`, `take`, `share`, `give` and `left`. For
+#    each block, keep one number: how many requests read the block.
 # 2. A block that nobody reads is free. `take` sets a block's number to 1, `share` adds
-#    one to it, and `give` subtracts one.
+#    1, and `give` subtracts 1.
 # 3. Check before you change anything. Are enough blocks free? Does every block have a
 #    reader? Only then change the counts.
 
 # %% [markdown] trap="13.1" role="keep"
-# **Keep:** A shared block belongs to every request that reads it. A request that finishes
-# gives up only its own claim; the block is free when the last claim is gone. **In your
-# own code:** After each step, count how often each block occurs across all tables, and
-# compare this number with its reference count. A block that is in two tables but has a
-# count of one shows the fault. **Source:** [Kwon et al. 2023, "Efficient Memory
-# Management for Large Language Model Serving with
+# **Keep:** A shared cache block belongs to every request that reads it. A request that
+# finishes gives up only its own claim; the block is free when the last claim is gone.
+# **In your own code:** After each step, count how often each block occurs across all
+# tables, and compare this number with its reference count. A block that is in two
+# tables but has a count of one shows the fault. **Source:** [Kwon et al. 2023,
+# "Efficient Memory Management for Large Language Model Serving with
 # PagedAttention"](https://arxiv.org/abs/2309.06180). **Seen in the wild:** In
 # [Wenyueh/MinivLLM 84](https://github.com/Wenyueh/MinivLLM/pull/84), new blocks started
 # with a count of zero and were never freed.
@@ -654,12 +655,12 @@ claim("number of letters found in the store for a prompt that was never "
       "served", hits, expected=24)
 
 # %% [markdown] trap="13.2" role="why"
-# In attention, a key or a value does not depend only on the letters in its block. Keys
-# and values are computed for a certain position, and from the second layer on, they also
-# depend on everything before that position. After a different prefix, the same eight
-# letters have different keys and values. The store returns the keys and values of the
-# first request, still rotated for their old positions. Attention does not depend on the
-# order of keys and values, so the second request gets the first request's answer:
+# A key or a value does not depend only on the letters in its block. Keys and values are
+# computed for a certain position, and from the second layer on, they also depend on
+# everything before that position. After a different prefix, the same eight letters have
+# different keys and values. The store returns the keys and values of the first request,
+# still rotated for their old positions. Attention does not depend on the order of keys
+# and values, so the second request gets the first request's answer:
 
 # %% trap="13.2" role="why"
 claim("fraction of letters that are the same in the second answer and in "
@@ -716,8 +717,8 @@ claim("fraction of letters that are the same with and without the store, "
       "with chained keys", same(chained, alone), above=0.99)
 
 # %% [markdown] trap="13.2" role="more" topics="how far off the next letter is · adapters, images, new weights · a prompt that is found whole"
-# How wrong is the next letter? The test uses prompts of three blocks with the first two
-# swapped:
+# How wrong does the distribution of the next letter become? The test uses prompts of
+# three blocks, with the first two swapped:
 
 # %% trap="13.2" role="more" tags=["plumbing"]
 def off(model, keys_first, keys_second, swap):
@@ -795,10 +796,10 @@ def block_keys(ids: list, size: int, extra: str) -> list:
 # %% [markdown] trap="13.2" role="hint"
 # 1. The cache entries of a block depend on every token before it. So include the previous
 #    block's key in each block's key, starting at the front.
-# 2. Start the chain with `extra`, and every key depends on it.
+# 2. Start the chain with `extra`, so that every key depends on `extra`.
 # 3. Python's `hash` is made for dicts, not for telling texts apart: `hash(-1) ==
-#    hash(-2)`. `hashlib.sha256(repr(what).encode()).hexdigest()` is short and different
-#    for any two texts.
+#    hash(-2)`. `hashlib.sha256(repr(what).encode()).hexdigest()` is short, and any two
+#    texts give different values.
 
 # %% [markdown] trap="13.2" role="keep"
 # **Keep:** A cache key has to cover everything that the cached values were computed from:
@@ -865,12 +866,12 @@ claim("fraction of letters that stay the same when three other requests "
       "join the batch", percent / 100, below=0.15)
 
 # %% [markdown] trap="13.3" role="why"
-# Her two answers agree at about as many positions as two unrelated texts do, because
-# blanks and the letter e are frequent. On a CPU, a generator is like a tape of random
-# numbers, and each call to `multinomial` uses one piece of the tape per row. When the
-# tester's request is alone, it gets every piece. When it is one of four, the three pieces
-# after each of its own go to the other requests. So from the second letter on, her
-# request gets different pieces of the tape.
+# Her two answers agree at about as many positions as two unrelated texts. (Even
+# unrelated texts agree now and then, because blanks and the letter e are frequent.) On
+# a CPU, a generator is like a tape of random numbers, and each call to `multinomial`
+# uses one piece of the tape per row. When the tester's request is alone, it gets every
+# piece. When it is one of four, the three pieces after each of its own go to the other
+# requests. So from the second letter on, her request gets different pieces of the tape.
 
 # %% trap="13.3" role="why"
 def tape(people):
@@ -914,10 +915,10 @@ claim("fraction of letters that stay the same, with one generator per "
 
 # %% [markdown] trap="13.3" role="more" topics="a fresh generator at each step · seed + step · requests that move"
 # You may not want to store a generator state for every request. If you build a fresh
-# generator from the same seed at each step, every step gets the same random number. Such
-# an answer is reproducible, but it uses only a few letters. With `seed + step`, the
-# numbers differ from step to step, but seed `43` gets the numbers of seed `42` one step
-# earlier. Mix the seed and the step into one number instead:
+# generator from the same seed at each step, every step gets the same random number.
+# Such an answer is reproducible, but it uses only a few letters. With `seed + step`,
+# the numbers differ from step to step, but seed `43` gets each number of seed `42` one
+# step earlier. Mix the seed and the step into one number instead:
 
 # %% trap="13.3" role="more"
 def answer_with(seed_of, seed, n=200):
@@ -993,14 +994,14 @@ def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
 #    token is the number of these sums that do not exceed the random number.
 
 # %% [markdown] trap="13.3" role="keep"
-# **Keep:** The letters that a request draws may depend only on that request: on its seed,
-# its step and its probabilities. **In your own code:** Send one seeded request alone,
-# then in the first and in the last row of a full batch, and compare the answers. If your
+# **Keep:** The letters that a request draws may depend only on that request's own seed,
+# step and probabilities. **In your own code:** Send one seeded request alone, then in
+# the first and in the last row of a full batch, and compare the answers. If your
 # kernels' results depend on the batch size, look at the first letter that differs; at
 # that letter, the logits of the two candidates have to be close. **Source:** [Salmon et
 # al. 2011, "Parallel random numbers: as easy as 1, 2,
-# 3"](https://doi.org/10.1145/2063384.2063405), on generators that are functions of a key
-# and a counter. **Seen in the wild:** In [vllm-project/vllm
+# 3"](https://doi.org/10.1145/2063384.2063405), on generators that are functions of a
+# key and a counter. **Seen in the wild:** In [vllm-project/vllm
 # 51226](https://github.com/vllm-project/vllm/issues/51226), the CPU version ignored a
 # seed when another request in the batch had none. [NVIDIA/TensorRT-LLM
 # 17172](https://github.com/NVIDIA/TensorRT-LLM/pull/17172) derives random numbers from
@@ -1079,11 +1080,12 @@ claim("number of broken letters in the stream", broken, above=3)
 
 # %% [markdown] trap="13.4" role="why"
 # In UTF-8, a letter outside ASCII takes two to four bytes, and a token may end in the
-# middle of these bytes. Each part of the letter then becomes a replacement character, and
-# no later step repairs the letter. Likewise, a stop word is spread over several tokens,
-# so no single piece contains it. It is not enough to search in the text *so far*, because
-# the first tokens of the stop word have been sent before the last token arrives. Hold
-# back everything that can still become part of a letter or of a stop word.
+# middle of these bytes. Each part of the letter then becomes a replacement character,
+# and no later step repairs this. Likewise, a stop word is spread over several tokens,
+# so no single piece contains it. It is not enough to search in the text *so far*,
+# because the first tokens of the stop word have been sent before the last token
+# arrives. Hold back everything that can still become part of a letter or of a stop
+# word.
 
 # %% trap="13.4" role="why"
 pieces = ["Z", "\\xc3", "\\xbc", "rich", "\\nUs", "er:"]
@@ -1203,23 +1205,23 @@ class Stream:
 # 1. You need three methods: `__init__(self, stops)`, `push` and `end`.
 #    `codecs.getincrementaldecoder("utf-8")("replace")` keeps the bytes of an unfinished
 #    letter until the rest arrives; `decode(b"", True)` replaces such bytes by `"\ufffd"`.
-# 2. Append the decoded text to what you hold back. If the result contains a stop word, send
-#    everything before the first one, and from then on nothing.
+# 2. Append the decoded text to what you hold back. If the result contains a stop word,
+#    send everything before the first stop word. After that, send nothing.
 # 3. Otherwise hold back the longest ending that could begin a stop word, and send the
 #    rest. Test `held.endswith(stop[:n])` for each `n` below `len(stop)`.
 
 # %% [markdown] trap="13.4" role="keep"
 # **Keep:** Decode a stream as one text, and hold back every byte that a later byte can
-# still turn into something else. **In your own code:** Take a text with two-, three- and
-# four-byte letters, cut it at every byte, push the pieces one by one, and compare the
-# output with the text. A test that decodes the whole list at once cannot reveal the
+# still turn into something else. **In your own code:** Take a text with two-, three-
+# and four-byte letters, cut it at every byte, push the pieces one by one, and compare
+# the output with the text. A test that decodes the whole list at once cannot reveal the
 # fault. **Source:** Python's
 # [`codecs.IncrementalDecoder`](https://docs.python.org/3/library/codecs.html#incrementaldecoder-objects).
 # **Seen in the wild:** In [ai-dynamo/dynamo
 # 12630](https://github.com/ai-dynamo/dynamo/issues/12630), 5 to 13 syllables of every
 # Korean answer were broken. In [vllm-project/vllm
 # 3574](https://github.com/vllm-project/vllm/issues/3574), the server sent letters of a
-# stop word before the word was complete.
+# stop word before the stop word was complete.
 
 # %% [markdown] trap="13.10" role="situation" fault="a grammar mask at each step changes which answer is likely" symptom="constrained decoding gives valid answers, and picks ones that the model finds unlikely"
 # ## One of twelve words
@@ -1334,7 +1336,7 @@ claim("total variation from the model's own odds if whole words are "
       "scored", variation(shares, meant[0]), below=0.01)
 
 # %% [markdown] trap="13.10" role="more" topics="answers that are too many to list"
-# The masked probabilities also sum to one. So they form a distribution, but it is not the
+# The masked probabilities also sum to one. So they form a distribution, but not the
 # model's own:
 
 # %% trap="13.10" role="more"
@@ -1377,10 +1379,10 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
 
 # %% [markdown] trap="13.10" role="hint"
 # 1. The model's probability of a word is the product of its tokens' probabilities, each
-#    given the tokens before it. You need no mask, and no division along the way.
+#    given the tokens before it. You need neither a mask nor a division along the way.
 # 2. Divide only once, at the end, by the sum over the words.
-# 3. Add log-probabilities instead of multiplying probabilities. `softmax` over the sums
-#    then divides by the total, without overflow or underflow.
+# 3. Add log-probabilities instead of multiplying probabilities. `softmax` over these
+#    sums then divides by the total without overflow or underflow.
 
 # %% [markdown] trap="13.10" role="keep"
 # **Keep:** A mask at each step makes every answer valid, but it changes the odds. To get
@@ -1413,12 +1415,13 @@ claim("FLOPs for a prefill of 24 letters, divided by FLOPs for one letter",
 
 # %% [markdown] role="concept"
 # So several requests share a call, as the rows of a batch. The batch need not wait for
-# its longest row. At every step, finished requests leave the batch and waiting ones take
-# their slots. This is *continuous batching*. A scheduler decides which requests to admit.
-# The server's memory has a fixed number of cache positions, and nobody knows how long an
-# answer will be. The scheduler can admit every request that fits *now*, and evict a
-# request when the others have grown. Later, the evicted request has to be read again from
-# the beginning. Or the scheduler can reserve room for the longest possible answer.
+# its longest row. At every step, finished requests leave the batch and waiting ones
+# take their slots. This is *continuous batching*. A scheduler decides which requests to
+# admit. The server's memory has a fixed number of cache positions, and nobody knows how
+# long an answer will be. The scheduler can admit every request that fits *now*, and
+# evict a request when the others have grown. Later, the evicted request has to be read
+# again from the beginning. Alternatively, the scheduler can reserve room for the
+# longest possible answer.
 #
 # Under which of the two policies does the server write more letters in the same time, and
 # by what factor? Decide before you look. In the simulation, a call takes 1 unit of time
@@ -1755,18 +1758,19 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
     # END SOLUTION
 
 # %% [markdown] trap="13.5" role="hint"
-# 1. Accepted drafts produce each token with probability `min(p, q)`. How much is missing
-#    to reach `p`?
+# 1. Accepted drafts produce each token with probability `min(p, q)`. How much is
+#    missing from `p`?
 # 2. The missing part is `p - q` where this difference is positive. Divided by its sum, it
 #    is the distribution to sample from after a refusal.
 # 3. Lay the probabilities end to end on a line, and let `v` choose the piece: `cumsum`
 #    gives the ends of the pieces.
 
 # %% [markdown] trap="13.5" role="keep"
-# **Keep:** After a refusal, sample from max(0, p - q), normalized. And let `q` be the
-# distribution that the draft was really sampled from. **In your own code:** Do not judge
-# by the acceptance rate. Feed in a known `p` and `q`, and count what comes out.
-# **Source:** [Leviathan et al. 2023](https://arxiv.org/abs/2211.17192) and [Chen et al.
+# **Keep:** After refusing a draft, sample from max(0, p - q), normalized. Let `q` be
+# the distribution that the draft was really sampled from. **In your own code:** Do not
+# judge a rule by its acceptance rate. Give the rule a known `p` and `q`, and count
+# which tokens come out. **Source:** [Leviathan et al.
+# 2023](https://arxiv.org/abs/2211.17192) and [Chen et al.
 # 2023](https://arxiv.org/abs/2302.01318). **Seen in the wild:** In
 # [huggingface/transformers
 # 47932](https://github.com/huggingface/transformers/issues/47932), the code used a `q`
@@ -1936,21 +1940,21 @@ def commit(past: int, draft: list, says: list) -> tuple:
 # 1. A guess is right if it equals what the model says after the preceding token. Compare
 #    `draft[i]` with `says[i]`, and stop at the first difference. What the model says
 #    after a wrong guess belongs to a different text.
-# 2. Also write the model's own token at that position; it costs no extra call. If all
-#    guesses are right, that token follows the last guess.
+# 2. Also write the model's own token at that position, which costs no extra call. If
+#    all guesses are right, that token follows the last guess.
 # 3. The token that was fed first now has a cache entry, and so does each right guess. The
 #    token that the model added has not been fed yet.
 
 # %% [markdown] trap="13.6" role="keep"
-# **Keep:** After a check, cut the cache back. The cache must hold every token of the text
-# except the last, and nothing else. **In your own code:** With greedy decoding, or with
-# the same random numbers for both, speculative and plain decoding have to write the same
-# text. Test this with a draft that is often wrong. If your kernels' results depend
-# on the number of tokens per call, only near ties may differ, so look at the two logits
-# at the first difference. **Source:** [Leviathan et al.
+# **Keep:** After checking drafts, cut the KV cache back. The cache must hold every
+# token of the text except the last, and nothing else. **In your own code:** With greedy
+# decoding, or with the same random numbers for both, speculative and plain decoding
+# have to write the same text. Test this with a draft that is often wrong. If your
+# kernels' results depend on the number of tokens per call, only near ties may differ,
+# so look at the two logits at the first difference. **Source:** [Leviathan et al.
 # 2023](https://arxiv.org/abs/2211.17192). **Seen in the wild:** In [ml-explore/mlx-lm
-# 1109](https://github.com/ml-explore/mlx-lm/pull/1109), a cache that could not be trimmed
-# kept the refused drafts without any error.
+# 1109](https://github.com/ml-explore/mlx-lm/pull/1109), a cache that could not be
+# trimmed kept the refused drafts without any error.
 
 # %% [markdown] trap="13.7" role="situation" fault="one scale for all keys: one large channel takes the grid" symptom="perplexity jumps with a low-bit KV cache, though the keys reconstruct well"
 # ## A smaller cache
@@ -2117,10 +2121,11 @@ claim("largest error in a key if a scale covers only one channel of a "
 
 # %% [markdown] trap="13.7" role="more"
 # The last claim above shows a further trap. In decode, tokens arrive one at a time. If
-# the scale of a channel covers only that single token, the scale repeats the size of the
-# key. Nothing is lost, but nothing is saved either, because each scale is as large as the
-# number that it replaces. So the newest tokens wait in full precision until a *group* of,
-# for example, 32 tokens is complete. The scales count towards the size:
+# the scale of a channel covers only that single token, the scale repeats the size of
+# the key. Nothing is lost, but nothing is saved either, because each scale is as large
+# as the number that it replaces. So the newest tokens wait in full precision until a
+# *group* of, for example, 32 tokens is complete. The scales also take bytes, so count
+# them as well:
 
 # %% trap="13.7" role="more"
 def bytes_a_token(group, channels=16, bits=4):
@@ -2172,19 +2177,20 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 # %% [markdown] trap="13.7" role="hint"
 # 1. Reshape the complete groups to `(B, H, n, group, D)`. A channel's scale comes from
 #    the largest absolute value along the token axis of a group, and along no other axis.
-# 2. Before you divide, add the token axis to the scales again, with length 1.
+# 2. Before you divide, give the scales a token axis of length 1 again.
 # 3. `k[:, :, n * group:]` is a view. As long as the view lives, all of `k` stays in
 #    memory. Use `clone()`.
 
 # %% [markdown] trap="13.7" role="keep"
-# **Keep:** Numbers that share a scale should have similar sizes. For keys, share a scale
-# within one channel, over many tokens. For values, share a scale within one token. Judge
-# the result by the loss, not by the error of the keys. **In your own code:** Print the
-# largest absolute key of each channel. If a few channels are ten times as large as the
-# rest, 4-bit integers with one scale per tensor lose nearly everything in the other
-# channels. **Source:** [Liu et al. 2024, "KIVI"](https://arxiv.org/abs/2402.02750) and
-# [Hooper et al. 2024, "KVQuant"](https://arxiv.org/abs/2401.18079). **Seen in the wild:**
-# In [ahb-sjsu/turboquant-pro 98](https://github.com/ahb-sjsu/turboquant-pro/pull/98), 4
+# **Keep:** Numbers that share a quantization scale should have similar sizes. For keys,
+# share a scale within one channel, over many tokens. For values, share a scale within
+# one token. Judge the result by the loss, not by the error of the keys. **In your own
+# code:** Print the largest absolute value in each channel of the keys. If a few
+# channels are ten times as large as the rest, 4-bit integers with one scale per tensor
+# lose nearly everything in the other channels. **Source:** [Liu et al. 2024,
+# "KIVI"](https://arxiv.org/abs/2402.02750) and [Hooper et al. 2024,
+# "KVQuant"](https://arxiv.org/abs/2401.18079). **Seen in the wild:** In
+# [ahb-sjsu/turboquant-pro 98](https://github.com/ahb-sjsu/turboquant-pro/pull/98), 4
 # bits raised the perplexity from 12.2 to about 10,000. In [rajveer43/VeloxQuant-MLX
 # 162](https://github.com/rajveer43/VeloxQuant-MLX/issues/162), each scale covered one
 # channel of a single token.
@@ -2385,12 +2391,13 @@ def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
 
 # %% [markdown] trap="13.8" role="keep"
 # **Keep:** Compute the log-probability of a token under the distribution that the token
-# was sampled from, including the temperature and the top-p cut. Any other number is
-# meaningless. **In your own code:** Before the first update, *every* ratio has to be 1 up
-# to rounding. A mean ratio of 1 does not show this, so print the largest and the mean
-# absolute log ratio, and the probability mass that the cut keeps. **Source:**
-# [huggingface/trl 6789](https://github.com/huggingface/trl/issues/6789), with the closed
-# form. **Seen in the wild:** The same thread reports the fault. In [huggingface/trl
+# was sampled from, including the temperature and the top-p cut. A log-probability under
+# any other distribution is meaningless. **In your own code:** Before the first update,
+# *every* ratio has to be 1 up to rounding. A mean ratio of 1 does not show this, so
+# print the largest and the mean absolute log ratio, and the probability mass that the
+# cut keeps. **Source:** [huggingface/trl
+# 6789](https://github.com/huggingface/trl/issues/6789), with the closed form. **Seen in
+# the wild:** The same thread reports the fault. In [huggingface/trl
 # 4159](https://github.com/huggingface/trl/issues/4159), the server returned raw
 # log-probabilities without the temperature, and the ratio stayed at the limit of its
 # clamp.
@@ -2502,7 +2509,8 @@ claim("p99 time from arrival to first token at a load of 0.95, divided by "
       "the same at 0.5", from_arrival[-1] / from_arrival[1], above=3)
 
 # %% [markdown] trap="13.9" role="more" topics="means · the closed loop · pads and pieces counted as tokens"
-# At half load, the mean hides the wait. Throughput hides the wait at every load below 1:
+# At half load, the mean hides the wait. The throughput hides the wait at every load
+# below 1:
 
 # %% trap="13.9" role="more" tags=["plumbing"]
 def closed_loop(clients=8, requests=16000, seed=SEED):
@@ -2575,8 +2583,8 @@ def first_token(arrive: list, chunks: list) -> tuple:
 # 1. First discard the pieces without tokens. A request's clock starts at its arrival and
 #    stops at the first remaining piece.
 # 2. Sort the times. The p99 is the time at position `ceil(0.99 * n)`, counted from 1.
-# 3. A request that got nothing waits forever. If you leave such requests out, a server
-#    looks better the more of them it has.
+# 3. A request that got nothing waits forever. If you leave such requests out, the
+#    server looks better the more requests get nothing.
 
 # %% [markdown] trap="13.9" role="keep"
 # **Keep:** Start the clock when the user asks, and report every latency with its load and
@@ -2946,9 +2954,9 @@ claim("fraction of rows whose likeliest letter is the same alone and "
 #
 # A layer reads its weights once per call, whether it gets one row or many. In decode,
 # each request adds one row, its newest token. In prefill, each token of the prompt is a
-# row. So prefill does hundreds of FLOPs per byte of weights, and decode does one FLOP per
-# byte for each request. The requests of a batch share the weights, but each reads its own
-# cache.
+# row. So prefill does hundreds of FLOPs per byte of weights, and decode does one FLOP
+# per byte of weights for each request. The requests of a batch share the weights, but
+# each reads its own cache.
 #
 # **Before you run anything:** Take a model of 8 billion weights in 16 bits, with
 # grouped-query attention, on one H200. How many tokens per second does a single user get?
@@ -3077,18 +3085,18 @@ answers_here
 # caches for 16 users takes 351 µs, twice as long as the products of one row, which read
 # all weights of the layer. For caches, batching saves nothing.
 #
-# **Keep:** A decode step takes at least as long as reading all weights (for a dense model
-# on one GPU; speculation writes more than one token per step). More users are almost free
-# as long as they are few (64 are measured here; from about 300 on, an H100 computes
-# longer than it reads weights) and their caches are small compared with the weights. When
-# the caches are as large as the weights, a step takes twice as long. gpt-fast reports
-# 104.9 tokens per second for Llama-2-7B in 16 bits on an A100 (with power limited to 330
-# W), which is 1,397 GB/s out of the datasheet's 2,039. With 8 bits, it reports 155.58
-# tokens per second, and with 4 bits (groups of 32) 196.80. The reported bandwidth divided
-# by the tokens per second is the amount that the model reads for one token: 13.3, 6.9 and
-# 4.4 GB. From the bytes alone, you would expect 1.9 and 3.0 times the speed, not two and
-# four times. With 4 bits, about a fifth of the bytes are the scales and zeros of the
-# groups. **Source:** [pytorch-labs/gpt-fast,
+# **Keep:** A decode step of a dense model on one GPU takes at least as long as reading
+# all its weights. (Speculation writes more than one token per step.) More users are
+# almost free as long as they are few (64 are measured here; from about 300 on, an H100
+# computes longer than it reads weights) and their caches are small compared with the
+# weights. When the caches are as large as the weights, a step takes twice as long.
+# gpt-fast reports 104.9 tokens per second for Llama-2-7B in 16 bits on an A100 (with
+# power limited to 330 W), which is 1,397 GB/s out of the datasheet's 2,039. With 8
+# bits, it reports 155.58 tokens per second, and with 4 bits (groups of 32) 196.80. The
+# reported bandwidth divided by the tokens per second is the amount that the model reads
+# for one token: 13.3, 6.9 and 4.4 GB. From the bytes alone, you would expect 1.9 and
+# 3.0 times the speed, not two and four times. With 4 bits, about a fifth of the bytes
+# are the scales and zeros of the groups. **Source:** [pytorch-labs/gpt-fast,
 # README](https://github.com/pytorch-labs/gpt-fast/blob/0f925b5d4ce457b89a7ca6c9ce50f42bf2576945/README.md),
 # "Benchmarks".
 
@@ -3098,18 +3106,21 @@ answers_here
 # - The prompt and the random numbers determine the answer if the kernels' results do not
 #   depend on the batch. If the results do depend on the batch, only near ties may come
 #   out differently.
-# - A block is free when its last reader has left.
-# - A block's cache key has to cover everything that the block was computed from.
-# - What belongs to a request travels with it: random numbers, stop words, masks.
-# - Decode a stream as one text, and hold back what may still change.
-# - A mask at each step makes answers valid, but it changes their odds.
+# - Free a cache block only when the last request that reads it has left.
+# - A cache block's key has to cover everything that the block was computed from.
+# - Let everything that belongs to a request travel with the request: random numbers,
+#   stop words, masks.
+# - Decode a stream as one text, and hold back every byte that may still become part of
+#   something else.
+# - A mask at each step makes every answer valid, but it changes the answers' odds.
 # - After a refused draft, sample from the missing part of the target's distribution, and
 #   remove the refused tokens from the cache.
-# - Numbers that share a scale should have similar sizes.
-# - A log-probability belongs to the distribution that the token was sampled from.
-# - Start the clock when the user asks.
+# - Let numbers share a quantization scale only if their sizes are similar.
+# - Compute a token's log-probability under the distribution that the token was sampled
+#   from.
+# - When you measure latency, start the clock when the user asks.
 #
 # **Next:** Try one of these checks on a server of your own. Send one prompt with one
-# seed, alone and in a full batch, with batch-invariant kernels, and compare the answers.
-# Without such kernels, look at the first token that differs and at the gap between the
-# two logits there.
+# seed, alone and in a full batch, with batch-invariant kernels, and compare the
+# answers. Without such kernels, look at the first token that differs, and at the gap
+# between the two tokens' logits there.

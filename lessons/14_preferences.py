@@ -479,10 +479,10 @@ def dpo_loss(policy: nn.Module, beta: float):
 # %% [markdown] role="concept"
 # ## A judge who errs
 #
-# So far, the judge has been right. In the explorer below, one of twelve answers is a
-# trick that the start policy hardly ever uses. The trick is bad, but the judge may love
-# it. Guess first: how far can you lower the price $\beta$ of a nat before the *true*
-# reward falls?
+# So far, you have assumed that the judge is right. In the explorer below, one of twelve
+# answers is a trick that the start policy hardly ever uses. The trick is bad, but the
+# judge may love it. Guess first: how far can you lower the price $\beta$ of a nat
+# before the *true* reward falls?
 
 # %% role="explore" explorer="kl_price"
 from dlsys_helpers.explorers.kl_price import kl_price
@@ -490,12 +490,12 @@ from dlsys_helpers.explorers.kl_price import kl_price
 kl_price
 
 # %% [markdown] role="explore"
-# If the judge is right, a lower price of a nat earns more reward. If the judge errs, the
-# reward that the judge assigns still rises each time you lower the price. The true reward
-# is 0.42 at a beta of 1, 0.51 at 0.7, 0.49 at 0.5 and -0.24 at 0.3. At a price of 0.3,
-# the judge's reward for the trick outweighs the price of the trick's nats. The KL penalty
-# protects a policy from its judge's errors, but a plot of the judge's reward does not
-# show when that protection fails.
+# If the judge is right, a lower price of a nat earns more reward. If the judge errs,
+# the reward that the judge assigns still rises with each cut in the price. The true
+# reward is 0.42 at a beta of 1, 0.51 at 0.7, 0.49 at 0.5 and -0.24 at 0.3. At a price
+# of 0.3, the judge's reward for the trick outweighs the price of the trick's nats. The
+# KL penalty protects a policy from its judge's errors, but a plot of the judge's reward
+# does not show when that protection fails.
 
 # %% [markdown] trap="14.2" role="situation" core=true fault="rewards are grouped across prompts" symptom="right answers are pushed down, because their rewards are compared with those of other prompts"
 # ## Eight answers to each prompt
@@ -650,9 +650,10 @@ plot_lines(list(range(61)), {"one group per prompt": grouped,
 
 # %% [markdown] trap="14.2" role="more" topics="the whole batch as a group · groups without a difference · unequal groups · without the division"
 # *The whole batch as a group* compares each reward with a steadier mean, but still with
-# the rewards of other prompts. If all prompts earn about the same rewards, grouping the
-# whole batch does little harm. Some methods even divide by the batch's standard deviation
-# on purpose, after subtracting the mean of the group. Here the prompts differ:
+# the rewards of other prompts. If all prompts earn about the same rewards, using the
+# whole batch as one group does little harm. Some methods even divide by the batch's
+# standard deviation on purpose, after subtracting the mean of the group. Here the
+# prompts differ:
 
 # %% trap="14.2" role="more"
 claim("probability of the right answer, with the whole batch as one group",
@@ -672,9 +673,9 @@ claim("number of nan advantages, out of four, with equal rewards and no "
       "small number added", plain.isnan().sum().item(), expected=4)
 
 # %% [markdown] trap="14.2" role="more"
-# *Unequal groups* arise when answers are filtered, time out, or are cut off at the end of
-# a batch. Then no `view` is right, however the list is sorted. Identify each group by its
-# prompt's id.
+# *Unequal groups* arise when answers are filtered, time out, or are cut off at the end
+# of a batch. In that case, no `view` is right, however the list is sorted. Identify
+# each group by its prompt's id.
 #
 # *The division* by the standard deviation is itself disputed. It gives more weight to
 # prompts whose answers are nearly all right or nearly all wrong. Dr. GRPO leaves the
@@ -713,18 +714,18 @@ def group_advantage(rewards: torch.Tensor,
 #    its answers are.
 # 2. For each id in `prompt_ids.unique()`, take the rewards with this id, compute their
 #    advantages, and write the advantages to the same positions.
-# 3. The standard deviation of a single number is nan. In that case, leave the advantage
-#    at 0.
+# 3. The standard deviation of a single number is nan. For a group of one answer, leave
+#    the advantage at 0.
 
 # %% [markdown] trap="14.2" role="keep"
-# **Keep:** Compare an answer only with other answers to the same prompt. To make sure of
-# this, store the prompt's id with every answer. **In your own code:** Replace each reward
-# by its prompt's number. Then the standard deviation within every group must be 0.
-# **Source:** [Shao et al. 2024, "DeepSeekMath"](https://arxiv.org/abs/2402.03300), which
-# introduces GRPO. **Seen in the wild:** In [StarsfieldAI/R1-V
-# 67](https://github.com/StarsfieldAI/R1-V/issues/67), the code had exactly this list and
-# this view. In [XU-YIJIE/grpo-flat 2](https://github.com/XU-YIJIE/grpo-flat/issues/2),
-# the whole batch was one group.
+# **Keep:** Compare an answer's reward only with rewards of other answers to the same
+# prompt. To make sure of this, store the prompt's id with every answer. **In your own
+# code:** Replace each reward by its prompt's number. Then the standard deviation within
+# every group must be 0. **Source:** [Shao et al. 2024,
+# "DeepSeekMath"](https://arxiv.org/abs/2402.03300), which introduces GRPO. **Seen in
+# the wild:** In [StarsfieldAI/R1-V 67](https://github.com/StarsfieldAI/R1-V/issues/67),
+# the code had exactly this list and this view. In [XU-YIJIE/grpo-flat
+# 2](https://github.com/XU-YIJIE/grpo-flat/issues/2), the whole batch was one group.
 
 # %% [markdown] trap="14.3" role="situation" core=true fault="the gradient of the KL penalty is zero on average" symptom="the KL penalty changes nothing, whatever its weight"
 # ## A price on every nat
@@ -934,13 +935,13 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 # 3. Take the mean over answers, so that a larger batch does not pull harder.
 
 # %% [markdown] trap="14.3" role="keep"
-# **Keep:** An estimate with the right value need not have the right gradient, because
-# what gets sampled also depends on the weights. To penalize a KL, use half the squared
-# log-ratio. **In your own code:** Reverse the sign of the penalty. If the curve of the KL
-# stays the same, the penalty has no gradient. **Source:** [Tang and Munos
-# 2025](https://arxiv.org/abs/2506.09477); for the values of such estimates, [Schulman
-# 2020, "Approximating KL Divergence"](http://joschu.net/blog/kl-approx.html). **Seen in
-# the wild:** In [allenai/open-instruct
+# **Keep:** An estimate of the KL with the right value need not have the right gradient,
+# because which answers get sampled also depends on the weights. To penalize a KL, use
+# half the squared log-ratio. **In your own code:** Reverse the sign of the penalty. If
+# the curve of the KL stays the same, the penalty has no gradient. **Source:** [Tang and
+# Munos 2025](https://arxiv.org/abs/2506.09477); for the values of such estimates,
+# [Schulman 2020, "Approximating KL Divergence"](http://joschu.net/blog/kl-approx.html).
+# **Seen in the wild:** In [allenai/open-instruct
 # 535](https://github.com/allenai/open-instruct/pull/535), the estimate in the loss is
 # said to "completely ignore" the reference.
 
@@ -1074,9 +1075,9 @@ claim("KL after a round with recomputed values, divided by KL after a "
       kl(start, way[-1]) / kl(start, kept_way[-1]), above=15)
 
 # %% [markdown] trap="14.4" role="repair"
-# In the first step, the policy *is* the one that sampled the answers, so both runs agree,
-# and a ratio of 1 is right. A trainer that takes a single inner step per sample, as GRPO
-# in trl does by default, rightly reports a ratio of 1 and no clipping:
+# In the first step, the policy *is* the one that sampled the answers, so both runs
+# agree, and a ratio of 1 is right. A trainer that takes a single inner step per sample,
+# as trl's GRPO trainer does by default, rightly reports a ratio of 1 and no clipping:
 
 # %% trap="14.4" role="repair"
 claim("first inner step: largest gap between the policies with recomputed "
@@ -1180,21 +1181,22 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # %% [markdown] trap="14.4" role="hint"
 # 1. The ratio is `exp(logp - logp_sampled)`. Here, `logp_sampled` is a constant that was
 #    recorded at sampling time, so use it without its graph.
-# 2. The clip alone is not enough. A bad answer that has become likelier has to be pushed
-#    back, however far its ratio has moved. The minimum makes sure of this.
+# 2. The clip alone is not enough. A bad answer that has become likelier has to be
+#    pushed back, however far its ratio has moved. The minimum in the loss makes sure of
+#    this.
 # 3. `adv[:, None]` gives each token its answer's advantage.
 
 # %% [markdown] trap="14.4" role="keep"
-# **Keep:** "Old" is the policy that sampled the answers, not the latest policy. A ratio
-# of exactly 1 is right in the first step after sampling, and a fault once the policy has
-# moved. **In your own code:** For each inner step, print the largest distance of a ratio
-# from 1. The distance should be near 0 in the first step and larger later. **Source:**
-# [Schulman et al. 2017, "Proximal Policy Optimization
+# **Keep:** In PPO, "old" is the policy that sampled the answers, not the latest policy.
+# A ratio of exactly 1 is right in the first step after sampling, and a fault once the
+# policy has moved. **In your own code:** For each inner step, print the largest
+# distance of a ratio from 1. The distance should be near 0 in the first step and larger
+# later. **Source:** [Schulman et al. 2017, "Proximal Policy Optimization
 # Algorithms"](https://arxiv.org/abs/1707.06347). **Seen in the wild:** In
 # [tensorforce/tensorforce 312](https://github.com/tensorforce/tensorforce/issues/312),
 # the ratio was exactly 1 even in the later steps. [huggingface/trl
-# 3757](https://github.com/huggingface/trl/issues/3757) reports a ratio of exactly 1 for a
-# single inner step, where this is right.
+# 3757](https://github.com/huggingface/trl/issues/3757) reports a ratio of exactly 1 for
+# a single inner step, where this is right.
 
 # %% [markdown] trap="14.5" role="situation" fault="returns run on across the end of an episode" symptom="the agent ends its episodes early; return does not rise, or an action that ends the episode gets credit for the next episode"
 # ## Ten turns with a caller
@@ -1490,9 +1492,9 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 # entry and token.
 #
 # **Before you run anything:** Take a policy of 8 billion weights, 8 answers of 1,024
-# tokens, a vocabulary of 128,256, and logits in 16 bits. Which is larger, the reference
-# or what `log_softmax` allocates for the logits of one call? And what fraction of that
-# allocation is left if you process one row at a time?
+# tokens, a vocabulary of 128,256, and logits in 16 bits. Which takes more memory, the
+# reference or the tensors that `log_softmax` allocates for the logits of one call? And
+# what fraction of that allocation is left if you process one row at a time?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -1577,16 +1579,17 @@ answers_here
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - The best policy is the start times $\exp(\text{reward} / \beta)$, normalized. Work out
-#   where training should take the policy.
+# - The best policy is the start times $\exp(\text{reward} / \beta)$, normalized. Before
+#   you train, work out where the policy should end up.
 # - The KL penalty protects a policy from its judge's errors, so plot the KL as well as
 #   the reward.
-# - The reference that a loss compares against must not move.
-# - A group consists of the answers to one prompt. Store the prompt's id with every
-#   answer.
-# - An estimate with the right value need not have the right gradient.
-# - "Old" is the policy that sampled the answers. A ratio of 1 is right only in the first
-#   step after sampling.
+# - The reference that a preference loss compares against must not move, so store a
+#   copy.
+# - In GRPO, a group consists of the answers to one prompt. Store the prompt's id with
+#   every answer.
+# - An estimate of the KL with the right value need not have the right gradient.
+# - In PPO, "old" is the policy that sampled the answers. A ratio of exactly 1 is right
+#   only in the first step after sampling.
 #
 # **Next:** In one of your own runs, plot the KL to the first checkpoint alongside the
 # loss.

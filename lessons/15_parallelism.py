@@ -164,9 +164,9 @@ claim("number of bytes on the tape for 16 float32 values", sum(sent()),
 # and `head`, from the same seed.
 #
 # Autograd does not know `all_reduce`, so you write its backward pass by hand. Each part
-# counts once in the sum, so the backward pass gives every part the gradient of the sum.
-# The output is right. "So the gradient of `body` also agrees, up to rounding," says a
-# code comment.
+# counts once in the sum, so the backward pass gives each part the sum's gradient. The
+# output is right. "So the gradient of `body` also agrees, up to rounding," says a code
+# comment.
 
 # %% trap="15.1" role="break"
 def over_ranks(x):
@@ -219,7 +219,7 @@ losses, grads, held = zip(*runs, strict=True)
 
 # %% trap="15.1" role="guess" quoted="wrong"
 guess("15.1",
-      "In the first step, how large is the error of body's gradient on "
+      "In the first step, how large is the error in body's gradient on "
       "rank 0, as a percentage of the true gradient's norm?", unit="%")
 
 # %% trap="15.1" role="look" tags=["for-look"]
@@ -439,25 +439,26 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 
 # %% [markdown] trap="15.1" role="hint"
 # 1. What is only a part on each rank, and what is already complete? Parts of y and dh
-#    have to be summed. da and db belong to this rank only. dc is computed from dy, which
-#    is complete.
+#    have to be summed. da and db belong only to this rank. dc is computed from dy,
+#    which is complete.
 # 2. Add the bias once, after the sum.
 # 3. Write the backward pass by hand: `back = (dy @ b) * (units > 0)`. Then dh comes from
 #    `back @ a`, da is `back.T @ h`, and db is `dy.T @ units`.
 
 # %% [markdown] trap="15.1" role="keep"
-# **Keep:** Two matrices, cut by units and then by inputs, need two sums: one of the
-# outputs in the forward pass, and one of the input's gradients in the backward pass. **In
-# your own code:** Every few hundred steps, compare digests of all copies (norm layers,
-# embeddings, biases) across the ranks. Compare the first step's gradient with a single
-# rank's. **Source:** [Megatron-LM,
+# **Keep:** Two matrices, the first cut by units and the second by inputs, need two
+# sums: one of the outputs in the forward pass, and one of the input's gradients in the
+# backward pass. **In your own code:** Every few hundred steps, compare digests of all
+# copies (norm layers, embeddings, biases) across the ranks. Compare the first step's
+# gradient with the gradient on a single rank. **Source:** [Megatron-LM,
 # `mappings.py`](https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/tensor_parallel/mappings.py),
 # "forward: copy, backward allreduce". **Seen in the wild:** In [Megatron-LM
-# 1446](https://github.com/NVIDIA/Megatron-LM/issues/1446), the gradients of the last norm
-# differed between ranks. In [AReno 496](https://github.com/inclusionAI/AReno/pull/496),
-# the gradients were summed twice and were twice as large as they should be. In
-# [torchtitan 4332](https://github.com/pytorch/torchtitan/pull/4332), the gradient of a
-# bias was divided by the number of ranks.
+# 1446](https://github.com/NVIDIA/Megatron-LM/issues/1446), the gradients of the last
+# norm differed between ranks. In [AReno
+# 496](https://github.com/inclusionAI/AReno/pull/496), the gradients were summed twice
+# and were twice as large as they should be. In [torchtitan
+# 4332](https://github.com/pytorch/torchtitan/pull/4332), the gradient of a bias was
+# divided by the number of ranks.
 
 # %% [markdown] trap="15.2" role="situation" fault="a schedule divides gradients that were there before" symptom="pipeline parallel with gradient accumulation: small gradient norm, loss curve differs, grad norms are off"
 # ## Four passes down a pipeline
@@ -504,8 +505,8 @@ piped = ranks.run(four_passes, SEED, x64, y64, uses=(stages, loss_of, flat))
 
 # %% trap="15.2" role="guess"
 guess("15.2",
-      "In the final gradient, how large is the last pass's weight, as a "
-      "multiple of the first pass's weight?", unit="times")
+      "How much does the last pass count in the final gradient, as a "
+      "multiple of how much the first pass counts?", unit="times")
 
 # %% trap="15.2" role="look"
 def own_gradients(x, y, passes=4):
@@ -549,9 +550,9 @@ plot_columns({f"pass {n + 1}": abs(s.item()) for n, s in enumerate(share)},
 
 # %% [markdown] trap="15.2" role="why"
 # The gradient is smaller, and it comes mostly from the last pass, although you computed
-# four passes. AdamW hardly reacts to a constant factor, but it does worse when most
-# passes hardly count. At this learning rate, SGD does worse with short steps, even if all
-# passes count equally (`as small`).
+# four passes. AdamW hardly reacts to a constant factor in the gradient, but it does
+# worse when most passes hardly count. At this learning rate, SGD does worse with short
+# steps, even if all passes count equally (`as small`).
 
 # %% trap="15.2" role="why" tags=["plumbing"]
 def trained(weights, make):
@@ -705,19 +706,19 @@ def pass_losses(labels: list, divides: bool) -> list:
 # 1. If the schedule does not divide the gradients, divide each summed loss by the number
 #    of labels in the whole step.
 # 2. Suppose the schedule divides `.grad` after each pass. In the end, the gradient of
-#    pass `p` has been divided by the number of micro-batches in `p`, and by that number
-#    for every later pass. Divide your own divisor for `p` by all these numbers.
+#    pass `p` has been divided by the number of micro-batches in `p`, and by the number
+#    in every later pass. Divide your own divisor for `p` by all these numbers.
 # 3. Go through the passes from the last to the first, and keep the running product.
 
 # %% [markdown] trap="15.2" role="keep"
-# **Keep:** Code that divides a gradient divides everything in it, including the gradients
+# **Keep:** Code that divides `.grad` divides everything in it, including the gradients
 # of earlier passes. Divide the loss instead. **In your own code:** Run one step on the
 # same rows, once as one pass and once as four passes, and compare the gradients.
 # **Source:** Torch's
 # [schedules.py](https://github.com/pytorch/pytorch/blob/00722e648b740f91d0e71494baa17891749fd291/torch/distributed/pipelining/schedules.py),
-# where `scale_grads` is true by default, for a loss that is a mean. **Seen in the wild:**
-# [torchtitan 1733](https://github.com/pytorch/torchtitan/issues/1733) describes "an
-# exponential moving average, rather than a sum". In [DeepSpeed
+# where `scale_grads` is true by default, for a loss that is a mean. **Seen in the
+# wild:** [torchtitan 1733](https://github.com/pytorch/torchtitan/issues/1733) describes
+# "an exponential moving average, rather than a sum". In [DeepSpeed
 # 8152](https://github.com/deepspeedai/DeepSpeed/issues/8152), each stage divided
 # gradients that the next stage had already divided. In [torchtitan
 # 2972](https://github.com/pytorch/torchtitan/issues/2972), no gradient was divided.
@@ -844,8 +845,8 @@ claim("number of embedding values, of positions 16 to 31, that got a "
       expected=0)
 
 # %% [markdown] trap="15.3" role="why"
-# So the network attends to arbitrary positions, and its confident mistakes have a higher
-# loss than a uniform guess.
+# So the network attends to arbitrary positions and makes confident mistakes, which have
+# a higher loss than a uniform guess.
 
 # %% trap="15.3" role="why" tags=["plumbing"]
 def looks(net, cut):
@@ -912,8 +913,9 @@ draw_grids(pairs, rows="queries", columns="all keys",
                "rank computes 18.")
 
 # %% [markdown] trap="15.3" role="more" topics="a good model on ranks that count from 0 · is_causal · the lost label · rotary positions · bytes on the tape"
-# Now take a model trained with the right positions and run it with other mistakes.
-# `is_causal=True` aligns its triangle with the upper left corner of the mask
+# Now take a model that was trained with the right positions, and make other mistakes
+# when you run it. `is_causal=True` aligns its triangle with the upper left corner of
+# the mask
 # ([documentation](https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.bias.causal_upper_left.html)),
 # so rank 1's queries are treated as the first queries of the sequence:
 
@@ -1371,7 +1373,7 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
 # 2. `topk` of the probabilities returns weights and experts in this order, and the
 #    weights have a gradient.
 # 3. Divide by the sum over the last axis, and keep that axis with length one. A single
-#    weight divided by itself is 1, so leave it as it is for k = 1.
+#    weight divided by itself is 1, so do not divide for k = 1.
 
 # %% [markdown] trap="15.4" role="keep"
 # **Keep:** A router learns only through the weight of the chosen expert. If that weight
@@ -1389,12 +1391,12 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
 # %% [markdown] trap="15.5" role="situation" fault="a balance loss made of counts has no gradient" symptom="the load balancing loss is printed and rises, experts stay idle, whatever its weight"
 # ## Eight experts, all at work
 #
-# The hidden states of a real model share a common direction, so a new router prefers the
-# same experts for all tokens. The chosen experts learn, so they are chosen even more
-# often. "If every GPU holds one expert," your notes say, "all of them wait for the
-# busiest." A *balance loss* should prevent this: square each expert's fraction of the
-# load, sum over the experts, and multiply by the number of experts. An even load gives a
-# balance loss of 1, the smallest possible value.
+# The hidden states of a real model share a common direction, so a new router prefers
+# the same experts for all tokens. The chosen experts learn, so they are chosen even
+# more often. "If every GPU holds one expert," your notes say, "all GPUs wait for the
+# busiest one." A *balance loss* should prevent this: square each expert's fraction of
+# the load, sum over the experts, and multiply by the number of experts. An even load
+# gives a balance loss of 1, the smallest possible value.
 #
 # Each token visits two of the eight experts, so an even load is 25 % of the tokens per
 # expert. You add the balance loss to the task's loss, with a weight of 5, and print its
@@ -1533,8 +1535,8 @@ claim("fraction of tokens at the busiest expert, with counts times "
 # no loss: each expert's score gets a bias, which is raised for experts chosen too rarely.
 # On several ranks, the counts have to be summed over all ranks.
 #
-# It is harder to detect a balance loss that takes a mean over the wrong axis. Its value
-# is 1.00, the value of an even load, from the first step to the last. Even the right
+# A balance loss that takes a mean over the wrong axis is harder to detect. Its value is
+# 1.00, the value of an even load, from the first step to the last. Even the right
 # formula is no reliable measure: its value falls below 1 when counts and probabilities
 # disagree. Print the counts themselves.
 
@@ -1652,7 +1654,8 @@ def balance(p: torch.Tensor, chosen: torch.Tensor,
 # 2. Divide by the number of choices, k for each real token, so that the fractions add up
 #    to 1 for every k.
 # 3. The mean probability is a mean over the real tokens, with one number per expert.
-#    Multiply expert by expert, sum, and multiply by E.
+#    Multiply fraction and mean expert by expert, sum over the experts, and multiply by
+#    E.
 
 # %% [markdown] trap="15.5" role="keep"
 # **Keep:** A balance loss needs two factors: counts, which show how uneven the load is,
@@ -1978,29 +1981,31 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="15.6" role="hint"
-# 1. Give `checkpoint` a function of your own instead of the block. On its first run, the
-#    function calls `block(x)`. On its second run, before it calls the block, it restores
-#    the state that the block read. Torch's own generator is restored for you.
-# 2. Before the first run, store `get_state()` of each `torch.Generator` among
-#    `vars(module).values()`, for all `block.modules()`, and a clone of each of
-#    `block.named_buffers()`.
+# 1. Give `checkpoint` a function of your own instead of the block. On the first run,
+#    the function calls `block(x)`. On the second run, the function first restores the
+#    state that the block had read on the first run, and then calls the block. Torch's
+#    own generator is restored for you.
+# 2. Before the first run, go through `block.modules()` and store `get_state()` of each
+#    `torch.Generator` among `vars(module).values()`. Also store a clone of each buffer
+#    in `block.named_buffers()`.
 # 3. In the second run, set the generators back, and run `functional_call(block,
-#    copies_of_the_buffers, x)`. In a `finally`, set the generators forward again, because
-#    other calls may have drawn in the meantime.
+#    copies_of_the_buffers, x)`. In a `finally`, return the generators to where they
+#    were before the second run, because other calls may have drawn in the meantime.
 
 # %% [markdown] trap="15.6" role="keep"
-# **Keep:** A block that runs twice has to read the same values twice but change its state
-# only once. **In your own code:** Take one step with checkpoints and one without, from
-# the same state. Compare gradients and buffers, because the loss cannot show a
-# difference. **Source:** [Chen et al. 2016, "Training Deep Nets with Sublinear Memory
-# Cost"](https://arxiv.org/abs/1604.06174), and
-# [torch.utils.checkpoint](https://docs.pytorch.org/docs/stable/checkpoint.html) on which
-# states `checkpoint` restores. **Seen in the wild:** In [allenai/OLMo-core
-# 828](https://github.com/allenai/OLMo-core/pull/828), the flag led to a loss of 2.495 at
-# step 150 with checkpoints, and of 2.195 without. In [NVIDIA-NeMo/Automodel
-# 3247](https://github.com/NVIDIA-NeMo/Automodel/pull/3247), the experts' load was counted
-# twice. [pytorch/pytorch 96136](https://github.com/pytorch/pytorch/issues/96136) reports
-# the double update for BatchNorm and has been open since 2023.
+# **Keep:** A checkpointed block, which runs twice, has to read the same values twice
+# but change its state only once. **In your own code:** Take one step with checkpoints
+# and one without, from the same state. Compare gradients and buffers, because the loss
+# cannot show a difference. **Source:** [Chen et al. 2016, "Training Deep Nets with
+# Sublinear Memory Cost"](https://arxiv.org/abs/1604.06174), and
+# [torch.utils.checkpoint](https://docs.pytorch.org/docs/stable/checkpoint.html) on
+# which states `checkpoint` restores. **Seen in the wild:** In [allenai/OLMo-core
+# 828](https://github.com/allenai/OLMo-core/pull/828), the flag led to a loss of 2.495
+# at step 150 with checkpoints, and of 2.195 without. In [NVIDIA-NeMo/Automodel
+# 3247](https://github.com/NVIDIA-NeMo/Automodel/pull/3247), the experts' load was
+# counted twice. [pytorch/pytorch
+# 96136](https://github.com/pytorch/pytorch/issues/96136) reports the double update for
+# BatchNorm and has been open since 2023.
 
 # %% [markdown] trap="15.7" role="situation" fault="waiting for the slower rank is read as communication" symptom="the profiler shows much of each step in all_reduce on every rank, and a faster network changes nothing"
 # ## What would a faster network gain?
@@ -2083,10 +2088,10 @@ draw_lanes({f"rank {rank}, {lane}": [
            "all_reduce begins early and is long, and both end together.")
 
 # %% [markdown] trap="15.7" role="repair"
-# Put the traces of all ranks on one clock, and measure the communication from the *last*
-# rank's call on. Then simulate each cure before you pay for it. Suppose that time is
-# proportional to length. With equal batches, each rank then computes for the mean of the
-# two times in each step, and neither rank waits.
+# Put the traces of all ranks on one clock, and measure the communication from the
+# *last* rank's call on. Before you pay for a cure, simulate it. Suppose that the time
+# for a batch is proportional to its length. With equal batches, each rank then computes
+# for the mean of the two times in each step, and neither rank waits.
 
 # %% trap="15.7" role="repair"
 def transfers():
@@ -2277,7 +2282,7 @@ def exposed(events: list) -> list:
     # END SOLUTION
 
 # %% [markdown] trap="15.7" role="hint"
-# 1. For each network operation, find the rank that starts last. Data moves only from that
+# 1. For each collective, find the rank that starts last. Data moves only from that
 #    moment on.
 # 2. Cut the timeline at every start and every end. Nothing changes between two
 #    neighbouring cuts, so each piece belongs to one kind of time.
@@ -2352,7 +2357,7 @@ guess("15.8",
       "really need in the first step?", unit="GB")
 
 # %% [markdown] trap="15.8" role="look"
-# Count what autograd keeps for four sequences in a small Llama:
+# Count the bytes that autograd keeps for four sequences in a small Llama:
 
 # %% trap="15.8" role="look" tags=["plumbing"]
 class FusedNorm(torch.autograd.Function):
@@ -2463,8 +2468,9 @@ claim("GB that each GPU needs, divided by the GB in the plan",
 # %% [markdown] trap="15.8" role="why"
 # ZeRO-1 divides only the *optimizer's* 12 bytes per weight: master weights and two
 # moments. Each GPU still holds all weights and gradients, at 2 bytes per value. The
-# copies share the *batch*, but a micro-batch belongs to one GPU. The plan also forgot the
-# logits: each takes 2 bytes in bfloat16, another 4 in float32, and 4 for its gradient.
+# copies share the *batch*, but a micro-batch belongs to one GPU. The plan also forgot
+# the logits. Each logit takes 2 bytes in bfloat16, another 4 in float32, and 4 for its
+# gradient.
 
 # %% trap="15.8" role="why"
 draw_boxes({"each GPU": in_gb(needs(seven, 4, copies=8, zero=1)),
@@ -2533,10 +2539,10 @@ claim("seconds per step with checkpoints, divided by seconds with "
       within=0.01)
 
 # %% [markdown] trap="15.8" role="repair"
-# The step time is the time for products, at 0.55 of the peak, plus the time for sending.
-# Differences below 5 % mean nothing. Guess first. On eight cards of `24` GB, with all
-# activations kept, which of the six splits in the explorer below makes the 7B model fit?
-# (*MFU* is useful work divided by the peak.)
+# The step time is the time for products, at 0.55 of the peak, plus the time for
+# sending. Differences of less than 5 % mean nothing. Guess first. On eight cards of
+# `24` GB, with all activations kept, which of the six splits in the explorer below
+# makes the 7B model fit? (*MFU* is useful work divided by the peak.)
 
 # %% role="explore" explorer="plan_a_run"
 from dlsys_helpers.explorers.plan_a_run import plan_a_run
@@ -2731,29 +2737,30 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="15.8" role="hint"
-# 1. Write the five numbers of one split, each on a line of its own. A layer keeps `whole`
-#    and `cut`, and tensor parallelism divides only `cut`. A checkpoint keeps only `input`
-#    and repeats `again`. `dp` divides no part of the activations, because a micro-batch
-#    already belongs to one GPU.
+# 1. Compute the five numbers for one split, each on a line of its own. A layer keeps
+#    `whole` and `cut`, and tensor parallelism divides only `cut`. A checkpoint keeps
+#    only `input` and repeats `again`. `dp` divides no part of the activations, because
+#    a micro-batch already belongs to one GPU.
 # 2. Write `half(r, b)` as a small function: half a ring of `b` bytes on `r` ranks. A
 #    single rank sends nothing, because `r - 1` is 0.
-# 3. `sums` is the time of tensor parallelism's all-reduces. The pipeline's waits stretch
-#    both `sums` and the products. `sends` is the time of the copies' calls, which come
-#    once per step or, with ZeRO-3, in each micro-batch. A GPU reaches `speed`, but its
-#    datasheet promises `peak`, which only `mfu` uses. `mfu` counts only `work`, whatever
-#    is repeated.
+# 3. `sums` is the time of tensor parallelism's all-reduces. The pipeline's waits
+#    lengthen both `sums` and the time for the products. `sends` is the time of the
+#    copies' calls, which come once per step or, with ZeRO-3, in each micro-batch. A GPU
+#    reaches `speed`, but its datasheet promises `peak`, which only `mfu` uses. `mfu`
+#    counts only `work`, whatever is repeated.
 
 # %% [markdown] trap="15.8" role="keep"
-# **Keep:** Plan part by part, and write next to each part what divides it. With ZeRO,
-# copies divide the state, but never a micro-batch. Of the plans that fit, choose the one
-# that recomputes least if links are fast, and the one that sends least if links are slow.
-# **In your own code:** Run one step with a micro-batch of one and compare
-# `torch.cuda.max_memory_allocated()` with your plan. Then profile the largest parts: the
-# products, then the calls that nothing hides. **Source:** [Anthony et al. 2023,
-# "Transformer Math 101"](https://blog.eleuther.ai/transformer-math/). **Seen in the
-# wild:** In [NVIDIA/Megatron-LM 6782](https://github.com/NVIDIA/Megatron-LM/pull/6782),
-# an estimate divided activations by the number of expert ranks, although each rank holds
-# its own micro-batch. In [deepspeedai/DeepSpeed
+# **Keep:** Plan a GPU's memory part by part, and next to each part, write what divides
+# it. With ZeRO, copies divide the state, but never a micro-batch. Of the plans that
+# fit, choose the one that recomputes least if links are fast, and the one that sends
+# least if links are slow. **In your own code:** Run one step with a micro-batch of one
+# and compare `torch.cuda.max_memory_allocated()` with your plan. Then profile the
+# largest parts: the products, then the calls that nothing hides. **Source:** [Anthony
+# et al. 2023, "Transformer Math 101"](https://blog.eleuther.ai/transformer-math/).
+# **Seen in the wild:** In [NVIDIA/Megatron-LM
+# 6782](https://github.com/NVIDIA/Megatron-LM/pull/6782), an estimate divided
+# activations by the number of expert ranks, although each rank holds its own
+# micro-batch. In [deepspeedai/DeepSpeed
 # 2302](https://github.com/deepspeedai/DeepSpeed/issues/2302), ZeRO was on, but the
 # activations still filled the card.
 
@@ -2772,10 +2779,11 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
 # layers * width * tokens` operations per token, and a causal kernel leaves out half of
 # these operations.
 #
-# Checkpoints repeat the products of the layers. How many they repeat depends on the
-# implementation. With torch's `use_reentrant=False`, each layer's last product is left
-# out, because nothing reads its result again. Megatron's checkpoints and torch's
-# reentrant checkpoints repeat all products, so a step takes four thirds of the work.
+# Checkpoints repeat the products of the layers. How many of them a checkpoint repeats
+# depends on the implementation. With torch's `use_reentrant=False`, each layer's last
+# product is left out, because nothing reads its result again. Megatron's checkpoints
+# and torch's reentrant checkpoints repeat all products, so a step takes four thirds of
+# the work.
 
 # %% role="concept" tags=["plumbing"]
 small_net = Llama(small)
@@ -2936,8 +2944,8 @@ claim("largest gap between the extra time of four simulated schedules and "
 
 # %% [markdown] role="quiz"
 # **2. You add up the gradients of two passes of eight micro-batches each, and the
-# schedule divides `.grad` at the end of each pass. How much weight does the first pass
-# have in the sum?**
+# schedule divides `.grad` at the end of each pass. How much does the first pass count
+# in the sum?**
 #
 # - [x] an eighth as much as the second pass :: The first pass is divided a second time,
 #   by the eight micro-batches of the second pass.
@@ -3014,9 +3022,9 @@ claim("largest gap between the extra time of four simulated schedules and "
 # ## On a GPU: how thin may a layer be cut?
 #
 # If you split a layer over `n` GPUs, each GPU computes one `n`-th of the products. But
-# the outputs to be summed are as large as before, one value per token and channel. So the
-# more GPUs share a layer, the larger the part of a step spent on sending. And a thin
-# product might not keep a GPU busy.
+# the outputs to be summed are as large as before, one value per token and channel. So
+# the more GPUs share a layer, the larger the part of a step spent on sending. Also, a
+# thin product might not keep a GPU busy.
 #
 # **Before you run anything:** Split the MLP of Llama-2-7B over eight GPUs and run 4,096
 # tokens. How long does the sum of the outputs take, as a multiple of the time for one
@@ -3110,18 +3118,18 @@ answers_here
 #   two sums: one of the outputs in the forward pass, and one of the input's gradients
 #   in the backward pass.
 # - Divide the loss where the whole step is known. Do not divide a gradient that already
-#   contains earlier passes.
-# - Position, label and mask belong to the whole sequence.
-# - A router learns only through a weight that it can change, and a balance loss works
-#   only through probabilities.
-# - A block that runs twice has to read the same values twice but change its state only
-#   once.
-# - A collective's bar begins with a call, not with data on the wire. Measure from the
-#   last rank's call on.
-# - Write next to each part of a plan what divides it. The copies divide the state among
-#   themselves, but never a micro-batch.
-# - Predict the bytes, then compare them with the tape. If you cannot predict them, you do
-#   not understand the cut yet.
+#   contains earlier passes' gradients.
+# - Compute positions, labels and mask on the whole sequence before you cut it.
+# - A router learns only through expert weights that it can change, and a balance loss
+#   works only through the router's probabilities.
+# - A checkpointed block, which runs twice, has to read the same values twice but change
+#   its state only once.
+# - In a trace, a collective's bar begins with a call, not with data on the wire.
+#   Measure the transfer from the last rank's call on.
+# - Next to each part of a memory plan, write what divides it. The copies divide the
+#   state among themselves, but never a micro-batch.
+# - Predict the bytes, then compare them with the tape. If you cannot predict the bytes,
+#   you do not understand the cut yet.
 #
 # **Next:** Take the run that you would like to start. Write its plan part by part, run
 # one of its steps on two ranks, and compare bytes, gradients and the copies' digests with

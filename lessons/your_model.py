@@ -2,9 +2,9 @@
 # # Your model
 #
 # Fifty-seven of your exercise solutions fit together. In this notebook they make up a
-# language model and all that belongs to it: attention, norms, optimizer, checkpoint,
-# adapters and compression. You train it, stop it, run it on two processes, talk to it,
-# and make it smaller.
+# language model and everything that belongs to it: attention, norms, optimizer,
+# checkpoint, adapters and compression. You train it, stop it, run it on two processes,
+# talk to it, and make it smaller.
 #
 # For every exercise that you have not solved, the notebook uses torch or another library
 # instead, and says which. So the notebook runs today, and each exercise that you solve
@@ -62,10 +62,11 @@ map_of(parts)
 # %% [markdown] role="concept"
 # A check tests a function on its own. In a model, the function also has to work with
 # other code, for example with autocast, which changes dtypes, or with a backward pass
-# that fails if a tensor was changed in place. So a rehearsal comes first. It tries each
-# of your parts alone in a tiny model and compares the part with its stand-in. If a part
-# breaks, the rehearsal names the part and the shapes. To continue without that part,
-# write `parts = load().without("08.10")` above, with your part's number instead of 08.10.
+# that fails if a tensor was changed in place. So a rehearsal comes first. The rehearsal
+# tries each of your parts alone in a tiny model and compares it with its stand-in. If a
+# part breaks, the rehearsal names the part and the shapes. To continue without that
+# part, write `parts = load().without("08.10")` above, with your part's number instead
+# of 08.10.
 
 # %% role="concept"
 rehearse(parts)
@@ -178,7 +179,7 @@ measured("model.4", 1000 * took, right=(600 * took, 1750 * took))
 #
 # Before the long run, check the model with the tools that you wrote. No weight may be
 # unused or hidden from the optimizer, and no row's output may depend on the other rows.
-# The list below also says how often a step waits for a value from the device.
+# The list below also shows how many times a step waits for a value from the device.
 
 # %% role="concept" tags=["plumbing"]
 rows = text.valid[:shape.length * 4].view(4, -1)
@@ -248,7 +249,7 @@ claim("largest difference between tiled and whole attention",
 #
 # The next cell takes twenty steps without dropout from the same seed, once with your
 # parts and once with only the stand-ins. Your parts may add up numbers in a different
-# order, so the losses agree to a thousandth, not to the last bit.
+# order from the stand-ins, so the losses agree to a thousandth, not to the last bit.
 
 # %% role="concept"
 curves = {}
@@ -320,10 +321,10 @@ claim("lowest validation loss minus the validation loss before the first "
       "step", best - before, below=-0.5)
 
 # %% [markdown] role="concept"
-# What would the curve have shown if one of these parts were wrong? Less than you think.
-# The gallery *What would you see?* shows such training runs with one fault at a time. To
-# open the gallery, write `from dlsys_model.walk import walk` and then `walk` in a cell of
-# your own.
+# What would the loss curve have shown if one of these parts were wrong? Less than you
+# think. The gallery *What would you see?* shows such training runs with one fault at a
+# time. To open the gallery, write `from dlsys_model.walk import walk` and then `walk`
+# in a cell of your own.
 
 # %% [markdown] role="concept"
 # ## Stop it in the middle
@@ -420,9 +421,9 @@ draw_ranks({"own rows": [["rows 1, 2"], ["rows 3, 4"]],
 # common; after 1,000 it writes words. Below the model's answer you see what the full run
 # wrote.
 #
-# Write `from dlsys_model.page import show` and then `show(model, text.letters)` in a cell
-# of your own, and the model writes below that cell. There you can change the model's
-# cache, its mask and its number of bits. Once the notebook is saved, all of this works
+# Write `from dlsys_model.page import show` and then `show(model, text.letters)` in a
+# cell of your own, and the model writes below that cell. There you can change the
+# model's cache, mask and number of bits. Once the notebook is saved, all of this works
 # without a kernel.
 
 # %% role="concept"
@@ -529,10 +530,10 @@ claim("absolute change in the loss when the adapter is saved and loaded",
 # %% [markdown] role="concept"
 # ## Smaller
 #
-# You make six smaller or different versions of the same model: in 8 bits, in 4 bits,
-# without half of the weights in its blocks, with narrower MLPs, as a student of half the
-# width, and as an ONNX program. First guess the size of each version in kB. In float32
-# the model takes 1,855 kB.
+# You make six versions of the same model: in 8 bits, in 4 bits, without half of the
+# weights in its blocks, with narrower MLPs, as a student of half the width, and as an
+# ONNX program. First guess the size of each version in kB. In float32 the model takes
+# 1,855 kB.
 
 # %% role="concept"
 guess("model.12", "How much does the model take in 8 bits, with a scale "
