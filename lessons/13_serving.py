@@ -420,7 +420,7 @@ claim("number of blocks in both Ann's table and Cem's table when readers "
       "are counted", len({*ann} & {*cem}), expected=0)
 
 # %% [markdown] trap="13.1" role="repair"
-# Now bring the fault back, and measure what it does to Ann's next letter:
+# Now bring the fault back:
 
 # %% trap="13.1" role="repair"
 def next_letter(pool, table, ids):

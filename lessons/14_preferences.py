@@ -718,14 +718,14 @@ def group_advantage(rewards: torch.Tensor,
 #    the advantage at 0.
 
 # %% [markdown] trap="14.2" role="keep"
-# **Keep:** Compare an answer's reward only with rewards of other answers to the same
-# prompt. To make sure of this, store the prompt's id with every answer. **In your own
-# code:** Replace each reward by its prompt's number. Then the standard deviation within
-# every group must be 0. **Source:** [Shao et al. 2024,
-# "DeepSeekMath"](https://arxiv.org/abs/2402.03300), which introduces GRPO. **Seen in
-# the wild:** In [StarsfieldAI/R1-V 67](https://github.com/StarsfieldAI/R1-V/issues/67),
-# the code had exactly this list and this view. In [XU-YIJIE/grpo-flat
-# 2](https://github.com/XU-YIJIE/grpo-flat/issues/2), the whole batch was one group.
+# **Keep:** Compare rewards only among answers to the same prompt. To make sure of this,
+# store the prompt's id with every answer. **In your own code:** Replace each reward by
+# its prompt's number. Then the standard deviation within every group must be 0.
+# **Source:** [Shao et al. 2024, "DeepSeekMath"](https://arxiv.org/abs/2402.03300), which
+# introduces GRPO. **Seen in the wild:** In [StarsfieldAI/R1-V
+# 67](https://github.com/StarsfieldAI/R1-V/issues/67), the code had exactly this list and
+# this view. In [XU-YIJIE/grpo-flat 2](https://github.com/XU-YIJIE/grpo-flat/issues/2),
+# the whole batch was one group.
 
 # %% [markdown] trap="14.3" role="situation" core=true fault="the gradient of the KL penalty is zero on average" symptom="the KL penalty changes nothing, whatever its weight"
 # ## A price on every nat
@@ -935,13 +935,13 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 # 3. Take the mean over answers, so that a larger batch does not pull harder.
 
 # %% [markdown] trap="14.3" role="keep"
-# **Keep:** An estimate of the KL with the right value need not have the right gradient,
-# because which answers get sampled also depends on the weights. To penalize a KL, use
-# half the squared log-ratio. **In your own code:** Reverse the sign of the penalty. If
-# the curve of the KL stays the same, the penalty has no gradient. **Source:** [Tang and
-# Munos 2025](https://arxiv.org/abs/2506.09477); for the values of such estimates,
-# [Schulman 2020, "Approximating KL Divergence"](http://joschu.net/blog/kl-approx.html).
-# **Seen in the wild:** In [allenai/open-instruct
+# **Keep:** A KL estimate with the right value need not have the right gradient, because
+# what gets sampled also depends on the weights. To penalize a KL, use half the squared
+# log-ratio. **In your own code:** Reverse the sign of the penalty. If the curve of the KL
+# stays the same, the penalty has no gradient. **Source:** [Tang and Munos
+# 2025](https://arxiv.org/abs/2506.09477); for the values of such estimates, [Schulman
+# 2020, "Approximating KL Divergence"](http://joschu.net/blog/kl-approx.html). **Seen in
+# the wild:** In [allenai/open-instruct
 # 535](https://github.com/allenai/open-instruct/pull/535), the estimate in the loss is
 # said to "completely ignore" the reference.
 

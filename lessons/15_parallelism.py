@@ -446,19 +446,18 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 #    `back @ a`, da is `back.T @ h`, and db is `dy.T @ units`.
 
 # %% [markdown] trap="15.1" role="keep"
-# **Keep:** Two matrices, the first cut by units and the second by inputs, need two
-# sums: one of the outputs in the forward pass, and one of the input's gradients in the
-# backward pass. **In your own code:** Every few hundred steps, compare digests of all
-# copies (norm layers, embeddings, biases) across the ranks. Compare the first step's
-# gradient with the gradient on a single rank. **Source:** [Megatron-LM,
+# **Keep:** Two matrices, the first cut by units and the second by inputs, need two sums:
+# one of the outputs in the forward pass, and one of the input's gradients in the backward
+# pass. **In your own code:** Every few hundred steps, compare digests of all copies (norm
+# layers, embeddings, biases) across the ranks. Compare the first gradient with the
+# gradient on one GPU. **Source:** [Megatron-LM,
 # `mappings.py`](https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/tensor_parallel/mappings.py),
 # "forward: copy, backward allreduce". **Seen in the wild:** In [Megatron-LM
-# 1446](https://github.com/NVIDIA/Megatron-LM/issues/1446), the gradients of the last
-# norm differed between ranks. In [AReno
-# 496](https://github.com/inclusionAI/AReno/pull/496), the gradients were summed twice
-# and were twice as large as they should be. In [torchtitan
-# 4332](https://github.com/pytorch/torchtitan/pull/4332), the gradient of a bias was
-# divided by the number of ranks.
+# 1446](https://github.com/NVIDIA/Megatron-LM/issues/1446), the gradients of the last norm
+# differed between ranks. In [AReno 496](https://github.com/inclusionAI/AReno/pull/496),
+# the gradients were summed twice and were twice as large as they should be. In
+# [torchtitan 4332](https://github.com/pytorch/torchtitan/pull/4332), the gradient of a
+# bias was divided by the number of ranks.
 
 # %% [markdown] trap="15.2" role="situation" fault="a schedule divides gradients that were there before" symptom="pipeline parallel with gradient accumulation: small gradient norm, loss curve differs, grad norms are off"
 # ## Four passes down a pipeline
@@ -550,9 +549,9 @@ plot_columns({f"pass {n + 1}": abs(s.item()) for n, s in enumerate(share)},
 
 # %% [markdown] trap="15.2" role="why"
 # The gradient is smaller, and it comes mostly from the last pass, although you computed
-# four passes. AdamW hardly reacts to a constant factor in the gradient, but it does
-# worse when most passes hardly count. At this learning rate, SGD does worse with short
-# steps, even if all passes count equally (`as small`).
+# four passes. AdamW hardly reacts to a constant factor, but it does worse when most
+# passes hardly count. At this learning rate, SGD does worse with short steps, even if all
+# passes count equally (`as small`).
 
 # %% trap="15.2" role="why" tags=["plumbing"]
 def trained(weights, make):
@@ -845,8 +844,8 @@ claim("number of embedding values, of positions 16 to 31, that got a "
       expected=0)
 
 # %% [markdown] trap="15.3" role="why"
-# So the network attends to arbitrary positions and makes confident mistakes, which have
-# a higher loss than a uniform guess.
+# So the network attends to arbitrary positions and makes confident mistakes, with a
+# higher loss than a uniform guess.
 
 # %% trap="15.3" role="why" tags=["plumbing"]
 def looks(net, cut):
@@ -2075,7 +2074,7 @@ claim("fraction of the time that a network that takes no time would save",
 # An `all_reduce` cannot end before every rank has called it. Until then, the rank that
 # calls first mostly waits, and the profiler shows this wait as communication. In this
 # trace, each rank has the long batch in half of the steps. So both ranks wait, their
-# tables agree, and neither rank looks slow over all steps.
+# tables agree, and neither looks slow over all steps.
 
 # %% trap="15.7" role="why"
 draw_lanes({f"rank {rank}, {lane}": [
@@ -2088,10 +2087,10 @@ draw_lanes({f"rank {rank}, {lane}": [
            "all_reduce begins early and is long, and both end together.")
 
 # %% [markdown] trap="15.7" role="repair"
-# Put the traces of all ranks on one clock, and measure the communication from the
-# *last* rank's call on. Before you pay for a cure, simulate it. Suppose that the time
-# for a batch is proportional to its length. With equal batches, each rank then computes
-# for the mean of the two times in each step, and neither rank waits.
+# Put the traces of all ranks on one clock, and measure the communication from the *last*
+# rank's call on. Before you pay for a cure, simulate it. Suppose that a batch's time is
+# proportional to its length. With equal batches, each rank then computes for the mean of
+# the two times in each step, and neither waits.
 
 # %% trap="15.7" role="repair"
 def transfers():
@@ -2357,7 +2356,7 @@ guess("15.8",
       "really need in the first step?", unit="GB")
 
 # %% [markdown] trap="15.8" role="look"
-# Count the bytes that autograd keeps for four sequences in a small Llama:
+# Count what autograd keeps for four sequences in a small Llama:
 
 # %% trap="15.8" role="look" tags=["plumbing"]
 class FusedNorm(torch.autograd.Function):
@@ -2468,9 +2467,8 @@ claim("GB that each GPU needs, divided by the GB in the plan",
 # %% [markdown] trap="15.8" role="why"
 # ZeRO-1 divides only the *optimizer's* 12 bytes per weight: master weights and two
 # moments. Each GPU still holds all weights and gradients, at 2 bytes per value. The
-# copies share the *batch*, but a micro-batch belongs to one GPU. The plan also forgot
-# the logits. Each logit takes 2 bytes in bfloat16, another 4 in float32, and 4 for its
-# gradient.
+# copies share the *batch*, but a micro-batch belongs to one GPU. The plan also forgot the
+# logits, each with 2 bytes in bfloat16, another 4 in float32, and 4 for its gradient.
 
 # %% trap="15.8" role="why"
 draw_boxes({"each GPU": in_gb(needs(seven, 4, copies=8, zero=1)),
@@ -2486,7 +2484,7 @@ draw_boxes({"each GPU": in_gb(needs(seven, 4, copies=8, zero=1)),
 # %% [markdown] trap="15.8" role="repair"
 # Plan part by part, and note what divides each part. Then look for a plan that fits, with
 # smaller micro-batches, checkpoints, or ZeRO-3, which divides all 16 bytes and gathers
-# each layer when it is needed.
+# each layer when needed.
 
 # %% trap="15.8" role="repair"
 ways = {"micro 1": dict(micro=1, zero=1),
@@ -2539,10 +2537,10 @@ claim("seconds per step with checkpoints, divided by seconds with "
       within=0.01)
 
 # %% [markdown] trap="15.8" role="repair"
-# The step time is the time for products, at 0.55 of the peak, plus the time for
-# sending. Differences of less than 5 % mean nothing. Guess first. On eight cards of
-# `24` GB, with all activations kept, which of the six splits in the explorer below
-# makes the 7B model fit? (*MFU* is useful work divided by the peak.)
+# The step time is the time for products, at 0.55 of the peak, plus the time for sending.
+# Differences below 5 % mean nothing. Guess first. On eight cards of `24` GB, with all
+# activations kept, which of the six splits in the explorer below makes the 7B model fit?
+# (*MFU* is useful work divided by the peak.)
 
 # %% role="explore" explorer="plan_a_run"
 from dlsys_helpers.explorers.plan_a_run import plan_a_run
@@ -2750,17 +2748,16 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
 #    counts only `work`, whatever is repeated.
 
 # %% [markdown] trap="15.8" role="keep"
-# **Keep:** Plan a GPU's memory part by part, and next to each part, write what divides
-# it. With ZeRO, copies divide the state, but never a micro-batch. Of the plans that
-# fit, choose the one that recomputes least if links are fast, and the one that sends
-# least if links are slow. **In your own code:** Run one step with a micro-batch of one
-# and compare `torch.cuda.max_memory_allocated()` with your plan. Then profile the
-# largest parts: the products, then the calls that nothing hides. **Source:** [Anthony
-# et al. 2023, "Transformer Math 101"](https://blog.eleuther.ai/transformer-math/).
-# **Seen in the wild:** In [NVIDIA/Megatron-LM
-# 6782](https://github.com/NVIDIA/Megatron-LM/pull/6782), an estimate divided
-# activations by the number of expert ranks, although each rank holds its own
-# micro-batch. In [deepspeedai/DeepSpeed
+# **Keep:** Plan memory part by part, and write next to each part what divides it. With
+# ZeRO, copies divide the state, but never a micro-batch. Of the plans that fit, choose
+# the one that recomputes least if links are fast, and the one that sends least if links
+# are slow. **In your own code:** Run one step with a micro-batch of one and compare
+# `torch.cuda.max_memory_allocated()` with your plan. Then profile the largest parts: the
+# products, then the calls that nothing hides. **Source:** [Anthony et al. 2023,
+# "Transformer Math 101"](https://blog.eleuther.ai/transformer-math/). **Seen in the
+# wild:** In [NVIDIA/Megatron-LM 6782](https://github.com/NVIDIA/Megatron-LM/pull/6782),
+# an estimate divided activations by the number of expert ranks, although each rank holds
+# its own micro-batch. In [deepspeedai/DeepSpeed
 # 2302](https://github.com/deepspeedai/DeepSpeed/issues/2302), ZeRO was on, but the
 # activations still filled the card.
 
