@@ -221,7 +221,7 @@ masked = change(second_keys(piece[:7]), second_keys(piece))
 print("each key moves by", [round(m, 3) for m in masked.tolist()])
 
 # %% role="concept"
-claim("largest change of an old key, as a fraction of the key's norm",
+claim("largest change in an old key, as a fraction of the key's norm",
       masked.max(), below=1e-4)
 
 # %% [markdown] role="concept"
@@ -236,7 +236,7 @@ unmasked = change(second_keys(piece[:7], everyone[:7, :7]),
 print("without a mask:  ", [round(m, 2) for m in unmasked.tolist()])
 
 # %% role="concept"
-claim("smallest change of an old key without the mask, as a fraction of "
+claim("without the mask: smallest change in an old key, as a fraction of "
       "the key's norm", unmasked.min(), above=1e-3)
 
 # %% role="concept" tags=["plumbing"]
@@ -1164,7 +1164,7 @@ class Stream:
     word.
 
     stops: a list of texts, possibly empty. No stop word is empty, is part
-    of another one or contains "\\ufffd". The list is not changed.
+    of another one or contains "\\ufffd". stops is not changed.
 
     push(token): token holds the next bytes of the answer in UTF-8, cut
     anywhere. push returns the text that can be sent now. Bytes that are not
@@ -1920,9 +1920,9 @@ def commit(past: int, draft: list, says: list) -> tuple:
 
     write: a list of all tokens that, as this round shows, the model would
     write without a draft. feed: the token to feed next, which is the last
-    token written, because that token has no entry. stay: how many cache
-    entries, counted from the first, can stay. draft and says are not
-    changed.
+    token written, because that token has no entry. stay: the number of
+    cache entries, counted from the first, that can stay. draft and says are
+    not changed.
 
     Example: past 10, draft [4, 7, 9], says [4, 8, 9, 2] give ([4, 8], 8,
     12).
@@ -2552,8 +2552,8 @@ def first_token(arrive: list, chunks: list) -> tuple:
     """Compute (p99, gap, rate) for a server's run, as floats, with times in
     seconds.
 
-    arrive: the time at which each request was due, one or more, in any
-    order. chunks: for each request its pieces, (time, tokens), in order of
+    arrive: the times at which the requests were due, one or more, in any
+    order. chunks: the pieces of each request, (time, tokens), in order of
     time. A piece with 0 tokens only shows that the server is alive and is
     not part of the answer. At least one request gets a token.
 
@@ -2928,13 +2928,13 @@ claim("fraction of rows whose likeliest letter is the same alone and "
 # - [ ] lower the learning rate :: The ratio is wrong before the first update.
 
 # %% [markdown] role="quiz"
-# **9. Eight clients each send the next request once they have their answer, and the
-# latency is low. With real users, the latency**
+# **9. Eight clients each send a new request only when their last one has been answered,
+# and the latency is low. With real users, the latency**
 #
 # - [ ] is the same, because eight are served at a time :: Real users do not wait for each
 #   other; they queue.
 # - [ ] is lower, because they send fewer requests :: The latency depends on the load, and
-#   at a high load, they wait.
+#   at a high load, requests wait.
 # - [x] has to be measured with arrivals that do not wait for answers :: A closed loop
 #   slows down with the server; with no more clients than slots, no queue ever forms.
 

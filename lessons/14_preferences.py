@@ -198,8 +198,8 @@ print("reward minus beta times log ratio, the first prompt:",
       sorted({round(r, 4) for r in rest[0].tolist()}))
 
 # %% role="concept"
-claim("largest spread of reward minus beta times log ratio within one "
-      "prompt", (rest.amax(1) - rest.amin(1)).max(), below=1e-4)
+claim("within one prompt: largest spread of reward minus beta times log "
+      "ratio", (rest.amax(1) - rest.amin(1)).max(), below=1e-4)
 
 # %% role="concept"
 ax = new_axes("The log ratio is the reward, up to a constant per prompt",
@@ -361,8 +361,8 @@ print(f"KL to the start: {held_moved[-1]:.2f}, best {best_moved:.2f}; "
       f"KL to the best: {kl(held, best):.3f}")
 
 # %% trap="14.1" role="repair"
-claim("KL to the best policy, with a copy as the reference",
-      kl(held, best).item(), below=0.08)
+claim("trained policy's KL to the best policy, with a copy as the "
+      "reference", kl(held, best).item(), below=0.08)
 
 # %% [markdown] trap="14.1" role="repair"
 # From the pairs alone, training has nearly found the best policy.
@@ -427,7 +427,7 @@ def dpo_loss(policy: nn.Module, beta: float):
     rejected), which is called at each step. chosen and rejected are pairs
     (ids, answer); answer is (B, T) bool, true at the answer's tokens and
     never at the first position. In each row, both answer the same prompt. T
-    can differ between the two, and B between calls.
+    can differ between chosen and rejected, and B between calls.
 
     The loss is the mean over rows of -log(sigmoid(beta * margin)). The loss
     is a float32 scalar. margin: the rise in the chosen answer's
@@ -855,8 +855,8 @@ print(f"KL to the start: {mended_way[-1]:.3f}, to the best policy: "
       f"{(pull(half_square, halfway) - wanted).abs().max():.1e}")
 
 # %% trap="14.3" role="repair"
-claim("KL to the best policy, with half the squared log-ratio in the loss",
-      kl(mended, best), below=0.01)
+claim("trained policy's KL to the best policy, with half the squared "
+      "log-ratio in the loss", kl(mended, best), below=0.01)
 
 # %% [markdown] trap="14.3" role="repair"
 # If an answer has several tokens, `now` and `then` are sums over its tokens, so sum first
@@ -888,13 +888,13 @@ third = learn(reinforce(k3))[0]
 elsewhere = true_pull(lambda p: kl(start, p), halfway)
 
 # %% trap="14.3" role="more"
-claim("KL to the best policy, with the log-ratio subtracted from the "
-      "reward", kl(paid, best).clamp(min=0), below=0.01)
+claim("trained policy's KL to the best policy, with the log-ratio "
+      "subtracted from the reward", kl(paid, best).clamp(min=0), below=0.01)
 claim("largest gap between the mean gradient of k3 and the gradient of "
       "KL(start, policy)", (pull(k3, halfway) - elsewhere).abs().max(),
       below=1e-4)
-claim("KL to the best policy, with k3 in the loss", kl(third, best),
-      above=0.02)
+claim("trained policy's KL to the best policy, with k3 in the loss",
+      kl(third, best), above=0.02)
 claim("largest gap between the mean gradient of half the square and the "
       "gradient of the KL",
       (pull(half_square, halfway) - wanted).abs().max(), below=1e-5)

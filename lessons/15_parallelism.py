@@ -273,9 +273,9 @@ claim("loss of the joined net, divided by rank 0's last loss",
 
 # %% [markdown] trap="15.1" role="why"
 # In the forward pass, `h` goes into both halves. So in the backward pass, `h` gets a
-# gradient from each half, and the two have to be summed. Each rank uses only its own
-# half's gradient. The copies of `body` drift apart, and each half learns to work with its
-# own copy.
+# gradient from each half, and the two must be summed. Each rank uses only its own half's
+# gradient. The copies of `body` drift apart, and each half learns to work with its own
+# copy.
 
 # %% trap="15.1" role="why"
 halves = "dy", ("B0", "B1"), ("A0", "A1")
@@ -326,7 +326,7 @@ predicted = 60 * 2 * (512 * 32 * 4)               # steps, sums, bytes
 print(f"predicted bytes {predicted:,}, on the tape {sum(sent()):,}")
 
 # %% trap="15.1" role="repair"
-claim("bytes on the tape after 60 steps", sum(sent()),
+claim("number of bytes on the tape after 60 steps", sum(sent()),
       expected=60 * 2 * 512 * 32 * 4)
 
 # %% [markdown] trap="15.1" role="more" topics="both runs compared · a sum that autograd knows · what torch does · a bias"
@@ -446,8 +446,8 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 #    `back @ a`, da is `back.T @ h`, and db is `dy.T @ units`.
 
 # %% [markdown] trap="15.1" role="keep"
-# **Keep:** Two matrices, the first cut by units and the second by inputs, need two sums:
-# one of the outputs in the forward pass, and one of the input's gradients in the backward
+# **Keep:** Two matrices, the first cut by units, the second by inputs, need two sums: one
+# of the outputs in the forward pass, and one of the input's gradients in the backward
 # pass. **In your own code:** Every few hundred steps, compare digests of all copies (norm
 # layers, embeddings, biases) across the ranks. Compare the first gradient with the
 # gradient on one GPU. **Source:** [Megatron-LM,
@@ -643,8 +643,8 @@ for rank in (0, 1):
           f"{sum(micro)} in {len(micro)} calls")
 
 # %% trap="15.2" role="repair"
-claim("bytes of activations and their gradients, sent by both ranks "
-      "together",
+claim("number of bytes that both ranks together send for activations and "
+      "their gradients",
       sum(s for rank in (0, 1) for s in sent("send", rank) if s == 512),
       expected=2 * 64 * 32 * 4)
 
@@ -839,7 +839,7 @@ claim("loss of the net trained on two ranks, on uncut sequences",
 # half has positions never used in training, so their embeddings are still random.
 
 # %% trap="15.3" role="why"
-claim("number of embedding values, of positions 16 to 31, that got a "
+claim("number of embedding values at positions 16 to 31 that got a "
       "gradient", split_net.place.weight.grad[16:].count_nonzero().item(),
       expected=0)
 
@@ -1102,8 +1102,8 @@ claim("largest gap between the experts' output on two ranks and in one "
       "process",
       max((visited[r][0] - at_home[r]).abs().max() for r in (0, 1)),
       below=1e-4)
-claim("bytes on rank 1's tape for nine rows of eight values, sent there "
-      "and back", sum(rows_sent), expected=2 * 9 * 8 * 4)
+claim("number of bytes on rank 1's tape for nine rows of eight values, "
+      "sent there and back", sum(rows_sent), expected=2 * 9 * 8 * 4)
 
 # %% [markdown] role="concept"
 # The tape records either what a rank passes in or what it receives, whichever is larger.
@@ -1350,11 +1350,11 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
     token all differ, and so do the token's probabilities in float32. k: 1
     to E. experts: (..., k) int64, the likeliest first. weights: (..., k)
     float32, computed in float32: the probability of each of these experts
-    under the softmax over all E. With renorm, the weights are divided by
-    their sum, so that they add up to 1. For k = 1, they are never divided,
-    because a weight of 1 would give the router no gradient. The gradient of
-    each weight flows to logits, including through the sum that divides it.
-    Inputs are not changed.
+    under the softmax over all E experts. With renorm, the weights are
+    divided by their sum, so that they add up to 1. For k = 1, they are
+    never divided, because a weight of 1 would give the router no gradient.
+    The gradient of each weight flows to logits, including through the sum
+    that divides it. Inputs are not changed.
 
     Example: logits [2., 1., 0.] and k 2 give weights [0.6652, 0.2447] and
     experts [0, 1]; with renorm, weights [0.7311, 0.2689].
@@ -1623,11 +1623,11 @@ def balance(p: torch.Tensor, chosen: torch.Tensor,
     router can lower: E times the sum over experts of fraction times mean
     probability.
 
-    p: (T, E) float32, the probabilities of each token; each row sums to 1.
+    p: (T, E) float32, the probabilities for each token; each row sums to 1.
     chosen: (T, k) int64, the k different experts of each token, chosen by
     any rule. real: (T,) bool, False for padding, which does not count, and
     True for at least one token. An expert's fraction, which can be 0, is
-    its part of all choices that the real tokens make. The mean probability
+    its share of all choices that the real tokens make. The mean probability
     is taken over the real tokens, for all E experts.
 
     Returns a float32 tensor of shape (). The result is 1 if fractions and
@@ -2200,10 +2200,10 @@ def sticks_out(lanes):
     return covered(compute + network) - covered(compute)
 
 # %% trap="15.7" role="more"
-claim("ms of sending that nothing hides, if the step waits for each sum "
-      "immediately", sticks_out(at_once), expected=8)
-claim("ms of sending that nothing hides, if the step waits at the end",
-      sticks_out(in_the_end), expected=2)
+claim("time of sending that nothing hides, in ms, if the step waits for "
+      "each sum immediately", sticks_out(at_once), expected=8)
+claim("time of sending that nothing hides, in ms, if the step waits at "
+      "the end", sticks_out(in_the_end), expected=2)
 
 # %% [markdown] trap="15.7" role="more"
 # **Tiny kernels.** Python needs a few microseconds to launch a kernel. If a kernel takes
@@ -2570,8 +2570,8 @@ wide_peak = cost(lambda: F.cross_entropy(
 planned = needs(wide, 3)
 
 # %% trap="15.8" role="more"
-claim("weights of the 7B model: count divided by the formula's value",
-      counted_weights / weights(seven), expected=1)
+claim("number of weights in the 7B model: count divided by the formula's "
+      "value", counted_weights / weights(seven), expected=1)
 claim("bytes kept in a layer: count divided by the formula's value",
       one_layer / (2 * kept(small)), expected=1)
 claim("bytes of a checkpoint per token: count divided by 2 * width",
@@ -2624,8 +2624,8 @@ ranks.run(cut_blocks, True, uses=(over_ranks, summed, entered))
 print("without checkpoints", plain_calls, "with", sent())
 
 # %% trap="15.8" role="more"
-claim("bytes on the tape for the calls of a cut layer", sum(plain_calls),
-      expected=4 * 8 * 32 * 4)
+claim("number of bytes on the tape for the calls of a cut layer",
+      sum(plain_calls), expected=4 * 8 * 32 * 4)
 claim("number of collective calls in a cut layer with checkpoints",
       len(sent()), expected=5)
 
@@ -2796,11 +2796,12 @@ print(f"counted {once:,}, with checkpoints {twice / once:.3f} times")
 without, with_them = 12.109, 16.128   # seconds of a step, a 7B, 8 A100
 
 # %% role="concept"
-claim("operations: count divided by the formula's value with whole squares",
-      once / (2 * operations(small, square=1)), expected=1, within=1e-6)
-claim("operations that checkpoints add: count divided by the formula's "
-      "value", (twice - once) / (2 * repeated(small, square=1)), expected=1,
+claim("number of operations: count divided by the formula's value with "
+      "whole squares", once / (2 * operations(small, square=1)), expected=1,
       within=1e-6)
+claim("number of operations that checkpoints add: count divided by the "
+      "formula's value", (twice - once) / (2 * repeated(small, square=1)),
+      expected=1, within=1e-6)
 claim("a published step: time with checkpoints, divided by time without "
       "checkpoints", with_them / without, expected=1.33, within=0.01)
 
@@ -3065,7 +3066,7 @@ for n in (1, 2, 4, 8):
           f"sum {sum_ms(n):.2f} ms")
 
 # %% role="gpu"
-claim("FLOPs of an eighth of the MLP, divided by FLOPs of the whole MLP",
+claim("FLOPs for an eighth of the MLP, divided by FLOPs for the whole MLP",
       part_flops(8) / part_flops(1), expected=1 / 8)
 claim("time on paper for the sum of outputs, divided by the time for an "
       "eighth of the products", sum_ms(8) / product_ms(8), expected=0.85,

@@ -52,8 +52,8 @@ folder = Path(tempfile.mkdtemp())   # for checkpoints and the adapter
 #
 # A part is *yours* if the last check of its exercise passed. Each box below is a part,
 # and it links to its exercise once you have started that stage. Point at a box to read
-# what the part does here and what replaces it if it is missing. `dlsys parts` shows the
-# same table in a terminal and writes your own code to `my-work/my_parts.py`.
+# what the part does here and what replaces a missing part. `dlsys parts` shows the same
+# table in a terminal and writes your own code to `my-work/my_parts.py`.
 
 # %% role="concept"
 parts = load()
@@ -399,7 +399,7 @@ shards = parts.reshard(state, 2)
 back = parts.reshard(shards, 1)[0]
 
 # %% role="concept"
-claim("largest difference in a weight after two updates, between DDP and "
+claim("after two updates: largest difference in a weight between DDP and "
       "one process", (both[0] - one).abs().max(), below=1e-5)
 claim("is the state the same after it is cut into shards and put together "
       "again",

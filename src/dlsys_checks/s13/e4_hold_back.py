@@ -21,7 +21,7 @@ stops      | stops: a list of texts, possibly empty. No stop word is empty, is p
              begin alike; a stop of one letter; two stops, of which the first holds more; two stops,
              of which the second holds more; stops with signs; a stop word in capitals; two stop
              words in one token
-left       | The list is not changed. | inputs after the call
+left       | stops is not changed. | inputs after the call
 cut        | push(token): token holds the next bytes of the answer in UTF-8, cut anywhere. | case
              letter by letter; byte by byte; a token without bytes; one token
 kind       | push returns the text that can be sent now. | type of the

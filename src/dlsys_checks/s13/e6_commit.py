@@ -27,7 +27,8 @@ write   | write: a list of all tokens that, as this round shows, the model would
           draft. | tokens to write; type of the tokens
 feed    | feed: the token to feed next, which is the last token written, because that token has no
           entry. | token to feed
-stay    | stay: how many cache entries, counted from the first, can stay. | entries that stay
+stay    | stay: the number of cache entries, counted from the first, that can stay. | entries that
+          stay
 left    | draft and says are not changed. | inputs after the call
 example | Example: past 10, draft [4, 7, 9], says [4, 8, 9, 2] give ([4, 8], 8, 12). | case the
           example

@@ -16,9 +16,9 @@ ex = exercise("13.9", "first_token", seen=("arrive", "chunks"), says="seconds to
 ex.promise_table("""
 three   | Compute (p99, gap, rate) for a server's run, as floats, with times in seconds. | type of;
           parts of the result
-arrive  | arrive: the time at which each request was due, one or more, in any order. | case arrivals
-          in any order; one request; arrivals long after 0
-chunks  | chunks: for each request its pieces, (time, tokens), in order of time. | seconds to the
+arrive  | arrive: the times at which the requests were due, one or more, in any order. | case
+          arrivals in any order; one request; arrivals long after 0
+chunks  | chunks: the pieces of each request, (time, tokens), in order of time. | seconds to the
           first token; longest wait; tokens per second
 empty   | A piece with 0 tokens only shows that the server is alive and is not part of the answer. |
           case pieces without tokens; an empty piece at the end; an empty piece in a gap; the

@@ -25,9 +25,9 @@ each    | Returns a function loss(chosen, rejected), which is called at each ste
 mask    | chosen and rejected are pairs (ids, answer); answer is (B, T) bool, true at the answer's
           tokens and never at the first position. In each row, both answer the same prompt. | loss:;
           gradient of the
-sizes   | T can differ between the two, and B between calls. | case different lengths; different
-          lengths, without pads; two calls; three calls; two calls of one size; the same texts,
-          another mask
+sizes   | T can differ between chosen and rejected, and B between calls. | case different lengths;
+          different lengths, without pads; two calls; three calls; two calls of one size; the same
+          texts, another mask
 mean    | The loss is the mean over rows of -log(sigmoid(beta * margin)). | loss:; gradient of the;
           scalar outputs
 dtype   | The loss is a float32 scalar. | dtype of the loss

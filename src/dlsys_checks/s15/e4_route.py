@@ -28,8 +28,8 @@ logits    | logits: (..., E) float32 or bfloat16, one per expert. The logits of 
 experts   | experts: (..., k) int64, the likeliest first. | type of the experts; shape of the
             experts; dtype of the experts; order of the experts
 chance    | weights: (..., k) float32, computed in float32: the probability of each of these experts
-            under the softmax over all E. | weights of the experts; dtype of the weights; shape of
-            the weights; type of the weights
+            under the softmax over all E experts. | weights of the experts; dtype of the weights;
+            shape of the weights; type of the weights
 divided   | With renorm, the weights are divided by their sum, so that they add up to 1. | case two,
             divided; three, divided; all, divided; two of many, divided; bfloat16; three axes; the
             example, divided; large logits
