@@ -471,14 +471,13 @@ class Blocks:
     """Manage the n blocks of a paged cache, numbered 0 to n - 1. At first
     all blocks are free.
 
-    take(k) returns a list of k different free blocks. Each of these blocks
-    now has one reader. If fewer than k blocks are free, raise MemoryError
-    and take none. share(table, k) returns a new list of the first k blocks
-    of a table in use. Each of these blocks now has one more reader.
-    give(table) removes one reader from each block of the table. A block
-    without readers is free again. If a block of the table has no reader,
-    raise ValueError and give none back. left() returns the number of free
-    blocks.
+    take(k) returns a list of k different free blocks. Each block taken now
+    has one reader. If fewer than k blocks are free, raise MemoryError and
+    take none. share(table, k) returns a new list of the first k blocks of a
+    table in use. Each block shared now has one more reader. give(table)
+    removes one reader from each block of the table. A block without readers
+    is free again. If a block of the table has no reader, raise ValueError
+    and give none back. left() returns the number of free blocks.
 
     No method changes a table. A table can be joined from several lists and
     can grow later. It contains no block twice, and only blocks from 0 to
@@ -776,7 +775,7 @@ def block_keys(ids: list, size: int, extra: str) -> list:
 
     For the same size and extra, two keys are equal if and only if all
     tokens up to the end of the block are equal. For the same size, a
-    different extra makes every key different. This holds however many
+    different extra makes every key different. Both rules hold however many
     blocks there are. A key can be used as a dict key. repr(key) has at most
     200 characters, however long ids and extra are. ids is not changed.
 
@@ -1172,8 +1171,9 @@ class Stream:
     ending that can become a stop word. push also keeps the bytes of an
     unfinished letter. push keeps nothing else. Neither the first stop word
     nor what follows is sent. From then on, push returns "". end() is called
-    once, when the answer is over, and returns the text still kept. An
-    unfinished letter becomes "\\ufffd". Objects do not affect each other.
+    once, when the answer is over, and returns the text still kept. At the
+    end, an unfinished letter becomes "\\ufffd". Objects do not affect each
+    other.
 
     Example: stops ["\\nUser"], push(b"Hi\\nU") "Hi", push(b"se") "",
     push(b"d!") "\\nUsed!", end() "".
@@ -1360,11 +1360,11 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
     words: different lists of one or more tokens, of any length. No word is
     the beginning of another. logprob(begin) returns the log-probabilities
     of the next token, (V,) float64, after the tokens in the list begin,
-    which is [] for a word's first token. Some can be minus infinity, but at
-    least one word is possible.
+    which is [] for a word's first token. Some log-probabilities can be
+    minus infinity, but at least one word is possible.
 
-    Returns (len(words),) float64. The entries sum to 1. This holds even if
-    every word is less likely than the smallest positive float. words and
+    Returns (len(words),) float64. The entries sum to 1. The sum is 1 even
+    if every word is less likely than the smallest positive float. words and
     the results of logprob are not changed.
 
     Example: if 'ab' has the probability 0.5 * 0.2 and 'ba' 0.5 * 0.6,
@@ -1501,12 +1501,12 @@ claim("number of evictions if every request that fits now is admitted",
       storm, above=100)
 claim("number of evictions if half of the expected growth is kept free",
       calm, below=60)
-claim("throughput with the longest answer reserved, divided by throughput "
+claim("throughput with room for the longest answer, divided by throughput "
       "with no reserve", runs["longest answer"][2] / fits, below=0.75)
-claim("throughput with half of the growth kept free, divided by "
-      "throughput with no reserve", half / fits, above=0.95)
-claim("throughput with 5 % kept free, divided by throughput with no "
-      "reserve", runs["5 % stays free"][2] / fits, above=1.02)
+claim("throughput with room for half of the growth, divided by throughput "
+      "with no reserve", half / fits, above=0.95)
+claim("throughput with 5 % of the cache kept free, divided by throughput "
+      "with no reserve", runs["5 % stays free"][2] / fits, above=1.02)
 
 # %% role="concept" tags=["plumbing"]
 def lives(lengths, slots, continuous):
@@ -2108,13 +2108,13 @@ nothing = (FourBits((2,)).add(0, alone, alone)[0] - alone).abs().max()
 # %% trap="13.7" role="more"
 claim("difference between the losses with and without large channels, in "
       "float32", abs(full - nats(gpt)), below=1e-4)
-claim("loss added by 4-bit keys with one scale, without large channels, "
-      "in nats", plain_cost, below=0.05)
-claim("loss added by 8-bit keys with one scale, with large channels, in "
-      "nats", eight, below=0.05)
-claim("loss added by float8 keys with one scale, with large channels, in "
-      "nats", floats, below=0.02)
-claim("fraction of 4-bit codes that are zero, with large channels and one "
+claim("no large channels: loss added by 4-bit keys with one scale, in "
+      "nats", plain_cost, below=0.05)
+claim("large channels: loss added by 8-bit keys with one scale, in nats",
+      eight, below=0.05)
+claim("large channels: loss added by float8 keys with one scale, in nats",
+      floats, below=0.02)
+claim("large channels: fraction of 4-bit codes that are zero, with one "
       "scale", gone, above=0.6)
 claim("largest error in a key if a scale covers only one channel of a "
       "single token", nothing, below=1e-5)
@@ -2554,7 +2554,7 @@ def first_token(arrive: list, chunks: list) -> tuple:
 
     arrive: the times at which the requests were due, one or more, in any
     order. chunks: the pieces of each request, (time, tokens), in order of
-    time. A piece with 0 tokens only shows that the server is alive and is
+    time. A piece with 0 tokens shows only that the server is alive, and is
     not part of the answer. At least one request gets a token.
 
     p99: the smallest time within which at least 99 % of the requests have
@@ -2667,8 +2667,8 @@ claim("one arange for all rows: fraction of a short row's letters that "
 # decode; in the prefill, each row had its own positions.
 
 # %% role="concept"
-claim("own positions only in prefill: fraction of a short row's letters "
-      "that are as when alone", agree["own, then one for all"], below=0.9)
+claim("own positions in prefill only: fraction of a short row's letters "
+      "the same as when alone", agree["own, then one for all"], below=0.9)
 
 # %% [markdown] role="concept"
 # ### The same in a library

@@ -404,7 +404,8 @@ def swapped(logp):
 turned, turned_losses, _ = learn(swapped, steps=200)
 
 # %% trap="14.1" role="more"
-claim("last loss with the pairs reversed", turned_losses[-1], below=0.67)
+claim("last training loss with the pairs reversed", turned_losses[-1],
+      below=0.67)
 claim("fall in the mean reward with the pairs reversed",
       (earned(start) - earned(turned)).item(), above=0.2)
 
@@ -574,8 +575,8 @@ rewards = points[asked] + is_right
 down = (by_view(rewards)[is_right] < 0).float().mean().item()
 
 # %% trap="14.2" role="look"
-claim("fraction of right answers pushed down, with grouping by view", down,
-      above=0.1)
+claim("fraction of right answers that are pushed down, with grouping by "
+      "view", down, above=0.1)
 
 # %% [markdown] trap="14.2" role="why"
 # The rewards are listed round by round. `view(-1, 8)` cuts the list into pieces of eight
@@ -622,8 +623,8 @@ claim("probability of the right answer, with one group per prompt",
 # In a group for one prompt, a right answer's reward is never below the mean:
 
 # %% trap="14.2" role="repair"
-claim("number of right answers pushed down, with one group per prompt",
-      down_now, expected=0)
+claim("number of right answers that are pushed down, with one group per "
+      "prompt", down_now, expected=0)
 
 # %% [markdown] trap="14.2" role="repair"
 # A right answer's push is divided by the standard deviation of its own group:
@@ -914,9 +915,9 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 
     logp, logp_ref: (N, T), the log-probability of each token of N answers,
     given the tokens before it, under the policy that sampled the answers
-    and under the reference. Both are 0 after the end of a shorter answer.
-    Both are float32 or both are float64, and the term has the same dtype.
-    logp and logp_ref are not changed.
+    and under the reference. logp and logp_ref are 0 after the end of a
+    shorter answer. Both are float32 or both are float64, and the term has
+    the same dtype. logp and logp_ref are not changed.
 
     Example: two answers of one token, each with probability 0.5; the
     reference gives them 0.25 and 0.75. The mean gradient of their logits is

@@ -2067,8 +2067,8 @@ print(f"{whole:.0f} ms, without a network {without:.0f} ms")
 measured("15.7", 1)
 
 # %% trap="15.7" role="look"
-claim("fraction of the time that a network that takes no time would save",
-      1 - without / whole, above=0.04, below=0.12)
+claim("fraction of the time that would be saved if the network took no "
+      "time", 1 - without / whole, above=0.04, below=0.12)
 
 # %% [markdown] trap="15.7" role="why"
 # An `all_reduce` cannot end before every rank has called it. Until then, the rank that
@@ -2200,10 +2200,10 @@ def sticks_out(lanes):
     return covered(compute + network) - covered(compute)
 
 # %% trap="15.7" role="more"
-claim("time of sending that nothing hides, in ms, if the step waits for "
-      "each sum immediately", sticks_out(at_once), expected=8)
-claim("time of sending that nothing hides, in ms, if the step waits at "
-      "the end", sticks_out(in_the_end), expected=2)
+claim("sending time that nothing hides, in ms, if the step waits for each "
+      "sum immediately", sticks_out(at_once), expected=8)
+claim("sending time that nothing hides, in ms, if the step waits at the "
+      "end", sticks_out(in_the_end), expected=2)
 
 # %% [markdown] trap="15.7" role="more"
 # **Tiny kernels.** Python needs a few microseconds to launch a kernel. If a kernel takes

@@ -28,8 +28,8 @@ equal   | For the same size and extra, two keys are equal if and only if all tok
 extra   | For the same size, a different extra makes every key different. | case two adapters; an
           adapter named like the tokens; an adapter that ends in a digit; an adapter that ends in a
           token; long names
-many    | This holds however many blocks there are. | case many blocks; a thousand prompts; a long
-          prompt; long prompts that differ early; a long block
+many    | Both rules hold however many blocks there are. | case many blocks; a thousand prompts; a
+          long prompt; long prompts that differ early; a long block
 text    | extra: a text, such as the name of an adapter. | case extra with quotes and signs
 form    | A key can be used as a dict key. | used as the docstring says; Used as the docstring says
 short   | repr(key) has at most 200 characters, however long ids and extra are. | characters of a

@@ -35,8 +35,8 @@ over       | Neither the first stop word nor what follows is sent. From then on,
              text after a stop word
 end        | end() is called once, when the answer is over, and returns the text still kept. | text
              after end
-unfinished | An unfinished letter becomes "\ufffd". | case an unfinished letter; an unfinished
-             letter after a stop word; an unfinished letter after what is held
+unfinished | At the end, an unfinished letter becomes "\ufffd". | case an unfinished letter; an
+             unfinished letter after a stop word; an unfinished letter after what is held
 apart      | Objects do not affect each other. | case two answers at once
 example    | Example: stops ["\nUser"], push(b"Hi\nU") "Hi", push(b"se") "", push(b"d!") "\nUsed!",
              end() "". | case the example

@@ -20,8 +20,8 @@ arrive  | arrive: the times at which the requests were due, one or more, in any 
           arrivals in any order; one request; arrivals long after 0
 chunks  | chunks: the pieces of each request, (time, tokens), in order of time. | seconds to the
           first token; longest wait; tokens per second
-empty   | A piece with 0 tokens only shows that the server is alive and is not part of the answer. |
-          case pieces without tokens; an empty piece at the end; an empty piece in a gap; the
+empty   | A piece with 0 tokens shows only that the server is alive, and is not part of the answer.
+          | case pieces without tokens; an empty piece at the end; an empty piece in a gap; the
           example; nothing but empty pieces
 p99     | p99: the smallest time within which at least 99 % of the requests have their first token.
           | seconds to the first token

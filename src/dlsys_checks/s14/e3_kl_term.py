@@ -26,8 +26,8 @@ tokens  | logp, logp_ref: (N, T), the log-probability of each token of N answers
           answer of one token; two answers of one token; three answers at once; two answers of two
           tokens; shorter answers, two at once; float32; eight tokens to choose from; far apart;
           equal to the reference; a certain token; a token that the reference is certain of
-pads    | Both are 0 after the end of a shorter answer. | case shorter answers; shorter answers, two
-          at once
+pads    | logp and logp_ref are 0 after the end of a shorter answer. | case shorter answers; shorter
+          answers, two at once
 dtype   | Both are float32 or both are float64, and the term has the same dtype. | dtype of the term
 left    | logp and logp_ref are not changed. | values changed
 example | Example: two answers of one token, each with probability 0.5; the reference gives them
