@@ -196,12 +196,11 @@ claim("loss of the GPT, in nats per letter", final_loss, below=2.7)
 # %% [markdown] role="concept"
 # ## Why old keys may be reused
 #
-# To write one more letter, the model has to look at every letter before it. If every
-# call sends the whole text through the model again, an answer of 1,000 letters takes
-# the processing of half a million letters, and most of this work repeats earlier work.
-# But are the old results still right once the text has grown? Let the model read seven
-# letters, and then the same seven plus one more, and compare the keys of the second
-# layer:
+# To write one more letter, the model has to look at every letter before it. If every call
+# sends the whole text through the model again, the model processes half a million letters
+# for an answer of 1,000, and most of this work repeats earlier work. But are the old
+# results still right once the text has grown? Let the model read seven letters, and then
+# the same seven plus one more, and compare the keys of the second layer:
 
 # %% role="concept"
 piece = kept_back[:8]                  # eight letters of the text
