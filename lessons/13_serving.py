@@ -197,10 +197,10 @@ claim("loss of the GPT, in nats per letter", final_loss, below=2.7)
 # ## Why old keys may be reused
 #
 # To write one more letter, the model has to look at every letter before it. If every call
-# sends the whole text through the model again, an answer of 1,000 letters means
-# processing half a million letters, and most of this work has been done before. But are
-# the old results still right once the text has grown? Let the model read seven letters,
-# and then the same seven plus one more, and compare the keys of the second layer:
+# sends the whole text through the model again, the model processes half a million letters
+# for an answer of 1,000, and most of this work repeats earlier work. But are the old
+# results still right once the text has grown? Let the model read seven letters, and then
+# the same seven plus one more, and compare the keys of the second layer:
 
 # %% role="concept"
 piece = kept_back[:8]                  # eight letters of the text
@@ -220,7 +220,7 @@ masked = change(second_keys(piece[:7]), second_keys(piece))
 print("each key moves by", [round(m, 3) for m in masked.tolist()])
 
 # %% role="concept"
-claim("largest change of an old key, as a fraction of the key's norm",
+claim("largest change in an old key, as a fraction of the key's norm",
       masked.max(), below=1e-4)
 
 # %% [markdown] role="concept"
@@ -235,7 +235,7 @@ unmasked = change(second_keys(piece[:7], everyone[:7, :7]),
 print("without a mask:  ", [round(m, 2) for m in unmasked.tolist()])
 
 # %% role="concept"
-claim("smallest change of an old key without the mask, as a fraction of "
+claim("without the mask: smallest change in an old key, as a fraction of "
       "the key's norm", unmasked.min(), above=1e-3)
 
 # %% role="concept" tags=["plumbing"]
@@ -353,7 +353,7 @@ print("Ann reads ", repr(reads(pool, ann)))
 foreign = pool.letters[ann].flatten() != ann_ids     # (32,)
 
 # %% trap="13.1" role="look"
-claim("blocks in both Ann's and Cem's tables",
+claim("number of blocks that are in both Ann's table and Cem's table",
       len({*ann} & {*cem}), expected=4)
 
 # %% [markdown] trap="13.1" role="why"
@@ -415,8 +415,8 @@ pool.readers.update(cem)
 print("Ann reads ", repr(reads(pool, ann)))
 
 # %% trap="13.1" role="repair"
-claim("blocks in both Ann's and Cem's tables when readers are counted",
-      len({*ann} & {*cem}), expected=0)
+claim("number of blocks in both Ann's table and Cem's table when readers "
+      "are counted", len({*ann} & {*cem}), expected=0)
 
 # %% [markdown] trap="13.1" role="repair"
 # Now bring the fault back:
@@ -442,8 +442,8 @@ print(f"probability that moves: {100 * moved:.0f} %")
 measured("13.1", 1)
 
 # %% trap="13.1" role="repair"
-claim("total variation of Ann's next letter, caused by Cem's request",
-      moved, above=0.005, below=0.3)
+claim("total variation between Ann's next-letter distributions with and "
+      "without the fault", moved, above=0.005, below=0.3)
 
 # %% [markdown] trap="13.1" role="more" topics="what the model makes of it · blocks given twice · a block that is half full"
 # What does the fault do to Ann's answer? Cem's letters are now where Ann's request reads
@@ -453,8 +453,8 @@ claim("total variation of Ann's next letter, caused by Cem's request",
 # distributions and 1 for distributions that have no letter in common.
 
 # %% trap="13.1" role="more"
-claim("letters in the blocks of Ann's prompt that Ann did not send",
-      foreign.sum(), above=10)
+claim("number of letters in the blocks of Ann's prompt that are not from "
+      "Ann's prompt", foreign.sum(), above=10)
 
 # %% [markdown] trap="13.1" role="more"
 # Reference counting can also go wrong in other ways. If a new block starts with a count
@@ -470,14 +470,13 @@ class Blocks:
     """Manage the n blocks of a paged cache, numbered 0 to n - 1. At first
     all blocks are free.
 
-    take(k) returns a list of k different free blocks. Each of these blocks
-    now has one reader. If fewer than k blocks are free, raise MemoryError
-    and take none. share(table, k) returns a new list of the first k blocks
-    of a table in use. Each of these blocks now has one more reader.
-    give(table) removes one reader from each block of the table, and a block
-    without readers is free again. If a block of the table has no reader,
-    raise ValueError and give none back. left() returns the number of free
-    blocks.
+    take(k) returns a list of k different free blocks. Each block taken now
+    has one reader. If fewer than k blocks are free, raise MemoryError and
+    take none. share(table, k) returns a new list of the first k blocks of a
+    table in use. Each block shared now has one more reader. give(table)
+    removes one reader from each block of the table. A block without readers
+    is free again. If a block of the table has no reader, raise ValueError
+    and give none back. left() returns the number of free blocks.
 
     No method changes a table. A table can be joined from several lists and
     can grow later. It contains no block twice, and only blocks from 0 to
@@ -515,20 +514,20 @@ class Blocks:
     # END SOLUTION
 
 # %% [markdown] trap="13.1" role="hint"
-# 1. You need five methods: `__init__(self, n)`, `take`, `share`, `give` and `left`. Keep
-#    one number per block: how many requests read it.
+# 1. You need five methods: `__init__(self, n)`, `take`, `share`, `give` and `left`. For
+#    each block, keep one number: how many requests read the block.
 # 2. A block that nobody reads is free. `take` sets a block's number to 1, `share` adds
-#    one to it, and `give` subtracts one.
+#    1, and `give` subtracts 1.
 # 3. Check before you change anything. Are enough blocks free? Does every block have a
 #    reader? Only then change the counts.
 
 # %% [markdown] trap="13.1" role="keep"
-# **Keep:** A shared block belongs to every request that reads it. A request that finishes
-# gives up only its own claim; the block is free when the last claim is gone. **In your
-# own code:** After each step, count how often each block occurs across all tables, and
-# compare this number with its reference count. A block that is in two tables but has a
-# count of one shows the fault. **Source:** [Kwon et al. 2023, "Efficient Memory
-# Management for Large Language Model Serving with
+# **Keep:** A shared cache block belongs to every request that reads it. A request that
+# finishes gives up only its own claim; the block is free when the last claim is gone.
+# **In your own code:** After each step, count how often each block occurs across all
+# tables, and compare this number with its reference count. A block that is in two
+# tables but has a count of one shows the fault. **Source:** [Kwon et al. 2023,
+# "Efficient Memory Management for Large Language Model Serving with
 # PagedAttention"](https://arxiv.org/abs/2309.06180). **Seen in the wild:** In
 # [Wenyueh/MinivLLM 84](https://github.com/Wenyueh/MinivLLM/pull/84), new blocks started
 # with a count of zero and were never freed.
@@ -650,20 +649,20 @@ print("first request:", repr(text.decode(before)))
 measured("13.2", 0)
 
 # %% trap="13.2" role="look"
-claim("letters found in the store for a prompt that was never served", hits,
-      expected=24)
+claim("number of letters found in the store for a prompt that was never "
+      "served", hits, expected=24)
 
 # %% [markdown] trap="13.2" role="why"
-# In attention, a key or a value does not depend only on the letters in its block. Keys
-# and values are computed for a certain position, and from the second layer on, they also
-# depend on everything before that position. After a different prefix, the same eight
-# letters have different keys and values. The store returns the keys and values of the
-# first request, still rotated for their old positions. Attention does not depend on the
-# order of keys and values, so the second request gets the first request's answer:
+# A key or a value does not depend only on the letters in its block. Keys and values are
+# computed for a certain position, and from the second layer on, they also depend on
+# everything before that position. After a different prefix, the same eight letters have
+# different keys and values. The store returns the keys and values of the first request,
+# still rotated for their old positions. Attention does not depend on the order of keys
+# and values, so the second request gets the first request's answer:
 
 # %% trap="13.2" role="why"
-claim("fraction of the second answer's letters that equal the first "
-      "request's answer", same(stored, before), above=0.95)
+claim("fraction of letters that are the same in the second answer and in "
+      "the first", same(stored, before), above=0.95)
 
 # %% [markdown] trap="13.2" role="why"
 # In the tree below, blocks with the same letters but different prefixes are different
@@ -716,8 +715,8 @@ claim("fraction of letters that are the same with and without the store, "
       "with chained keys", same(chained, alone), above=0.99)
 
 # %% [markdown] trap="13.2" role="more" topics="how far off the next letter is · adapters, images, new weights · a prompt that is found whole"
-# How wrong is the next letter? The test uses prompts of three blocks with the first two
-# swapped:
+# How wrong does the distribution of the next letter become? The test uses prompts of
+# three blocks, with the first two swapped:
 
 # %% trap="13.2" role="more" tags=["plumbing"]
 def off(model, keys_first, keys_second, swap):
@@ -744,16 +743,16 @@ right_maker = off(tuned, key_chain,
                   lambda ids: key_chain(ids, made_by="tuned"), swap=False)
 
 # %% trap="13.2" role="more"
-claim("total variation of the next letter, with the blocks swapped",
-      wrong_order, above=0.005)
-claim("total variation of the next letter, with a different adapter and "
-      "chained keys", wrong_maker, above=0.02)
-claim("total variation of the next letter, with the adapter in the key",
-      right_maker, below=1e-4)
-claim("letters found in the store after the swap, with chained keys",
-      false_hits, expected=0)
-claim("letters found in the store for the same prompt again, with chained "
-      "keys", again, expected=24)
+claim("total variation from the true next-letter distribution, with the "
+      "blocks swapped", wrong_order, above=0.005)
+claim("total variation from the true next-letter distribution, with the "
+      "adapter not in the key", wrong_maker, above=0.02)
+claim("total variation from the true next-letter distribution, with the "
+      "adapter in the key", right_maker, below=1e-4)
+claim("number of letters found in the store after the swap, with chained "
+      "keys", false_hits, expected=0)
+claim("number of letters found in the store for a repeated prompt, with "
+      "chained keys", again, expected=24)
 
 # %% [markdown] trap="13.2" role="more"
 # The second of these claims shows the same fault in a different form: the letters agree,
@@ -770,12 +769,13 @@ def block_keys(ids: list, size: int, extra: str) -> list:
     """Compute the key of each full block of a prompt, for a prefix cache.
 
     ids: a list of tokens, possibly empty. Tokens are integers and can be
-    negative. A block consists of `size` consecutive tokens; a shorter rest
+    negative. A block consists of `size` consecutive tokens. A shorter rest
     at the end has no key. extra: a text, such as the name of an adapter.
 
-    For the same size, two keys are equal if and only if all tokens up to
-    the end of the block are equal and extra is equal, however many blocks
-    there are. A key can be used as a dict key, and repr(key) has at most
+    For the same size and extra, two keys are equal if and only if all
+    tokens up to the end of the block are equal. For the same size, a
+    different extra makes every key different. Both rules hold however many
+    blocks there are. A key can be used as a dict key. repr(key) has at most
     200 characters, however long ids and extra are. ids is not changed.
 
     Example: ids [5, 6, 7, 8, 9] and size 2 give two keys. The second
@@ -794,10 +794,10 @@ def block_keys(ids: list, size: int, extra: str) -> list:
 # %% [markdown] trap="13.2" role="hint"
 # 1. The cache entries of a block depend on every token before it. So include the previous
 #    block's key in each block's key, starting at the front.
-# 2. Start the chain with `extra`, and every key depends on it.
+# 2. Start the chain with `extra`, so that every key depends on `extra`.
 # 3. Python's `hash` is made for dicts, not for telling texts apart: `hash(-1) ==
-#    hash(-2)`. `hashlib.sha256(repr(what).encode()).hexdigest()` is short and different
-#    for any two texts.
+#    hash(-2)`. `hashlib.sha256(repr(what).encode()).hexdigest()` is short, and any two
+#    texts give different values.
 
 # %% [markdown] trap="13.2" role="keep"
 # **Keep:** A cache key has to cover everything that the cached values were computed from:
@@ -864,12 +864,12 @@ claim("fraction of letters that stay the same when three other requests "
       "join the batch", percent / 100, below=0.15)
 
 # %% [markdown] trap="13.3" role="why"
-# Her two answers agree at about as many positions as two unrelated texts do, because
-# blanks and the letter e are frequent. On a CPU, a generator is like a tape of random
-# numbers, and each call to `multinomial` uses one piece of the tape per row. When the
-# tester's request is alone, it gets every piece. When it is one of four, the three pieces
-# after each of its own go to the other requests. So from the second letter on, her
-# request gets different pieces of the tape.
+# Her two answers agree at about as many positions as two unrelated texts. (Even
+# unrelated texts agree now and then, because blanks and the letter e are frequent.) On
+# a CPU, a generator is like a tape of random numbers, and each call to `multinomial`
+# uses one piece of the tape per row. When the tester's request is alone, it gets every
+# piece. When it is one of four, the three pieces after each of its own go to the other
+# requests. So from the second letter on, her request gets different pieces of the tape.
 
 # %% trap="13.3" role="why"
 def tape(people):
@@ -913,10 +913,10 @@ claim("fraction of letters that stay the same, with one generator per "
 
 # %% [markdown] trap="13.3" role="more" topics="a fresh generator at each step · seed + step · requests that move"
 # You may not want to store a generator state for every request. If you build a fresh
-# generator from the same seed at each step, every step gets the same random number. Such
-# an answer is reproducible, but it uses only a few letters. With `seed + step`, the
-# numbers differ from step to step, but seed `43` gets the numbers of seed `42` one step
-# earlier. Mix the seed and the step into one number instead:
+# generator from the same seed at each step, every step gets the same random number.
+# Such an answer is reproducible, but it uses only a few letters. With `seed + step`,
+# the numbers differ from step to step, but seed `43` gets each number of seed `42` one
+# step earlier. Mix the seed and the step into one number instead:
 
 # %% trap="13.3" role="more"
 def answer_with(seed_of, seed, n=200):
@@ -941,9 +941,9 @@ kinds = {name: len({*answer_with(rule, 42)}) for name, rule in {
 print(kinds)
 
 # %% trap="13.3" role="more"
-claim("different letters among 200, with the same seed at each step",
-      kinds["same seed each step"], below=6)
-claim("different letters among 200, with seed and step mixed",
+claim("number of different letters among 200, with the same seed at each "
+      "step", kinds["same seed each step"], below=6)
+claim("number of different letters among 200, with seed and step mixed",
       kinds["seed and step mixed"], above=15)
 
 # %% [markdown] trap="13.3" role="more"
@@ -963,12 +963,12 @@ def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
 
     The token depends only on probs[r], seeds[r] and steps[r], not on other
     rows, the row's position, the batch size or earlier draws. The tokens of
-    many steps of one request follow the row's probabilities, and so do the
-    tokens of many requests at one step. No two pairs of seed and step use
-    the same random numbers, not even if the pairs are neighbours, one
-    request is some steps behind the other, or seed and step are exchanged.
-    The generators of torch, numpy and Python are not advanced. Inputs are
-    not changed.
+    many steps of one request follow the row's probabilities. The tokens of
+    many requests at one step also follow their rows' probabilities. No two
+    pairs of seed and step use the same random numbers, even if the pairs
+    are neighbours, one request is some steps behind the other, or seed and
+    step are exchanged. The generators of torch, numpy and Python do not
+    advance. Inputs are not changed.
 
     Example: probs [[0., 1.], [1., 0.]], any seeds and steps give [1, 0].
     """
@@ -992,14 +992,14 @@ def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
 #    token is the number of these sums that do not exceed the random number.
 
 # %% [markdown] trap="13.3" role="keep"
-# **Keep:** The letters that a request draws may depend only on that request: on its seed,
-# its step and its probabilities. **In your own code:** Send one seeded request alone,
-# then in the first and in the last row of a full batch, and compare the answers. If your
+# **Keep:** The letters that a request draws may depend only on that request's own seed,
+# step and probabilities. **In your own code:** Send one seeded request alone, then in
+# the first and in the last row of a full batch, and compare the answers. If your
 # kernels' results depend on the batch size, look at the first letter that differs; at
 # that letter, the logits of the two candidates have to be close. **Source:** [Salmon et
 # al. 2011, "Parallel random numbers: as easy as 1, 2,
-# 3"](https://doi.org/10.1145/2063384.2063405), on generators that are functions of a key
-# and a counter. **Seen in the wild:** In [vllm-project/vllm
+# 3"](https://doi.org/10.1145/2063384.2063405), on generators that are functions of a
+# key and a counter. **Seen in the wild:** In [vllm-project/vllm
 # 51226](https://github.com/vllm-project/vllm/issues/51226), the CPU version ignored a
 # seed when another request in the batch had none. [NVIDIA/TensorRT-LLM
 # 17172](https://github.com/NVIDIA/TensorRT-LLM/pull/17172) derives random numbers from
@@ -1074,15 +1074,16 @@ print("letters broken:", broken)
 measured("13.4", 1)
 
 # %% trap="13.4" role="look"
-claim("broken letters in the stream", broken, above=3)
+claim("number of broken letters in the stream", broken, above=3)
 
 # %% [markdown] trap="13.4" role="why"
 # In UTF-8, a letter outside ASCII takes two to four bytes, and a token may end in the
-# middle of these bytes. Each part of the letter then becomes a replacement character, and
-# no later step repairs the letter. Likewise, a stop word is spread over several tokens,
-# so no single piece contains it. It is not enough to search in the text *so far*, because
-# the first tokens of the stop word have been sent before the last token arrives. Hold
-# back everything that can still become part of a letter or of a stop word.
+# middle of these bytes. Each part of the letter then becomes a replacement character,
+# and no later step repairs this. Likewise, a stop word is spread over several tokens,
+# so no single piece contains it. It is not enough to search in the text *so far*,
+# because the first tokens of the stop word have been sent before the last token
+# arrives. Hold back everything that can still become part of a letter or of a stop
+# word.
 
 # %% trap="13.4" role="why"
 pieces = ["Z", "\\xc3", "\\xbc", "rich", "\\nUs", "er:"]
@@ -1150,10 +1151,10 @@ leaked = late_stream(tokens).removeprefix(body)
 print("leaked:", repr(leaked))
 
 # %% trap="13.4" role="more"
-claim("letters lost with errors='ignore'",
+claim("number of letters lost with errors='ignore'",
       len(body) - len(ignored.split(stop)[0]), above=0)
-claim("letters of the stop word that are sent if you search in the text "
-      "so far", len(leaked), above=2)
+claim("number of the stop word's letters that are sent if you search in "
+      "the text so far", len(leaked), above=2)
 
 # %% trap="13.4" role="exercise" points=4 difficulty=3 minutes=15
 class Stream:
@@ -1161,16 +1162,17 @@ class Stream:
     word.
 
     stops: a list of texts, possibly empty. No stop word is empty, is part
-    of another one or contains "\\ufffd". The list is not changed.
+    of another one or contains "\\ufffd". stops is not changed.
 
     push(token): token holds the next bytes of the answer in UTF-8, cut
     anywhere. push returns the text that can be sent now. Bytes that are not
     UTF-8 become "\\ufffd". Sent text is never taken back, so push keeps the
-    ending that can become a stop word and the bytes of an unfinished
-    letter. push keeps nothing else. Neither the first stop word nor what
-    follows is sent; from then on, push returns "". end() is called once,
-    when the answer is over, and returns the text still kept; an unfinished
-    letter becomes "\\ufffd". Objects do not affect each other.
+    ending that can become a stop word. push also keeps the bytes of an
+    unfinished letter. push keeps nothing else. Neither the first stop word
+    nor what follows is sent. From then on, push returns "". end() is called
+    once, when the answer is over, and returns the text still kept. At the
+    end, an unfinished letter becomes "\\ufffd". Objects do not affect each
+    other.
 
     Example: stops ["\\nUser"], push(b"Hi\\nU") "Hi", push(b"se") "",
     push(b"d!") "\\nUsed!", end() "".
@@ -1202,23 +1204,23 @@ class Stream:
 # 1. You need three methods: `__init__(self, stops)`, `push` and `end`.
 #    `codecs.getincrementaldecoder("utf-8")("replace")` keeps the bytes of an unfinished
 #    letter until the rest arrives; `decode(b"", True)` replaces such bytes by `"\ufffd"`.
-# 2. Append the decoded text to what you hold back. If the result contains a stop word, send
-#    everything before the first one, and from then on nothing.
+# 2. Append the decoded text to what you hold back. If the result contains a stop word,
+#    send everything before the first stop word. After that, send nothing.
 # 3. Otherwise hold back the longest ending that could begin a stop word, and send the
 #    rest. Test `held.endswith(stop[:n])` for each `n` below `len(stop)`.
 
 # %% [markdown] trap="13.4" role="keep"
 # **Keep:** Decode a stream as one text, and hold back every byte that a later byte can
-# still turn into something else. **In your own code:** Take a text with two-, three- and
-# four-byte letters, cut it at every byte, push the pieces one by one, and compare the
-# output with the text. A test that decodes the whole list at once cannot reveal the
+# still turn into something else. **In your own code:** Take a text with two-, three-
+# and four-byte letters, cut it at every byte, push the pieces one by one, and compare
+# the output with the text. A test that decodes the whole list at once cannot reveal the
 # fault. **Source:** Python's
 # [`codecs.IncrementalDecoder`](https://docs.python.org/3/library/codecs.html#incrementaldecoder-objects).
 # **Seen in the wild:** In [ai-dynamo/dynamo
 # 12630](https://github.com/ai-dynamo/dynamo/issues/12630), 5 to 13 syllables of every
 # Korean answer were broken. In [vllm-project/vllm
 # 3574](https://github.com/vllm-project/vllm/issues/3574), the server sent letters of a
-# stop word before the word was complete.
+# stop word before the stop word was complete.
 
 # %% [markdown] trap="13.10" role="situation" fault="a grammar mask at each step changes which answer is likely" symptom="constrained decoding gives valid answers, and picks ones that the model finds unlikely"
 # ## One of twelve words
@@ -1329,18 +1331,18 @@ scored = Counter(score_whole(*sets[0], u) for u in throws)
 shares = torch.tensor([scored[w] / 2000 for w in words])
 
 # %% trap="13.10" role="repair"
-claim("total variation from the model's own odds, with whole words scored",
-      variation(shares, meant[0]), below=0.01)
+claim("total variation from the model's own odds if whole words are "
+      "scored", variation(shares, meant[0]), below=0.01)
 
 # %% [markdown] trap="13.10" role="more" topics="answers that are too many to list"
-# The masked probabilities also sum to one. So they form a distribution, but it is not the
+# The masked probabilities also sum to one. So they form a distribution, but not the
 # model's own:
 
 # %% trap="13.10" role="more"
 claim("sum of the masked probabilities", drawn[0].sum(), expected=1,
       within=1e-6)
-claim("largest of the eight total variations between masked odds and the "
-      "model's own", max(apart), above=0.3)
+claim("largest total variation, over eight sets of words, between masked "
+      "odds and own odds", max(apart), above=0.3)
 
 # %% [markdown] trap="13.10" role="more"
 # If a grammar allows infinitely many answers, you cannot score them all. In that case,
@@ -1354,15 +1356,15 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
     """Compute the probability of each word, given that the model writes one
     of these words.
 
-    words: different lists of one or more tokens, of any length; none is the
-    beginning of another. logprob(begin) returns the log-probabilities of
-    the next token, (V,) float64, after the tokens in the list begin, which
-    is [] for a word's first token. Some can be minus infinity, but at least
-    one word is possible.
+    words: different lists of one or more tokens, of any length. No word is
+    the beginning of another. logprob(begin) returns the log-probabilities
+    of the next token, (V,) float64, after the tokens in the list begin,
+    which is [] for a word's first token. Some log-probabilities can be
+    minus infinity, but at least one word is possible.
 
-    Returns (len(words),) float64. The entries sum to 1, even if every word
-    is less likely than the smallest positive float. words and the results
-    of logprob are not changed.
+    Returns (len(words),) float64. The entries sum to 1. The sum is 1 even
+    if every word is less likely than the smallest positive float. words and
+    the results of logprob are not changed.
 
     Example: if 'ab' has the probability 0.5 * 0.2 and 'ba' 0.5 * 0.6,
     return [0.25, 0.75].
@@ -1376,10 +1378,10 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
 
 # %% [markdown] trap="13.10" role="hint"
 # 1. The model's probability of a word is the product of its tokens' probabilities, each
-#    given the tokens before it. You need no mask, and no division along the way.
+#    given the tokens before it. You need neither a mask nor a division along the way.
 # 2. Divide only once, at the end, by the sum over the words.
-# 3. Add log-probabilities instead of multiplying probabilities. `softmax` over the sums
-#    then divides by the total, without overflow or underflow.
+# 3. Add log-probabilities instead of multiplying probabilities. `softmax` over these
+#    sums then divides by the total without overflow or underflow.
 
 # %% [markdown] trap="13.10" role="keep"
 # **Keep:** A mask at each step makes every finished answer valid, but over several steps,
@@ -1407,17 +1409,18 @@ print(f"weights read in a call: {weights}; FLOPs: prefill {of_prompt}, "
       f"one letter {of_letter}; cache per letter: {per_letter} values")
 
 # %% role="concept"
-claim("FLOPs of the prefill of 24 letters, divided by FLOPs of one letter",
+claim("FLOPs for a prefill of 24 letters, divided by FLOPs for one letter",
       of_prompt / of_letter, above=20)
 
 # %% [markdown] role="concept"
 # So several requests share a call, as the rows of a batch. The batch need not wait for
-# its longest row. At every step, finished requests leave the batch and waiting ones take
-# their slots. This is *continuous batching*. A scheduler decides which requests to admit.
-# The server's memory has a fixed number of cache positions, and nobody knows how long an
-# answer will be. The scheduler can admit every request that fits *now*, and evict a
-# request when the others have grown. Later, the evicted request has to be read again from
-# the beginning. Or the scheduler can reserve room for the longest possible answer.
+# its longest row. At every step, finished requests leave the batch and waiting ones
+# take their slots. This is *continuous batching*. A scheduler decides which requests to
+# admit. The server's memory has a fixed number of cache positions, and nobody knows how
+# long an answer will be. The scheduler can admit every request that fits *now*, and
+# evict a request when the others have grown. Later, the evicted request has to be read
+# again from the beginning. Alternatively, the scheduler can reserve room for the
+# longest possible answer.
 #
 # Under which of the two policies does the server write more letters in the same time, and
 # by what factor? Decide before you look. In the simulation, a call takes 1 unit of time
@@ -1493,16 +1496,16 @@ plot_columns({name: run[2] for name, run in runs.items()}, form=".1f",
 # %% role="concept"
 storm, _, fits = runs["fits now"]
 calm, _, half = runs["half the growth"]
-claim("evictions if every request that fits now is admitted", storm,
-      above=100)
-claim("evictions if half of the expected growth is kept free", calm,
-      below=60)
-claim("throughput: reserving the longest answer, divided by admitting "
-      "what fits now", runs["longest answer"][2] / fits, below=0.75)
-claim("throughput: keeping half of the growth free, divided by admitting "
-      "what fits now", half / fits, above=0.95)
-claim("throughput: keeping 5 % free, divided by admitting what fits now",
-      runs["5 % stays free"][2] / fits, above=1.02)
+claim("number of evictions if every request that fits now is admitted",
+      storm, above=100)
+claim("number of evictions if half of the expected growth is kept free",
+      calm, below=60)
+claim("throughput with room for the longest answer, divided by throughput "
+      "with no reserve", runs["longest answer"][2] / fits, below=0.75)
+claim("throughput with room for half of the growth, divided by throughput "
+      "with no reserve", half / fits, above=0.95)
+claim("throughput with 5 % of the cache kept free, divided by throughput "
+      "with no reserve", runs["5 % stays free"][2] / fits, above=1.02)
 
 # %% role="concept" tags=["plumbing"]
 def lives(lengths, slots, continuous):
@@ -1538,8 +1541,8 @@ draw_lanes({**{f"static {n[5:]}": s for n, s in static.items()},
                "request follows at once, and all eight are done earlier.")
 
 # %% role="concept"
-claim("steps of the static batch, divided by steps of the continuous batch",
-      long_way / short_way, above=1.2)
+claim("number of steps with the static batch, divided by the number with "
+      "the continuous batch", long_way / short_way, above=1.2)
 
 # %% [markdown] role="concept"
 # A prefill is one long step, and while it runs, no other request gets a letter. So a
@@ -1612,9 +1615,8 @@ print(f"drafts accepted: {accepted:.2f}, letters that would have to "
 measured("13.5", 1)
 
 # %% trap="13.5" role="look"
-claim("total variation if a refusal is followed by a sample from the "
-      "target",
-      wrong / 100, above=0.05, below=0.15)
+claim("total variation from the target if you sample from the target "
+      "after a refusal", wrong / 100, above=0.05, below=0.15)
 
 # %% [markdown] trap="13.5" role="why"
 # If the draft proposes a letter more often than the target would, refusals cut that
@@ -1653,8 +1655,8 @@ missing /= missing.sum(-1, keepdim=True)
 right = comes_out(kept, missing)
 
 # %% trap="13.5" role="repair"
-claim("total variation if a refusal is followed by a sample from the "
-      "missing part", variation(right, p).max(), below=1e-9)
+claim("total variation from the target if you sample from the missing "
+      "part after a refusal", variation(right, p).max(), below=1e-9)
 
 # %% [markdown] trap="13.5" role="repair"
 # In the explorer below, make the draft a mixture of the target and a uniform
@@ -1708,8 +1710,8 @@ show(ax.figure, alt="Two bars for each of three wrong rules: the fraction "
      "is above zero for all three.")
 
 # %% trap="13.5" role="more"
-claim("letters that can never be written, with the rule p >= q", never,
-      above=5)
+claim("number of letters that can never be written, with the rule p >= q",
+      never, above=5)
 claim("total variation from the target, with the rule p >= q",
       bent["keep if p >= q"][1], above=0.05)
 claim("total variation from the target, with a greedy draft and the q of "
@@ -1724,8 +1726,9 @@ claim("total variation from the target, with a greedy draft and a one-hot "
 # accepted. If you sample from the target again, the output is distorted.
 
 # %% trap="13.5" role="folklore"
-claim("drafts accepted if samples agree, divided by drafts accepted under "
-      "the right rule", (p * q).sum(-1).mean() / accepted, below=0.7)
+claim("acceptance rate if samples have to agree, divided by the right "
+      "rule's acceptance rate", (p * q).sum(-1).mean() / accepted,
+      below=0.7)
 claim("total variation from the target, with a new sample after a mismatch",
       variation(comes_out(p * q, p), p).mean(), above=0.01)
 
@@ -1739,9 +1742,9 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
     zeros. x: a token sampled from q. u, v: independent uniform random
     numbers, above 0 and below 1.
 
-    x is kept if u is less than p[x] / q[x]; otherwise only v decides which
-    token is written. Over all x, u and v, the token follows p exactly.
-    token is an int and kept a bool. p and q are not changed.
+    x is kept if u is less than p[x] / q[x]. If x is not kept, only v
+    decides which token is written. Over all x, u and v, the token follows p
+    exactly. token is an int, and kept is a bool. p and q are not changed.
 
     Example: p [0.5, 0.5], q [1., 0.], x 0: u 0.2 gives (0, True), u 0.7
     gives (1, False).
@@ -1754,18 +1757,19 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
     # END SOLUTION
 
 # %% [markdown] trap="13.5" role="hint"
-# 1. Accepted drafts produce each token with probability `min(p, q)`. How much is missing
-#    to reach `p`?
+# 1. Accepted drafts produce each token with probability `min(p, q)`. How much is
+#    missing from `p`?
 # 2. The missing part is `p - q` where this difference is positive. Divided by its sum, it
 #    is the distribution to sample from after a refusal.
 # 3. Lay the probabilities end to end on a line, and let `v` choose the piece: `cumsum`
 #    gives the ends of the pieces.
 
 # %% [markdown] trap="13.5" role="keep"
-# **Keep:** After a refusal, sample from max(0, p - q), normalized. And let `q` be the
-# distribution that the draft was really sampled from. **In your own code:** Do not judge
-# by the acceptance rate. Feed in a known `p` and `q`, and count what comes out.
-# **Source:** [Leviathan et al. 2023](https://arxiv.org/abs/2211.17192) and [Chen et al.
+# **Keep:** After refusing a draft, sample from max(0, p - q), normalized. Let `q` be
+# the distribution that the draft was really sampled from. **In your own code:** Do not
+# judge a rule by its acceptance rate. Give the rule a known `p` and `q`, and count
+# which tokens come out. **Source:** [Leviathan et al.
+# 2023](https://arxiv.org/abs/2211.17192) and [Chen et al.
 # 2023](https://arxiv.org/abs/2302.01318). **Seen in the wild:** In
 # [huggingface/transformers
 # 47932](https://github.com/huggingface/transformers/issues/47932), the code used a `q`
@@ -1841,8 +1845,8 @@ print(f"letters that agree: {agree:.2f}; drafts kept: {kept_share:.2f}; "
 measured("13.6", 1)
 
 # %% trap="13.6" role="look"
-claim("fraction of letters that agree with plain decoding, with all "
-      "entries kept", agree, below=0.6)
+claim("with all entries kept: fraction of letters that agree with plain "
+      "decoding", agree, below=0.6)
 
 # %% [markdown] trap="13.6" role="why"
 # The call that checked the drafts also wrote the keys and values of all four letters into
@@ -1875,8 +1879,8 @@ print(f"letters that agree: {rolled[0]:.2f}; drafts kept: {rolled[1]:.2f}; "
       f"calls for 40 letters: {rolled[2]:.0f}")
 
 # %% trap="13.6" role="repair"
-claim("fraction of letters that agree with plain decoding, with the cache "
-      "rolled back", rolled[0], above=0.95)
+claim("with the cache rolled back: fraction of letters that agree with "
+      "plain decoding", rolled[0], above=0.95)
 
 # %% [markdown] trap="13.6" role="more" topics="one too few, one too many · what it saves"
 # If you keep one entry too few, the last accepted letter is never read. If you keep one
@@ -1895,12 +1899,12 @@ plot_columns({"all stay": first_try[0], "one too few": short[0],
                  "right position writes the letters of plain decoding.")
 
 # %% trap="13.6" role="more"
-claim("fraction of letters that agree with plain decoding, with one entry "
-      "too few", short[0], below=0.7)
-claim("fraction of letters that agree with plain decoding, with one entry "
-      "too many", long[0], below=0.8)
-claim("calls for 40 letters, with the cache rolled back", rolled[2],
-      below=39)
+claim("with one entry too few: fraction of letters that agree with plain "
+      "decoding", short[0], below=0.7)
+claim("with one entry too many: fraction of letters that agree with plain "
+      "decoding", long[0], below=0.8)
+claim("number of calls for 40 letters, with the cache rolled back",
+      rolled[2], below=39)
 
 # %% trap="13.6" role="exercise" points=3 difficulty=2 minutes=10
 def commit(past: int, draft: list, says: list) -> tuple:
@@ -1908,16 +1912,16 @@ def commit(past: int, draft: list, says: list) -> tuple:
     decoding.
 
     past: the number of cache entries before the round. In the round, the
-    last written token was fed first, then draft, a list of guesses that may
-    be empty; each token that was fed left one cache entry. says: for each
-    token that was fed, the token that the model itself wants next, so says
-    has one token more than draft. Tokens are integers, 0 or more.
+    last written token was fed first. Then draft was fed, a list of guesses
+    that may be empty. Each token that was fed left one cache entry. says:
+    for each token that was fed, the token that the model itself wants next.
+    So says has one token more than draft. Tokens are integers, 0 or more.
 
     write: a list of all tokens that, as this round shows, the model would
     write without a draft. feed: the token to feed next, which is the last
-    token written, because that token has no entry. stay: how many cache
-    entries, counted from the first, can stay. draft and says are not
-    changed.
+    token written, because that token has no entry. stay: the number of
+    cache entries, counted from the first, that can stay. draft and says are
+    not changed.
 
     Example: past 10, draft [4, 7, 9], says [4, 8, 9, 2] give ([4, 8], 8,
     12).
@@ -1935,21 +1939,21 @@ def commit(past: int, draft: list, says: list) -> tuple:
 # 1. A guess is right if it equals what the model says after the preceding token. Compare
 #    `draft[i]` with `says[i]`, and stop at the first difference. What the model says
 #    after a wrong guess belongs to a different text.
-# 2. Also write the model's own token at that position; it costs no extra call. If all
-#    guesses are right, that token follows the last guess.
+# 2. Also write the model's own token at that position, which costs no extra call. If
+#    all guesses are right, that token follows the last guess.
 # 3. The token that was fed first now has a cache entry, and so does each right guess. The
 #    token that the model added has not been fed yet.
 
 # %% [markdown] trap="13.6" role="keep"
-# **Keep:** After a check, cut the cache back. The cache must hold every token of the text
-# except the last, and nothing else. **In your own code:** With greedy decoding, or with
-# the same random numbers for both, speculative and plain decoding have to write the same
-# text. Test this with a draft that is often wrong. If your kernels' results depend
-# on the number of tokens per call, only near ties may differ, so look at the two logits
-# at the first difference. **Source:** [Leviathan et al.
+# **Keep:** After checking drafts, cut the KV cache back. The cache must hold every
+# token of the text except the last, and nothing else. **In your own code:** With greedy
+# decoding, or with the same random numbers for both, speculative and plain decoding
+# have to write the same text. Test this with a draft that is often wrong. If your
+# kernels' results depend on the number of tokens per call, only near ties may differ,
+# so look at the two logits at the first difference. **Source:** [Leviathan et al.
 # 2023](https://arxiv.org/abs/2211.17192). **Seen in the wild:** In [ml-explore/mlx-lm
-# 1109](https://github.com/ml-explore/mlx-lm/pull/1109), a cache that could not be trimmed
-# kept the refused drafts without any error.
+# 1109](https://github.com/ml-explore/mlx-lm/pull/1109), a cache that could not be
+# trimmed kept the refused drafts without any error.
 
 # %% [markdown] trap="13.7" role="situation" fault="one scale for all keys: one large channel takes the grid" symptom="perplexity jumps with a low-bit KV cache, though the keys reconstruct well"
 # ## A smaller cache
@@ -2072,7 +2076,7 @@ plot_columns({"all zero": worth, **costs}, xlabel="what shares a scale",
                  "close to zero.")
 
 # %% trap="13.7" role="repair"
-claim("nats lost with 4-bit keys and one scale per channel",
+claim("loss added by 4-bit keys with one scale per channel, in nats",
       costs["channel"], below=0.02)
 
 # %% [markdown] trap="13.7" role="more" topics="without outliers · 8 bits · float8 · a scale over one token · bytes"
@@ -2103,23 +2107,24 @@ nothing = (FourBits((2,)).add(0, alone, alone)[0] - alone).abs().max()
 # %% trap="13.7" role="more"
 claim("difference between the losses with and without large channels, in "
       "float32", abs(full - nats(gpt)), below=1e-4)
-claim("nats lost with 4-bit keys and one scale, without large channels",
-      plain_cost, below=0.05)
-claim("nats lost with 8-bit keys and one scale, with large channels", eight,
-      below=0.05)
-claim("nats lost with float8 keys and one scale, with large channels",
+claim("no large channels: loss added by 4-bit keys with one scale, in "
+      "nats", plain_cost, below=0.05)
+claim("large channels: loss added by 8-bit keys with one scale, in nats",
+      eight, below=0.05)
+claim("large channels: loss added by float8 keys with one scale, in nats",
       floats, below=0.02)
-claim("fraction of 4-bit codes that are zero, with large channels and one "
+claim("large channels: fraction of 4-bit codes that are zero, with one "
       "scale", gone, above=0.6)
-claim("largest error of a key, with one scale per channel for a single "
-      "token", nothing, below=1e-5)
+claim("largest error in a key if a scale covers only one channel of a "
+      "single token", nothing, below=1e-5)
 
 # %% [markdown] trap="13.7" role="more"
 # The last claim above shows a further trap. In decode, tokens arrive one at a time. If
-# the scale of a channel covers only that single token, the scale repeats the size of the
-# key. Nothing is lost, but nothing is saved either, because each scale is as large as the
-# number that it replaces. So the newest tokens wait in full precision until a *group* of,
-# for example, 32 tokens is complete. The scales count towards the size:
+# the scale of a channel covers only that single token, the scale repeats the size of
+# the key. Nothing is lost, but nothing is saved either, because each scale is as large
+# as the number that it replaces. So the newest tokens wait in full precision until a
+# *group* of, for example, 32 tokens is complete. The scales also take bytes, so count
+# them as well:
 
 # %% trap="13.7" role="more"
 def bytes_a_token(group, channels=16, bits=4):
@@ -2144,14 +2149,15 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
     channel.
 
     k: (B, H, T, D) float32, not changed. bits: 2 to 8. The tokens are cut
-    into groups of `group` consecutive tokens; rest holds the tokens left
+    into groups of `group` consecutive tokens. rest holds the tokens left
     over at the end, unchanged. T can be less than group.
 
-    In every group, each channel of each head and row has its own scale: its
-    largest absolute value divided by 2**(bits - 1) - 1, or 1. if all values
-    are 0. scales: (B, H, T // group, D) float32. codes: int8, the integer
-    nearest to k / scale, (B, H, T // group * group, D). None of the three
-    is a view of k or of a copy of k: each stores only its own values.
+    In every group, each channel of each head and row has its own scale. A
+    scale is its channel's largest absolute value divided by 2**(bits - 1) -
+    1. If all values are 0, the scale is 1.0. scales: (B, H, T // group, D)
+    float32. codes: int8, the integer nearest to k / scale, (B, H, T //
+    group * group, D). None of the three is a view of k or of a copy of k:
+    each stores only its own values.
 
     Example: k of one channel, [3., -7., 1.], bits 4 and group 2 give codes
     [3, -7], scales [1.] and rest [1.].
@@ -2170,19 +2176,20 @@ def pack_keys(k: torch.Tensor, bits: int, group: int) -> tuple:
 # %% [markdown] trap="13.7" role="hint"
 # 1. Reshape the complete groups to `(B, H, n, group, D)`. A channel's scale comes from
 #    the largest absolute value along the token axis of a group, and along no other axis.
-# 2. Before you divide, add the token axis to the scales again, with length 1.
+# 2. Before you divide, give the scales a token axis of length 1 again.
 # 3. `k[:, :, n * group:]` is a view. As long as the view lives, all of `k` stays in
 #    memory. Use `clone()`.
 
 # %% [markdown] trap="13.7" role="keep"
-# **Keep:** Numbers that share a scale should have similar sizes. For keys, share a scale
-# within one channel, over many tokens. For values, share a scale within one token. Judge
-# the result by the loss, not by the error of the keys. **In your own code:** Print the
-# largest absolute key of each channel. If a few channels are ten times as large as the
-# rest, 4-bit integers with one scale per tensor lose nearly everything in the other
-# channels. **Source:** [Liu et al. 2024, "KIVI"](https://arxiv.org/abs/2402.02750) and
-# [Hooper et al. 2024, "KVQuant"](https://arxiv.org/abs/2401.18079). **Seen in the wild:**
-# In [ahb-sjsu/turboquant-pro 98](https://github.com/ahb-sjsu/turboquant-pro/pull/98), 4
+# **Keep:** Numbers that share a quantization scale should have similar sizes. For keys,
+# share a scale within one channel, over many tokens. For values, share a scale within
+# one token. Judge the result by the loss, not by the error of the keys. **In your own
+# code:** Print the largest absolute value in each channel of the keys. If a few
+# channels are ten times as large as the rest, 4-bit integers with one scale per tensor
+# lose nearly everything in the other channels. **Source:** [Liu et al. 2024,
+# "KIVI"](https://arxiv.org/abs/2402.02750) and [Hooper et al. 2024,
+# "KVQuant"](https://arxiv.org/abs/2401.18079). **Seen in the wild:** In
+# [ahb-sjsu/turboquant-pro 98](https://github.com/ahb-sjsu/turboquant-pro/pull/98), 4
 # bits raised the perplexity from 12.2 to about 10,000. In [rajveer43/VeloxQuant-MLX
 # 162](https://github.com/rajveer43/VeloxQuant-MLX/issues/162), each scale covered one
 # channel of a single token.
@@ -2249,8 +2256,8 @@ print(f"per letter: {ratio.mean():.3f}, answer of 24: "
 measured("13.8", 0)
 
 # %% trap="13.8" role="look"
-claim("median product of the 24 ratios of an answer", whole.median(),
-      above=0.06, below=0.18)
+claim("median, over all answers, of the product of an answer's 24 ratios",
+      whole.median(), above=0.06, below=0.18)
 
 # %% [markdown] trap="13.8" role="why"
 # The server cuts off the tail and rescales the rest to a sum of one, so the probability
@@ -2353,9 +2360,9 @@ claim("mean absolute log ratio, with a server in bfloat16 and no cut",
 # %% trap="13.8" role="exercise" points=3 difficulty=2 minutes=10
 def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
                  temperature: float, kept: torch.Tensor) -> torch.Tensor:
-    """Compute the log-probability of each token under the distribution it
-    was sampled from: the softmax of logits / temperature over the kept
-    tokens only.
+    """Compute the log-probability of each token under the distribution that
+    it was sampled from: the softmax of logits / temperature over only the
+    kept tokens.
 
     logits: (..., V) float32 or bfloat16. tokens: (...) int64, each of them
     kept. temperature: above 0. kept: (..., V) bool, as the server reports
@@ -2383,12 +2390,13 @@ def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
 
 # %% [markdown] trap="13.8" role="keep"
 # **Keep:** Compute the log-probability of a token under the distribution that the token
-# was sampled from, including the temperature and the top-p cut. Any other number is
-# meaningless. **In your own code:** Before the first update, *every* ratio has to be 1 up
-# to rounding. A mean ratio of 1 does not show this, so print the largest and the mean
-# absolute log ratio, and the probability mass that the cut keeps. **Source:**
-# [huggingface/trl 6789](https://github.com/huggingface/trl/issues/6789), with the closed
-# form. **Seen in the wild:** The same thread reports the fault. In [huggingface/trl
+# was sampled from, including the temperature and the top-p cut. A log-probability under
+# any other distribution is meaningless. **In your own code:** Before the first update,
+# *every* ratio has to be 1 up to rounding. A mean ratio of 1 does not show this, so
+# print the largest and the mean absolute log ratio, and the probability mass that the
+# cut keeps. **Source:** [huggingface/trl
+# 6789](https://github.com/huggingface/trl/issues/6789), with the closed form. **Seen in
+# the wild:** The same thread reports the fault. In [huggingface/trl
 # 4159](https://github.com/huggingface/trl/issues/4159), the server returned raw
 # log-probabilities without the temperature, and the ratio stayed at the limit of its
 # clamp.
@@ -2444,8 +2452,8 @@ print(f"from dispatch {reported:.2f} s, from arrival {true:.2f} s; "
 measured("13.9", true, right=(1.4, 4))
 
 # %% trap="13.9" role="look"
-claim("p99 of the time from arrival, divided by p99 of the time from "
-      "dispatch", true / reported, above=20)
+claim("p99 time from arrival to first token, divided by p99 time from "
+      "dispatch to first token", true / reported, above=20)
 
 # %% [markdown] trap="13.9" role="why"
 # A request waits from its arrival until the semaphore lets it through, and the clock
@@ -2496,11 +2504,12 @@ plot_lines(loads, {"from arrival": from_arrival,
                "load approaches one.")
 
 # %% trap="13.9" role="repair"
-claim("p99 from arrival at a load of 0.95, divided by p99 at a load of 0.5",
-      from_arrival[-1] / from_arrival[1], above=3)
+claim("p99 time from arrival to first token at a load of 0.95, divided by "
+      "the same at 0.5", from_arrival[-1] / from_arrival[1], above=3)
 
 # %% [markdown] trap="13.9" role="more" topics="means · the closed loop · pads and pieces counted as tokens"
-# At half load, the mean hides the wait. Throughput hides the wait at every load below 1:
+# At half load, the mean hides the wait. The throughput hides the wait at every load
+# below 1:
 
 # %% trap="13.9" role="more" tags=["plumbing"]
 def closed_loop(clients=8, requests=16000, seed=SEED):
@@ -2523,8 +2532,8 @@ padded_sizes = sum(16 * max(answer_sizes[i:i + 16])
 # %% trap="13.9" role="more"
 claim("mean time from arrival to first token at a load of 0.5, in s",
       half_mean, below=0.2)
-claim("answers per second: closed loop, divided by open loop at a load of "
-      "0.8", closed_loop() / open_rate, above=1)
+claim("answers per second in a closed loop, divided by those in an open "
+      "loop at a load of 0.8", closed_loop() / open_rate, above=1)
 claim("token count with pads, divided by token count without pads",
       padded_sizes / sum(answer_sizes), above=1.5)
 
@@ -2539,21 +2548,21 @@ claim("token count with pads, divided by token count without pads",
 
 # %% trap="13.9" role="exercise" points=3 difficulty=2 minutes=12
 def first_token(arrive: list, chunks: list) -> tuple:
-    """Compute (p99, gap, rate) of a server's run, as floats, with times in
+    """Compute (p99, gap, rate) for a server's run, as floats, with times in
     seconds.
 
-    arrive: the time at which each request was due, one or more, in any
-    order. chunks: for each request its pieces, (time, tokens), in order of
-    time. A piece with 0 tokens only shows that the server is alive and is
+    arrive: the times at which the requests were due, one or more, in any
+    order. chunks: the pieces of each request, (time, tokens), in order of
+    time. A piece with 0 tokens shows only that the server is alive, and is
     not part of the answer. At least one request gets a token.
 
     p99: the smallest time within which at least 99 % of the requests have
-    their first token, measured from when each request was due; a request
-    that never gets a token counts as math.inf. gap: the longest wait
-    between two consecutive pieces of one answer, or 0.0 if no answer has
-    two pieces. rate: the number of tokens in all answers, divided by the
-    seconds from the first arrival to the last piece of an answer. Inputs
-    are not changed.
+    their first token. Each time is measured from when the request was due.
+    A request that never gets a token counts as math.inf. gap: the longest
+    wait between two consecutive pieces of one answer. gap is 0.0 if no
+    answer has two pieces. rate: the number of tokens in all answers,
+    divided by the seconds from the first arrival to the last piece of an
+    answer. Inputs are not changed.
 
     Example: arrive [0.], chunks [[(1., 0), (2., 3), (2.5, 1)]] give (2.0,
     0.5, 1.6).
@@ -2573,8 +2582,8 @@ def first_token(arrive: list, chunks: list) -> tuple:
 # 1. First discard the pieces without tokens. A request's clock starts at its arrival and
 #    stops at the first remaining piece.
 # 2. Sort the times. The p99 is the time at position `ceil(0.99 * n)`, counted from 1.
-# 3. A request that got nothing waits forever. If you leave such requests out, a server
-#    looks better the more of them it has.
+# 3. A request that got nothing waits forever. If you leave such requests out, the
+#    server looks better the more requests get nothing.
 
 # %% [markdown] trap="13.9" role="keep"
 # **Keep:** Start the clock when the user asks, and report every latency with its load and
@@ -2641,8 +2650,8 @@ agree = {name: same(together(*rule, dice)[:3], single[:3])
          for name, rule in rules.items()}
 
 # %% role="concept"
-claim("short rows with one arange for all: fraction of letters that agree "
-      "with a row alone", agree["one arange for all"], above=0.95)
+claim("one arange for all rows: fraction of a short row's letters that "
+      "are the same as alone", agree["one arange for all"], above=0.95)
 
 # %% [markdown] role="concept"
 # With rotations, one `arange` for all rows is harmless, because within a row, every
@@ -2657,8 +2666,8 @@ claim("short rows with one arange for all: fraction of letters that agree "
 # decode; in the prefill, each row had its own positions.
 
 # %% role="concept"
-claim("own positions in the prefill only: fraction of letters that agree "
-      "with a row alone", agree["own, then one for all"], below=0.9)
+claim("own positions in prefill only: fraction of a short row's letters "
+      "the same as when alone", agree["own, then one for all"], below=0.9)
 
 # %% [markdown] role="concept"
 # ### The same in a library
@@ -2698,8 +2707,8 @@ own_way = by_hand(small, 24)
 library = llama.generate(small, **options)[:, 12:]
 
 # %% role="concept"
-claim("fraction of greedy tokens that agree between decoding by hand and "
-      "generate", same(own_way, library), above=0.99)
+claim("fraction of greedy tokens on which decoding by hand and generate "
+      "agree", same(own_way, library), above=0.99)
 
 # %% [markdown] role="concept"
 # Now put a short row and a long one into one batch, and let `generate` look for drafts in
@@ -2720,12 +2729,12 @@ cache.crop(-4)                                   # and one more, fed again
 after_crop = llama(small[:, 11:], past_key_values=cache).logits[:, -1]
 
 # %% role="concept"
-claim("a short row batched with a long one: fraction of tokens that agree "
-      "with the row alone", same(beside, library), above=0.95)
+claim("short row in a batch with a long one: fraction of its tokens that "
+      "are the same as alone", same(beside, library), above=0.95)
 claim("drafts from the prompt: fraction of tokens that agree with "
       "decoding without drafts", same(drafted, library), above=0.95)
-claim("largest difference of a logit after three refused tokens are "
-      "cropped", (after_crop - first_logits).abs().max(), below=1e-4)
+claim("largest change in a logit after three refused tokens are cropped "
+      "from the cache", (after_crop - first_logits).abs().max(), below=1e-4)
 
 # %% [markdown] role="concept"
 # ### The library's continuous batching
@@ -2782,11 +2791,12 @@ show(ax.figure, "Tokens in each pass of the library's server. Both runs "
      "and the run ends later.")
 
 # %% role="concept"
-claim("a batch that changes: fraction of tokens that agree with a request "
-      "alone", min(same(with_room, one_by_one), same(pressed, one_by_one)),
+claim("requests join and leave a batch: fraction of their tokens that are "
+      "the same as alone",
+      min(same(with_room, one_by_one), same(pressed, one_by_one)),
       above=0.95)
-claim("passes for five answers, which would take 120 passes if served one "
-      "by one", len(wide), below=40)
+claim("number of passes for five answers, which take 120 passes if served "
+      "one by one", len(wide), below=40)
 claim("number of tokens that are read again, with twelve pages", reread,
       above=10)
 
@@ -2821,11 +2831,12 @@ with_others = after_prefill(crowd)
 by_itself = torch.cat([after_prefill(one[None]) for one in crowd])
 
 # %% role="concept"
-claim("largest difference between the logits of a row alone and among "
-      "sixteen", (with_others - by_itself).abs().max(), below=1e-4)
+claim("largest difference between a row's logits when it is alone and "
+      "when it is among sixteen", (with_others - by_itself).abs().max(),
+      below=1e-4)
 claim("fraction of rows whose likeliest letter is the same alone and "
-      "among sixteen", same(with_others.argmax(-1), by_itself.argmax(-1)),
-      above=0.9)
+      "among sixteen rows",
+      same(with_others.argmax(-1), by_itself.argmax(-1)), above=0.9)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -2916,13 +2927,13 @@ claim("fraction of rows whose likeliest letter is the same alone and "
 # - [ ] lower the learning rate :: The ratio is wrong before the first update.
 
 # %% [markdown] role="quiz"
-# **9. Eight clients each send the next request once they have their answer, and the
-# latency is low. With real users, the latency**
+# **9. Eight clients each send a new request only when their last one has been answered,
+# and the latency is low. With real users, the latency**
 #
 # - [ ] is the same, because eight are served at a time :: Real users do not wait for each
 #   other; they queue.
 # - [ ] is lower, because they send fewer requests :: The latency depends on the load, and
-#   at a high load, they wait.
+#   at a high load, requests wait.
 # - [x] has to be measured with arrivals that do not wait for answers :: A closed loop
 #   slows down with the server; with no more clients than slots, no queue ever forms.
 
@@ -2942,9 +2953,9 @@ claim("fraction of rows whose likeliest letter is the same alone and "
 #
 # A layer reads its weights once per call, whether it gets one row or many. In decode,
 # each request adds one row, its newest token. In prefill, each token of the prompt is a
-# row. So prefill does hundreds of FLOPs per byte of weights, and decode does one FLOP per
-# byte for each request. The requests of a batch share the weights, but each reads its own
-# cache.
+# row. So prefill does hundreds of FLOPs per byte of weights, and decode does one FLOP
+# per byte of weights for each request. The requests of a batch share the weights, but
+# each reads its own cache.
 #
 # **Before you run anything:** Take a model of 8 billion weights in 16 bits, with
 # grouped-query attention, on one H200. How many tokens per second does a single user get?
@@ -3000,8 +3011,8 @@ claim("FLOPs per byte of weights, for one token",
 claim("FLOPs per byte of weights in a prefill of 2,048 tokens, divided by "
       "the GPU's ridge", layer_flops(2048) / layer_bytes / sheet.ridge,
       above=5)
-claim("tokens per second at a context of 2,048: 64 users, divided by one "
-      "user",
+claim("tokens per second at a context of 2,048 for 64 users, divided by "
+      "those for one user",
       tokens_a_second(64, 2048) / tokens_a_second(1, 2048), above=20)
 
 # %% role="gpu"
@@ -3073,18 +3084,18 @@ answers_here
 # caches for 16 users takes 351 µs, twice as long as the products of one row, which read
 # all weights of the layer. For caches, batching saves nothing.
 #
-# **Keep:** A decode step takes at least as long as reading all weights (for a dense model
-# on one GPU; speculation writes more than one token per step). More users are almost free
-# as long as they are few (64 are measured here; from about 300 on, an H100 computes
-# longer than it reads weights) and their caches are small compared with the weights. When
-# the caches are as large as the weights, a step takes twice as long. gpt-fast reports
-# 104.9 tokens per second for Llama-2-7B in 16 bits on an A100 (with power limited to 330
-# W), which is 1,397 GB/s out of the datasheet's 2,039. With 8 bits, it reports 155.58
-# tokens per second, and with 4 bits (groups of 32) 196.80. The reported bandwidth divided
-# by the tokens per second is the amount that the model reads for one token: 13.3, 6.9 and
-# 4.4 GB. From the bytes alone, you would expect 1.9 and 3.0 times the speed, not two and
-# four times. With 4 bits, about a fifth of the bytes are the scales and zeros of the
-# groups. **Source:** [pytorch-labs/gpt-fast,
+# **Keep:** A decode step of a dense model on one GPU takes at least as long as reading
+# all its weights. (Speculation writes more than one token per step.) More users are
+# almost free as long as they are few (64 are measured here; from about 300 on, an H100
+# computes longer than it reads weights) and their caches are small compared with the
+# weights. When the caches are as large as the weights, a step takes twice as long.
+# gpt-fast reports 104.9 tokens per second for Llama-2-7B in 16 bits on an A100 (with
+# power limited to 330 W), which is 1,397 GB/s out of the datasheet's 2,039. With 8
+# bits, it reports 155.58 tokens per second, and with 4 bits (groups of 32) 196.80. The
+# reported bandwidth divided by the tokens per second is the amount that the model reads
+# for one token: 13.3, 6.9 and 4.4 GB. From the bytes alone, you would expect 1.9 and
+# 3.0 times the speed, not two and four times. With 4 bits, about a fifth of the bytes
+# are the scales and zeros of the groups. **Source:** [pytorch-labs/gpt-fast,
 # README](https://github.com/pytorch-labs/gpt-fast/blob/0f925b5d4ce457b89a7ca6c9ce50f42bf2576945/README.md),
 # "Benchmarks".
 
@@ -3094,18 +3105,21 @@ answers_here
 # - The prompt and the random numbers determine the answer if the kernels' results do not
 #   depend on the batch. If the results do depend on the batch, only near ties may come
 #   out differently.
-# - A block is free when its last reader has left.
-# - A block's cache key has to cover everything that the block was computed from.
-# - What belongs to a request travels with it: random numbers, stop words, masks.
-# - Decode a stream as one text, and hold back what may still change.
-# - A mask at each step makes answers valid, but it changes their odds.
+# - Free a cache block only when the last request that reads it has left.
+# - A cache block's key has to cover everything that the block was computed from.
+# - Let everything that belongs to a request travel with the request: random numbers,
+#   stop words, masks.
+# - Decode a stream as one text, and hold back every byte that may still become part of
+#   something else.
+# - A mask at each step makes every answer valid, but it changes the answers' odds.
 # - After a refused draft, sample from the missing part of the target's distribution, and
 #   remove the refused tokens from the cache.
-# - Numbers that share a scale should have similar sizes.
-# - A log-probability belongs to the distribution that the token was sampled from.
-# - Start the clock when the user asks.
+# - Let numbers share a quantization scale only if their sizes are similar.
+# - Compute a token's log-probability under the distribution that the token was sampled
+#   from.
+# - When you measure latency, start the clock when the user asks.
 #
 # **Next:** Try one of these checks on a server of your own. Send one prompt with one
-# seed, alone and in a full batch, with batch-invariant kernels, and compare the answers.
-# Without such kernels, look at the first token that differs and at the gap between the
-# two logits there.
+# seed, alone and in a full batch, with batch-invariant kernels, and compare the
+# answers. Without such kernels, look at the first token that differs, and at the gap
+# between the two tokens' logits there.

@@ -198,8 +198,8 @@ print("reward minus beta times log ratio, the first prompt:",
       sorted({round(r, 4) for r in rest[0].tolist()}))
 
 # %% role="concept"
-claim("largest spread of reward minus beta times log ratio within one "
-      "prompt", (rest.amax(1) - rest.amin(1)).max(), below=1e-4)
+claim("within one prompt: largest spread of reward minus beta times log "
+      "ratio", (rest.amax(1) - rest.amin(1)).max(), below=1e-4)
 
 # %% role="concept"
 ax = new_axes("The log ratio is the reward, up to a constant per prompt",
@@ -361,8 +361,8 @@ print(f"KL to the start: {held_moved[-1]:.2f}, best {best_moved:.2f}; "
       f"KL to the best: {kl(held, best):.3f}")
 
 # %% trap="14.1" role="repair"
-claim("KL to the best policy, with a copy as the reference",
-      kl(held, best).item(), below=0.08)
+claim("trained policy's KL to the best policy, with a copy as the "
+      "reference", kl(held, best).item(), below=0.08)
 
 # %% [markdown] trap="14.1" role="repair"
 # From the pairs alone, training has nearly found the best policy.
@@ -404,8 +404,9 @@ def swapped(logp):
 turned, turned_losses, _ = learn(swapped, steps=200)
 
 # %% trap="14.1" role="more"
-claim("last loss with the pairs reversed", turned_losses[-1], below=0.67)
-claim("reward lost with the pairs reversed",
+claim("last training loss with the pairs reversed", turned_losses[-1],
+      below=0.67)
+claim("fall in the mean reward with the pairs reversed",
       (earned(start) - earned(turned)).item(), above=0.2)
 
 # %% [markdown] trap="14.1" role="more"
@@ -427,15 +428,15 @@ def dpo_loss(policy: nn.Module, beta: float):
     rejected), which is called at each step. chosen and rejected are pairs
     (ids, answer); answer is (B, T) bool, true at the answer's tokens and
     never at the first position. In each row, both answer the same prompt. T
-    can differ between the two, and B between calls.
+    can differ between chosen and rejected, and B between calls.
 
-    The loss is the mean over rows of -log(sigmoid(beta * margin)), a
-    float32 scalar. margin: the rise of the chosen answer's log-probability
-    since dpo_loss was called, minus the rejected answer's rise. The policy
-    runs in its current mode, the reference in evaluation mode. The loss is
-    finite for margins of hundreds of nats. Gradients flow to the current
-    policy. Neither call sets a seed or changes the policy's weights, their
-    requires_grad, their gradients or the mode of any part.
+    The loss is the mean over rows of -log(sigmoid(beta * margin)). The loss
+    is a float32 scalar. margin: the rise in the chosen answer's
+    log-probability since dpo_loss was called, minus the rejected answer's
+    rise. The policy runs in its current mode, and the reference in
+    evaluation mode. The loss is finite for margins of hundreds of nats.
+    Gradients flow to the current policy. Neither call sets a seed or
+    changes the policy's weights, gradients, requires_grad flags or modes.
 
     Example: the first step of a policy in evaluation mode gives 0.6931.
     """
@@ -479,10 +480,10 @@ def dpo_loss(policy: nn.Module, beta: float):
 # %% [markdown] role="concept"
 # ## A judge who errs
 #
-# So far, the judge has been right. In the explorer below, one of twelve answers is a
-# trick that the start policy hardly ever uses. The trick is bad, but the judge may love
-# it. Guess first: how far can you lower the price $\beta$ of a nat before the *true*
-# reward falls?
+# So far, you have assumed that the judge is right. In the explorer below, one of twelve
+# answers is a trick that the start policy hardly ever uses. The trick is bad, but the
+# judge may love it. Guess first: how far can you lower the price $\beta$ of a nat
+# before the *true* reward falls?
 
 # %% role="explore" explorer="kl_price"
 from dlsys_helpers.explorers.kl_price import kl_price
@@ -490,12 +491,12 @@ from dlsys_helpers.explorers.kl_price import kl_price
 kl_price
 
 # %% [markdown] role="explore"
-# If the judge is right, a lower price of a nat earns more reward. If the judge errs, the
-# reward that the judge assigns still rises each time you lower the price. The true reward
-# is 0.42 at a beta of 1, 0.51 at 0.7, 0.49 at 0.5 and -0.24 at 0.3. At a price of 0.3,
-# the judge's reward for the trick outweighs the price of the trick's nats. The KL penalty
-# protects a policy from its judge's errors, but a plot of the judge's reward does not
-# show when that protection fails.
+# If the judge is right, a lower price of a nat earns more reward. If the judge errs,
+# the reward that the judge assigns still rises with each cut in the price. The true
+# reward is 0.42 at a beta of 1, 0.51 at 0.7, 0.49 at 0.5 and -0.24 at 0.3. At a price
+# of 0.3, the judge's reward for the trick outweighs the price of the trick's nats. The
+# KL penalty protects a policy from its judge's errors, but a plot of the judge's reward
+# does not show when that protection fails.
 
 # %% [markdown] trap="14.2" role="situation" core=true fault="rewards are grouped across prompts" symptom="right answers are pushed down, because their rewards are compared with those of other prompts"
 # ## Eight answers to each prompt
@@ -574,8 +575,8 @@ rewards = points[asked] + is_right
 down = (by_view(rewards)[is_right] < 0).float().mean().item()
 
 # %% trap="14.2" role="look"
-claim("fraction of right answers pushed down, with grouping by view", down,
-      above=0.1)
+claim("fraction of right answers that are pushed down, with grouping by "
+      "view", down, above=0.1)
 
 # %% [markdown] trap="14.2" role="why"
 # The rewards are listed round by round. `view(-1, 8)` cuts the list into pieces of eight
@@ -622,8 +623,8 @@ claim("probability of the right answer, with one group per prompt",
 # In a group for one prompt, a right answer's reward is never below the mean:
 
 # %% trap="14.2" role="repair"
-claim("number of right answers pushed down, with one group per prompt",
-      down_now, expected=0)
+claim("number of right answers that are pushed down, with one group per "
+      "prompt", down_now, expected=0)
 
 # %% [markdown] trap="14.2" role="repair"
 # A right answer's push is divided by the standard deviation of its own group:
@@ -633,8 +634,8 @@ spread = (rewards.view(-1, G).std(1).mean()
           / rewards.view(G, N).std(0).mean()).item()
 
 # %% trap="14.2" role="repair"
-claim("standard deviation of groups by view, divided by standard "
-      "deviation of groups by prompt", spread, above=4)
+claim("standard deviation in groups by view, divided by standard "
+      "deviation in groups by prompt", spread, above=4)
 
 # %% trap="14.2" role="repair"
 batch = grpo(lambda r: (r - r.mean()) / (r.std() + 1e-4))
@@ -650,9 +651,10 @@ plot_lines(list(range(61)), {"one group per prompt": grouped,
 
 # %% [markdown] trap="14.2" role="more" topics="the whole batch as a group · groups without a difference · unequal groups · without the division"
 # *The whole batch as a group* compares each reward with a steadier mean, but still with
-# the rewards of other prompts. If all prompts earn about the same rewards, grouping the
-# whole batch does little harm. Some methods even divide by the batch's standard deviation
-# on purpose, after subtracting the mean of the group. Here the prompts differ:
+# the rewards of other prompts. If all prompts earn about the same rewards, using the
+# whole batch as one group does little harm. Some methods even divide by the batch's
+# standard deviation on purpose, after subtracting the mean of the group. Here the
+# prompts differ:
 
 # %% trap="14.2" role="more"
 claim("probability of the right answer, with the whole batch as one group",
@@ -668,13 +670,13 @@ claim("probability of the right answer, with the whole batch as one group",
 # %% trap="14.2" role="more"
 equal = torch.ones(4)
 plain = (equal - equal.mean()) / equal.std()
-claim("nan advantages out of four, with equal rewards and nothing added to "
-      "the standard deviation", plain.isnan().sum().item(), expected=4)
+claim("number of nan advantages, out of four, with equal rewards and no "
+      "small number added", plain.isnan().sum().item(), expected=4)
 
 # %% [markdown] trap="14.2" role="more"
-# *Unequal groups* arise when answers are filtered, time out, or are cut off at the end of
-# a batch. Then no `view` is right, however the list is sorted. Identify each group by its
-# prompt's id.
+# *Unequal groups* arise when answers are filtered, time out, or are cut off at the end
+# of a batch. In that case, no `view` is right, however the list is sorted. Identify
+# each group by its prompt's id.
 #
 # *The division* by the standard deviation is itself disputed. It gives more weight to
 # prompts whose answers are nearly all right or nearly all wrong. Dr. GRPO leaves the
@@ -686,11 +688,12 @@ def group_advantage(rewards: torch.Tensor,
     """Compare each answer with the answers to the same prompt.
 
     rewards: (N,) float32. prompt_ids: (N,) int64, any values. A group is
-    all answers with the same id, at any positions, and groups can differ in
+    all answers with the same id, at any positions. Groups can differ in
     size. The advantage of an answer is its reward minus the mean of its
     group, divided by the standard deviation of its group (with n - 1) plus
-    1e-4. It is 0 for an answer that is alone in its group and, up to
-    rounding, for all answers of a group with equal rewards.
+    1e-4. The advantage is 0 for an answer that is alone in its group. Up to
+    rounding, the advantage is also 0 for all answers in a group with equal
+    rewards.
 
     Returns (N,) float32, in the order of rewards. Inputs are not changed.
 
@@ -712,13 +715,13 @@ def group_advantage(rewards: torch.Tensor,
 #    its answers are.
 # 2. For each id in `prompt_ids.unique()`, take the rewards with this id, compute their
 #    advantages, and write the advantages to the same positions.
-# 3. The standard deviation of a single number is nan. In that case, leave the advantage
-#    at 0.
+# 3. The standard deviation of a single number is nan. For a group of one answer, leave
+#    the advantage at 0.
 
 # %% [markdown] trap="14.2" role="keep"
-# **Keep:** Compare an answer only with other answers to the same prompt. To make sure of
-# this, store the prompt's id with every answer. **In your own code:** Replace each reward
-# by its prompt's number. Then the standard deviation within every group must be 0.
+# **Keep:** Compare rewards only among answers to the same prompt. To make sure of this,
+# store the prompt's id with every answer. **In your own code:** Replace each reward by
+# its prompt's number. Then the standard deviation within every group must be 0.
 # **Source:** [Shao et al. 2024, "DeepSeekMath"](https://arxiv.org/abs/2402.03300), which
 # introduces GRPO. **Seen in the wild:** In [StarsfieldAI/R1-V
 # 67](https://github.com/StarsfieldAI/R1-V/issues/67), the code had exactly this list and
@@ -791,8 +794,8 @@ plot_lines(range(400), {
         "KL of the best policy.")
 
 # %% trap="14.3" role="look"
-claim("KL after 50 steps with the penalty, divided by the KL without it",
-      held_way[49] / free_way[49], expected=1, within=0.15)
+claim("KL after 50 steps with the penalty, divided by the KL without the "
+      "penalty", held_way[49] / free_way[49], expected=1, within=0.15)
 
 # %% [markdown] trap="14.3" role="why"
 # The value of the mean log-ratio is right, but its gradient is not. In `now - then`, the
@@ -834,7 +837,7 @@ plot_lines(range(1, A + 1), {
         "answer.")
 
 # %% trap="14.3" role="why"
-claim("largest entry of the log-ratio's mean gradient",
+claim("largest absolute entry of the log-ratio's mean gradient",
       pull(log_ratio, halfway).abs().max(), below=1e-5)
 
 # %% [markdown] trap="14.3" role="repair"
@@ -853,8 +856,8 @@ print(f"KL to the start: {mended_way[-1]:.3f}, to the best policy: "
       f"{(pull(half_square, halfway) - wanted).abs().max():.1e}")
 
 # %% trap="14.3" role="repair"
-claim("KL to the best policy, with half the squared log-ratio in the loss",
-      kl(mended, best), below=0.01)
+claim("trained policy's KL to the best policy, with half the squared "
+      "log-ratio in the loss", kl(mended, best), below=0.01)
 
 # %% [markdown] trap="14.3" role="repair"
 # If an answer has several tokens, `now` and `then` are sums over its tokens, so sum first
@@ -886,13 +889,13 @@ third = learn(reinforce(k3))[0]
 elsewhere = true_pull(lambda p: kl(start, p), halfway)
 
 # %% trap="14.3" role="more"
-claim("KL to the best policy, with the log-ratio subtracted from the "
-      "reward", kl(paid, best).clamp(min=0), below=0.01)
+claim("trained policy's KL to the best policy, with the log-ratio "
+      "subtracted from the reward", kl(paid, best).clamp(min=0), below=0.01)
 claim("largest gap between the mean gradient of k3 and the gradient of "
       "KL(start, policy)", (pull(k3, halfway) - elsewhere).abs().max(),
       below=1e-4)
-claim("KL to the best policy, with k3 in the loss", kl(third, best),
-      above=0.02)
+claim("trained policy's KL to the best policy, with k3 in the loss",
+      kl(third, best), above=0.02)
 claim("largest gap between the mean gradient of half the square and the "
       "gradient of the KL",
       (pull(half_square, halfway) - wanted).abs().max(), below=1e-5)
@@ -911,10 +914,10 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
     compares whole answers, not single tokens.
 
     logp, logp_ref: (N, T), the log-probability of each token of N answers,
-    given the tokens before it, under the policy that sampled them and under
-    the reference; both are 0 after the end of a shorter answer. Both are
-    float32 or both are float64, and the term has the same dtype. logp and
-    logp_ref are not changed.
+    given the tokens before it, under the policy that sampled the answers
+    and under the reference. logp and logp_ref are 0 after the end of a
+    shorter answer. Both are float32 or both are float64, and the term has
+    the same dtype. logp and logp_ref are not changed.
 
     Example: two answers of one token, each with probability 0.5; the
     reference gives them 0.25 and 0.75. The mean gradient of their logits is
@@ -933,7 +936,7 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 # 3. Take the mean over answers, so that a larger batch does not pull harder.
 
 # %% [markdown] trap="14.3" role="keep"
-# **Keep:** An estimate with the right value need not have the right gradient, because
+# **Keep:** A KL estimate with the right value need not have the right gradient, because
 # what gets sampled also depends on the weights. To penalize a KL, use half the squared
 # log-ratio. **In your own code:** Reverse the sign of the penalty. If the curve of the KL
 # stays the same, the penalty has no gradient. **Source:** [Tang and Munos
@@ -1068,14 +1071,14 @@ plot_lines(range(1, 17), {
         "rising.")
 
 # %% trap="14.4" role="repair"
-claim("KL of a round with recomputed values, divided by KL of a round with "
-      "stored values", kl(start, way[-1]) / kl(start, kept_way[-1]),
-      above=15)
+claim("KL after a round with recomputed values, divided by KL after a "
+      "round with stored values",
+      kl(start, way[-1]) / kl(start, kept_way[-1]), above=15)
 
 # %% [markdown] trap="14.4" role="repair"
-# In the first step, the policy *is* the one that sampled the answers, so both runs agree,
-# and a ratio of 1 is right. A trainer that takes a single inner step per sample, as GRPO
-# in trl does by default, rightly reports a ratio of 1 and no clipping:
+# In the first step, the policy *is* the one that sampled the answers, so both runs
+# agree, and a ratio of 1 is right. A trainer that takes a single inner step per sample,
+# as trl's GRPO trainer does by default, rightly reports a ratio of 1 and no clipping:
 
 # %% trap="14.4" role="repair"
 claim("first inner step: largest gap between the policies with recomputed "
@@ -1156,7 +1159,7 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
     ratio * advantage.
 
     A token's ratio is its probability now, divided by its probability when
-    it was sampled; the clipped ratio stays between 1 - eps and 1 + eps.
+    it was sampled. The clipped ratio stays between 1 - eps and 1 + eps.
     logp, logp_sampled: (N, T), each token's log-probability now and at
     sampling. adv: (N,), the advantage of each answer. In the first inner
     step after sampling, every ratio is 1, and the gradient is minus the
@@ -1179,21 +1182,22 @@ def inner_loss(logp: torch.Tensor, logp_sampled: torch.Tensor,
 # %% [markdown] trap="14.4" role="hint"
 # 1. The ratio is `exp(logp - logp_sampled)`. Here, `logp_sampled` is a constant that was
 #    recorded at sampling time, so use it without its graph.
-# 2. The clip alone is not enough. A bad answer that has become likelier has to be pushed
-#    back, however far its ratio has moved. The minimum makes sure of this.
+# 2. The clip alone is not enough. A bad answer that has become likelier has to be
+#    pushed back, however far its ratio has moved. The minimum in the loss makes sure of
+#    this.
 # 3. `adv[:, None]` gives each token its answer's advantage.
 
 # %% [markdown] trap="14.4" role="keep"
-# **Keep:** "Old" is the policy that sampled the answers, not the latest policy. A ratio
-# of exactly 1 is right in the first step after sampling, and a fault once the policy has
-# moved. **In your own code:** For each inner step, print the largest distance of a ratio
-# from 1. The distance should be near 0 in the first step and larger later. **Source:**
-# [Schulman et al. 2017, "Proximal Policy Optimization
+# **Keep:** In PPO, "old" is the policy that sampled the answers, not the latest policy.
+# A ratio of exactly 1 is right in the first step after sampling, and a fault once the
+# policy has moved. **In your own code:** For each inner step, print the largest
+# distance of a ratio from 1. The distance should be near 0 in the first step and larger
+# later. **Source:** [Schulman et al. 2017, "Proximal Policy Optimization
 # Algorithms"](https://arxiv.org/abs/1707.06347). **Seen in the wild:** In
 # [tensorforce/tensorforce 312](https://github.com/tensorforce/tensorforce/issues/312),
 # the ratio was exactly 1 even in the later steps. [huggingface/trl
-# 3757](https://github.com/huggingface/trl/issues/3757) reports a ratio of exactly 1 for a
-# single inner step, where this is right.
+# 3757](https://github.com/huggingface/trl/issues/3757) reports a ratio of exactly 1 for
+# a single inner step, where this is right.
 
 # %% [markdown] trap="14.5" role="situation" fault="returns run on across the end of an episode" symptom="the agent ends its episodes early; return does not rise, or an action that ends the episode gets credit for the next episode"
 # ## Ten turns with a caller
@@ -1342,7 +1346,7 @@ print(f"mean return of a first turn: {early.mean():.2f}; in the last "
       f"column: {last.mean():.2f}")
 
 # %% trap="14.5" role="more"
-claim("mean return of a first turn in the last column minus its mean in "
+claim("mean return of first turns in the last column minus their mean in "
       "the first forty columns", last.mean() - early.mean(), below=0)
 claim("largest return of hanging up, with returns that stop at a call's "
       "end", within[~answered].abs().max(), expected=0)
@@ -1363,9 +1367,9 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
     """Compute the discounted return of every step, (N, T).
 
     A step's return is its reward plus gamma times the return of the next
-    step, if the next step belongs to the same episode. rewards: (N, T), N
-    rows of T steps. ended: (N, T) bool, True at the last step of an
-    episode; the row continues with the next episode.
+    step. The next step counts only if it belongs to the same episode.
+    rewards: (N, T), N rows of T steps. ended: (N, T) bool, True at the last
+    step of an episode. The row then continues with the next episode.
 
     after: (N,), the value of all that follows the last column. It counts
     like the return of one more step, but only in rows whose last step did
@@ -1489,9 +1493,9 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 # entry and token.
 #
 # **Before you run anything:** Take a policy of 8 billion weights, 8 answers of 1,024
-# tokens, a vocabulary of 128,256, and logits in 16 bits. Which is larger, the reference
-# or what `log_softmax` allocates for the logits of one call? And what fraction of that
-# allocation is left if you process one row at a time?
+# tokens, a vocabulary of 128,256, and logits in 16 bits. Which takes more memory, the
+# reference or the tensors that `log_softmax` allocates for the logits of one call? And
+# what fraction of that allocation is left if you process one row at a time?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -1526,10 +1530,10 @@ plot_bars({"policy in training": 8 * 16, "reference": 8 * 2,
 
 # %% role="gpu"
 few = batch_of("cpu", torch.float32, rows=3, size=5, vocabulary=40)
-claim("GB of log_softmax for all rows at once, divided by GB for one row "
-      "at a time", peaks["whole"] / peaks["by_row"], above=6)
-claim("GB of the reference, divided by GB of log_softmax for all rows at "
-      "once", 16 / peaks["whole"], above=1.5)
+claim("GB that log_softmax takes for all rows at once, divided by GB for "
+      "one row at a time", peaks["whole"] / peaks["by_row"], above=6)
+claim("GB that the reference takes, divided by GB that log_softmax takes "
+      "for all rows at once", 16 / peaks["whole"], above=1.5)
 claim("largest gap between log-probabilities computed for all rows at "
       "once and row by row",
       (whole(*few) - by_row(*few)).abs().max().item(), below=1e-5)
@@ -1576,16 +1580,17 @@ answers_here
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - The best policy is the start times $\exp(\text{reward} / \beta)$, normalized. Work out
-#   where training should take the policy.
+# - The best policy is the start times $\exp(\text{reward} / \beta)$, normalized. Before
+#   you train, work out where the policy should end up.
 # - The KL penalty protects a policy from its judge's errors, so plot the KL as well as
 #   the reward.
-# - The reference that a loss compares against must not move.
-# - A group consists of the answers to one prompt. Store the prompt's id with every
-#   answer.
-# - An estimate with the right value need not have the right gradient.
-# - "Old" is the policy that sampled the answers. A ratio of 1 is right only in the first
-#   step after sampling.
+# - The reference that a preference loss compares against must not move, so store a
+#   copy.
+# - In GRPO, a group consists of the answers to one prompt. Store the prompt's id with
+#   every answer.
+# - An estimate of the KL with the right value need not have the right gradient.
+# - In PPO, "old" is the policy that sampled the answers. A ratio of exactly 1 is right
+#   only in the first step after sampling.
 #
 # **Next:** In one of your own runs, plot the KL to the first checkpoint alongside the
 # loss.

@@ -122,7 +122,7 @@ def gap(a, b):
 digit_x, digit_y, digit_new, digit_new_y = digits()
 
 # %% role="concept"
-claim("bytes of 16 float32 values on the tape", sum(sent()),
+claim("number of bytes on the tape for 16 float32 values", sum(sent()),
       expected=2 * 8 * 4)
 
 # %% [markdown] role="concept"
@@ -164,9 +164,9 @@ claim("bytes of 16 float32 values on the tape", sum(sent()),
 # and `head`, from the same seed.
 #
 # Autograd does not know `all_reduce`, so you write its backward pass by hand. Each part
-# counts once in the sum, so the backward pass gives every part the gradient of the sum.
-# The output is right. "So the gradient of `body` also agrees, up to rounding," says a
-# code comment.
+# counts once in the sum, so the backward pass gives each part the sum's gradient. The
+# output is right. "So the gradient of `body` also agrees, up to rounding," says a code
+# comment.
 
 # %% trap="15.1" role="break"
 def over_ranks(x):
@@ -219,7 +219,7 @@ losses, grads, held = zip(*runs, strict=True)
 
 # %% trap="15.1" role="guess" quoted="wrong"
 guess("15.1",
-      "In the first step, how large is the error of body's gradient on "
+      "In the first step, how large is the error in body's gradient on "
       "rank 0, as a percentage of the true gradient's norm?", unit="%")
 
 # %% trap="15.1" role="look" tags=["for-look"]
@@ -241,7 +241,7 @@ print("gradient of body, off by:", *(f"{gap(g, true):.0%}" for g in grads))
 measured("15.1", 100 * gap(grads[0], true), right=(25, 70))
 
 # %% trap="15.1" role="look"
-claim("error of body's gradient on rank 0 in the first step",
+claim("error in body's gradient on rank 0 in the first step",
       gap(grads[0], true), above=0.25)
 
 # %% [markdown] trap="15.1" role="look"
@@ -273,9 +273,9 @@ claim("loss of the joined net, divided by rank 0's last loss",
 
 # %% [markdown] trap="15.1" role="why"
 # In the forward pass, `h` goes into both halves. So in the backward pass, `h` gets a
-# gradient from each half, and the two have to be summed. Each rank uses only its own
-# half's gradient. The copies of `body` drift apart, and each half learns to work with its
-# own copy.
+# gradient from each half, and the two must be summed. Each rank uses only its own half's
+# gradient. The copies of `body` drift apart, and each half learns to work with its own
+# copy.
 
 # %% trap="15.1" role="why"
 halves = "dy", ("B0", "B1"), ("A0", "A1")
@@ -315,7 +315,7 @@ print(f"loss at the end {losses[0][-1]:.4f}, joined "
       f"{joined(whole, x, y):.4f}")
 
 # %% trap="15.1" role="repair"
-claim("error of body's gradient on rank 0, with the second sum",
+claim("error in body's gradient on rank 0, with the second sum",
       gap(grads[0], true), below=1e-4)
 
 # %% [markdown] trap="15.1" role="repair"
@@ -326,18 +326,17 @@ predicted = 60 * 2 * (512 * 32 * 4)               # steps, sums, bytes
 print(f"predicted bytes {predicted:,}, on the tape {sum(sent()):,}")
 
 # %% trap="15.1" role="repair"
-claim("bytes on the tape after 60 steps", sum(sent()),
+claim("number of bytes on the tape after 60 steps", sum(sent()),
       expected=60 * 2 * 512 * 32 * 4)
 
 # %% [markdown] trap="15.1" role="more" topics="both runs compared · a sum that autograd knows · what torch does · a bias"
 # The next claims compare the runs without and with the second sum:
 
 # %% trap="15.1" role="more"
-claim("distance between the copies of body and head after 60 steps, "
-      "without the second sum", apart, above=0.1)
-claim("distance between the copies of body and head after 60 steps, with "
-      "the second sum", gap(flat(whole[0][:6]), flat(whole[1][:6])),
-      expected=0)
+claim("distance between the ranks' copies of body and head, without the "
+      "second sum", apart, above=0.1)
+claim("distance between the ranks' copies of body and head, with the "
+      "second sum", gap(flat(whole[0][:6]), flat(whole[1][:6])), expected=0)
 claim("difference between the two ranks' last losses, with the second sum",
       abs(losses[0][-1] - losses[1][-1]), expected=0)
 
@@ -395,7 +394,7 @@ by_dtensor, bias_grad = ranks.run(by_torch, SEED, x, y,
                                   uses=(torch_net,))[0]
 
 # %% trap="15.1" role="more"
-claim("error of body's gradient, with parallelize_module",
+claim("error in body's gradient, with parallelize_module",
       gap(by_dtensor, body.weight.grad), below=1e-4)
 
 # %% [markdown] trap="15.1" role="more"
@@ -405,7 +404,7 @@ claim("error of body's gradient, with parallelize_module",
 # Neither gradient needs a collective call.
 
 # %% trap="15.1" role="more"
-claim("error of the second bias's gradient on rank 0",
+claim("error in the second bias's gradient on rank 0",
       gap(bias_grad, wide[2].bias.grad), below=1e-4)
 
 # %% trap="15.1" role="exercise" points=4 difficulty=3 minutes=12
@@ -415,7 +414,7 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
     gradients.
 
     The layer is cut by units: a (f, D) holds this rank's rows of A, and b
-    (E, f) its columns of B; f is at least 1 and can differ between ranks. h
+    (E, f) its columns of B. f is at least 1 and can differ between ranks. h
     (N, D), the bias c (E,) and dy (N, E), the gradient of the loss with
     respect to y, are complete and the same on all ranks. all_sum(tensor)
     returns the sum over the ranks as a new tensor. All ranks have to call
@@ -424,7 +423,7 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 
     Returns (y, dh, da, db, dc), in the common dtype of the inputs: y, and
     the gradients of h, a, b and c as in the uncut layer. The derivative of
-    ReLU at 0 is 0. Inputs are not changed, nor is their requires_grad.
+    ReLU at 0 is 0. Inputs and their requires_grad are not changed.
 
     Example: h is 2, c 0 and dy 1; a is 3 and b 5 on one rank, and a is 4
     and b 7 on the other. Then y is 86 and dh 43 on both ranks, and da is 10
@@ -440,18 +439,18 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 
 # %% [markdown] trap="15.1" role="hint"
 # 1. What is only a part on each rank, and what is already complete? Parts of y and dh
-#    have to be summed. da and db belong to this rank only. dc is computed from dy, which
-#    is complete.
+#    have to be summed. da and db belong only to this rank. dc is computed from dy,
+#    which is complete.
 # 2. Add the bias once, after the sum.
 # 3. Write the backward pass by hand: `back = (dy @ b) * (units > 0)`. Then dh comes from
 #    `back @ a`, da is `back.T @ h`, and db is `dy.T @ units`.
 
 # %% [markdown] trap="15.1" role="keep"
-# **Keep:** Two matrices, cut by units and then by inputs, need two sums: one of the
-# outputs in the forward pass, and one of the input's gradients in the backward pass. **In
-# your own code:** Every few hundred steps, compare digests of all copies (norm layers,
-# embeddings, biases) across the ranks. Compare the first step's gradient with a single
-# rank's. **Source:** [Megatron-LM,
+# **Keep:** Two matrices, the first cut by units, the second by inputs, need two sums: one
+# of the outputs in the forward pass, and one of the input's gradients in the backward
+# pass. **In your own code:** Every few hundred steps, compare digests of all copies (norm
+# layers, embeddings, biases) across the ranks. Compare the first gradient with the
+# gradient on one GPU. **Source:** [Megatron-LM,
 # `mappings.py`](https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/tensor_parallel/mappings.py),
 # "forward: copy, backward allreduce". **Seen in the wild:** In [Megatron-LM
 # 1446](https://github.com/NVIDIA/Megatron-LM/issues/1446), the gradients of the last norm
@@ -505,8 +504,8 @@ piped = ranks.run(four_passes, SEED, x64, y64, uses=(stages, loss_of, flat))
 
 # %% trap="15.2" role="guess"
 guess("15.2",
-      "In the final gradient, how large is the last pass's weight, as a "
-      "multiple of the first pass's weight?", unit="times")
+      "How much does the last pass count in the final gradient, as a "
+      "multiple of how much the first pass counts?", unit="times")
 
 # %% trap="15.2" role="look"
 def own_gradients(x, y, passes=4):
@@ -528,8 +527,9 @@ print("weights of the passes:", *(f"{s:.4f}" for s in share))
 measured("15.2", round((share[3] / share[0]).item()), right=(64, 64))
 
 # %% trap="15.2" role="look"
-claim("last pass's weight in the gradient, divided by the first pass's "
-      "weight", (share[3] / share[0]).item(), expected=64, within=1)
+claim("factor of the last pass's gradient, divided by the factor of the "
+      "first pass's gradient", (share[3] / share[0]).item(), expected=64,
+      within=1)
 
 # %% [markdown] trap="15.2" role="why"
 # At the end of each pass, the schedule divides `p.grad` by 4, the number of
@@ -592,8 +592,8 @@ plot_bars(ends, title="Lost passes hurt AdamW, and short steps hurt SGD",
               "pass divides, and also with equally small weights.")
 
 # %% trap="15.2" role="why"
-claim("AdamW: loss if each pass divides, as a multiple of the loss with "
-      "weights of a quarter",
+claim("AdamW: loss if each pass divides, divided by loss if each pass "
+      "counts a quarter",
       ends["AdamW, divided each pass"] / ends["AdamW, a quarter each"],
       above=1.05)
 
@@ -627,8 +627,8 @@ share = shares(torch.cat(piped))
 print("weights of the passes:", *(f"{s:.4f}" for s in share))
 
 # %% trap="15.2" role="repair"
-claim("smallest weight of any pass in the gradient, if no pass divides",
-      share.min().item(), expected=0.25, within=0.001)
+claim("smallest factor of any pass's gradient in the sum, if no pass "
+      "divides", share.min().item(), expected=0.25, within=0.001)
 
 # %% [markdown] trap="15.2" role="repair"
 # Rank 0 sends 32 values per digit, rank 1 sends their gradients back, and no weight's
@@ -643,8 +643,8 @@ for rank in (0, 1):
           f"{sum(micro)} in {len(micro)} calls")
 
 # %% trap="15.2" role="repair"
-claim("bytes of activations and their gradients, sent by both ranks "
-      "together",
+claim("number of bytes that both ranks together send for activations and "
+      "their gradients",
       sum(s for rank in (0, 1) for s in sent("send", rank) if s == 512),
       expected=2 * 64 * 32 * 4)
 
@@ -657,16 +657,16 @@ own = own_gradients(x64, y64)
 mixed, meant = torch.tensor(kept) @ own, own.mean(0)
 
 # %% trap="15.2" role="more"
-claim("SGD: loss if each pass divides, as a multiple of the loss with "
-      "weights of a quarter",
+claim("SGD: loss if each pass divides, divided by loss if each pass "
+      "counts a quarter",
       ends["SGD, divided each pass"] / ends["SGD, a quarter each"],
       above=1.3)
-claim("SGD: loss if each pass divides, as a multiple of the loss with "
-      "equally small weights",
+claim("SGD: loss if each pass divides, divided by loss if all passes "
+      "count equally little",
       ends["SGD, divided each pass"] / ends["SGD, as small"], expected=1,
       within=0.1)
-claim("AdamW: loss with equally small weights, divided by the loss with "
-      "weights of a quarter",
+claim("AdamW: loss if all passes count equally little, divided by loss if "
+      "each counts a quarter",
       ends["AdamW, as small"] / ends["AdamW, a quarter each"], expected=1,
       within=0.02)
 claim("norm of the mixed gradient, divided by the norm of the mean "
@@ -676,8 +676,7 @@ claim("cosine between the mixed gradient and the mean gradient",
 
 # %% trap="15.2" role="exercise" points=3 difficulty=2 minutes=12
 def pass_losses(labels: list, divides: bool) -> list:
-    """Compute the divisor for the summed loss of each micro-batch of a
-    step.
+    """Compute the divisor for each micro-batch's summed loss in a step.
 
     labels[p][m]: the number of labels that count in micro-batch m of pass
     p, at least 1. Each pass has one or more micro-batches, and passes can
@@ -685,9 +684,10 @@ def pass_losses(labels: list, divides: bool) -> list:
     up in .grad, and at the end .grad has to be the gradient of the mean
     loss over all labels of the step. divides: if True, at the end of each
     pass the schedule divides everything in .grad by the number of
-    micro-batches in this pass. Otherwise no gradient is divided.
+    micro-batches in this pass. If divides is False, no gradient is divided.
 
-    Returns floats, nested like labels. labels is not changed.
+    Returns one float per micro-batch, nested like labels. labels is not
+    changed.
 
     Example: [[3, 1], [4]] gives [[4.0, 4.0], [8.0]] if the schedule
     divides, else [[8.0, 8.0], [8.0]].
@@ -705,19 +705,19 @@ def pass_losses(labels: list, divides: bool) -> list:
 # 1. If the schedule does not divide the gradients, divide each summed loss by the number
 #    of labels in the whole step.
 # 2. Suppose the schedule divides `.grad` after each pass. In the end, the gradient of
-#    pass `p` has been divided by the number of micro-batches in `p`, and by that number
-#    for every later pass. Divide your own divisor for `p` by all these numbers.
+#    pass `p` has been divided by the number of micro-batches in `p`, and by the number
+#    in every later pass. Divide your own divisor for `p` by all these numbers.
 # 3. Go through the passes from the last to the first, and keep the running product.
 
 # %% [markdown] trap="15.2" role="keep"
-# **Keep:** Code that divides a gradient divides everything in it, including the gradients
+# **Keep:** Code that divides `.grad` divides everything in it, including the gradients
 # of earlier passes. Divide the loss instead. **In your own code:** Run one step on the
 # same rows, once as one pass and once as four passes, and compare the gradients.
 # **Source:** Torch's
 # [schedules.py](https://github.com/pytorch/pytorch/blob/00722e648b740f91d0e71494baa17891749fd291/torch/distributed/pipelining/schedules.py),
-# where `scale_grads` is true by default, for a loss that is a mean. **Seen in the wild:**
-# [torchtitan 1733](https://github.com/pytorch/torchtitan/issues/1733) describes "an
-# exponential moving average, rather than a sum". In [DeepSpeed
+# where `scale_grads` is true by default, for a loss that is a mean. **Seen in the
+# wild:** [torchtitan 1733](https://github.com/pytorch/torchtitan/issues/1733) describes
+# "an exponential moving average, rather than a sum". In [DeepSpeed
 # 8152](https://github.com/deepspeedai/DeepSpeed/issues/8152), each stage divided
 # gradients that the next stage had already divided. In [torchtitan
 # 2972](https://github.com/pytorch/torchtitan/issues/2972), no gradient was divided.
@@ -839,12 +839,13 @@ claim("loss of the net trained on two ranks, on uncut sequences",
 # half has positions never used in training, so their embeddings are still random.
 
 # %% trap="15.3" role="why"
-claim("embedding values of positions 16 to 31 that got a gradient",
-      split_net.place.weight.grad[16:].count_nonzero().item(), expected=0)
+claim("number of embedding values at positions 16 to 31 that got a "
+      "gradient", split_net.place.weight.grad[16:].count_nonzero().item(),
+      expected=0)
 
 # %% [markdown] trap="15.3" role="why"
-# So the network attends to arbitrary positions, and its confident mistakes have a higher
-# loss than a uniform guess.
+# So the network attends to arbitrary positions and makes confident mistakes, with a
+# higher loss than a uniform guess.
 
 # %% trap="15.3" role="why" tags=["plumbing"]
 def looks(net, cut):
@@ -886,8 +887,8 @@ print(f"one GPU, new rows: {copy_loss(placed_net, fresh, unsplit):.2f} "
       f"nats; logits differ by {apart:.0e}")
 
 # %% trap="15.3" role="repair"
-claim("largest difference of a logit between two ranks and one GPU, with "
-      "the right positions", apart, below=1e-3)
+claim("with the right positions: largest difference between logits on two "
+      "ranks and on one GPU", apart, below=1e-3)
 
 # %% [markdown] trap="15.3" role="repair"
 # A cut into halves has a second flaw: rank 1 computes up to three times as many scores as
@@ -911,8 +912,9 @@ draw_grids(pairs, rows="queries", columns="all keys",
                "rank computes 18.")
 
 # %% [markdown] trap="15.3" role="more" topics="a good model on ranks that count from 0 · is_causal · the lost label · rotary positions · bytes on the tape"
-# Now take a model trained with the right positions and run it with other mistakes.
-# `is_causal=True` aligns its triangle with the upper left corner of the mask
+# Now take a model that was trained with the right positions, and make other mistakes
+# when you run it. `is_causal=True` aligns its triangle with the upper left corner of
+# the mask
 # ([documentation](https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.bias.causal_upper_left.html)),
 # so rank 1's queries are treated as the first queries of the sequence:
 
@@ -931,8 +933,8 @@ misread = {
     "own keys": copy_loss(placed_net, fresh, placed, attend_own).item()}
 
 # %% trap="15.3" role="more"
-claim("loss of a good net if each rank counts from 0", misread["from zero"],
-      above=5)
+claim("loss of a good net if each rank counts positions from 0",
+      misread["from zero"], above=5)
 claim("loss of a good net with is_causal on gathered keys",
       misread["is_causal"], above=5)
 claim("loss of a good net if each rank sees only its own keys",
@@ -950,11 +952,10 @@ wrong_seam = [(a, b) for a, b in zip(zigzag[0], zigzag[0][1:])
               if b != a + 1]
 
 # %% trap="15.3" role="more"
-claim("labels out of 31 that remain if each half shifts its own labels",
-      kept,
-      expected=30)
-claim("positions of rank 0, out of 4, whose label is not the next token",
-      len(wrong_seam), expected=1)
+claim("number of labels, out of 31, that remain if each half shifts its "
+      "own labels", kept, expected=30)
+claim("number of rank 0's positions, out of 4, whose label is not the "
+      "next token", len(wrong_seam), expected=1)
 
 # %% [markdown] trap="15.3" role="more"
 # Rotary positions are relative, but this helps only between two positions in the same
@@ -975,8 +976,8 @@ scores = {pair: (rotated(one_q, pair[0]) @ rotated(one_k, pair[1])).item()
           for pair in ((4, 4), (11, 7), (27, 23))}
 
 # %% trap="15.3" role="more"
-claim("within a half: difference between the scores for positions 27, 23 "
-      "and for 11, 7", abs(scores[27, 23] - scores[11, 7]), below=1e-3)
+claim("same half: difference between the scores for positions 27 and 23 "
+      "and for 11 and 7", abs(scores[27, 23] - scores[11, 7]), below=1e-3)
 claim("across the cut: difference between the score counted from 0 and "
       "the unrotated score", abs(scores[4, 4] - (one_q @ one_k).item()),
       below=1e-3)
@@ -999,7 +1000,7 @@ ranks.run(gather_keys, torch.zeros(256, 16, 2 * 32))
 on_tape = sum(sent("all_gather"))
 
 # %% trap="15.3" role="more"
-claim("bytes of gathered keys and values on the tape", on_tape,
+claim("number of bytes on the tape for gathered keys and values", on_tape,
       expected=256 * 32 * 2 * 32 * 4)
 
 # %% trap="15.3" role="exercise" points=4 difficulty=2 minutes=13
@@ -1008,18 +1009,18 @@ def local_view(tokens: torch.Tensor, labels: torch.Tensor, rank: int,
     """Compute (tokens, positions, labels, mask) for one rank's positions.
 
     tokens: (B, T) int64, T at least 1. labels: (B, T) int64, not shifted
-    yet, with -100 where there is nothing to learn. Both are padded at the
-    end to N, the next multiple of 2 * world: tokens with 0, labels with
-    -100. N is T if T is such a multiple. The N positions are cut into
-    2 * world pieces of equal length. A rank, 0 to world - 1, holds n = N //
+    yet, with -100 where there is nothing to learn. tokens and labels are
+    padded at the end to N, the next multiple of 2 * world: tokens with 0,
+    labels with -100. N is T if T is such a multiple. The N positions are
+    cut into 2 * world equal pieces. A rank, 0 to world - 1, holds n = N //
     world positions: piece rank, followed by piece 2 * world - 1 - rank.
 
     The result's tokens: (B, n) int64, the tokens at these positions.
     positions: (n,) int64, counted from 0 in the whole sequence. labels: (B,
     n) int64, for each position the label of the next position, whichever
-    rank holds it, and -100 for the last of all. mask: (n, N) bool, True at
-    [i, j] if the rank's i-th position may look at position j: at itself and
-    every earlier position, padded or not. Inputs are not changed.
+    rank holds it, and -100 for the last position. mask: (n, N) bool, True
+    at [i, j] if the rank's i-th position may look at position j: at itself
+    and every earlier position, padded or not. Inputs are not changed.
 
     Example: tokens and labels [[1, 2, 3, 4, 5, 6, 7, 8]], rank 0, world 2:
     tokens [[1, 2, 7, 8]], positions [0, 1, 6, 7], labels [[2, 3, 8, -100]].
@@ -1101,8 +1102,8 @@ claim("largest gap between the experts' output on two ranks and in one "
       "process",
       max((visited[r][0] - at_home[r]).abs().max() for r in (0, 1)),
       below=1e-4)
-claim("bytes on the tape of rank 1 for nine rows of eight values, there "
-      "and back", sum(rows_sent), expected=2 * 9 * 8 * 4)
+claim("number of bytes on rank 1's tape for nine rows of eight values, "
+      "sent there and back", sum(rows_sent), expected=2 * 9 * 8 * 4)
 
 # %% [markdown] role="concept"
 # The tape records either what a rank passes in or what it receives, whichever is larger.
@@ -1237,8 +1238,8 @@ draw_tree({"router": f"gradient {pull:.0e}", "which": "an index",
               "Both wires are crossed out. The experts' wire is intact.")
 
 # %% trap="15.4" role="why"
-claim("router's gradient with divided weights, relative to its gradient "
-      "with undivided weights", pull / alive, below=1e-4)
+claim("router's gradient with divided weights, relative to the one with "
+      "undivided weights", pull / alive, below=1e-4)
 
 # %% [markdown] trap="15.4" role="repair"
 # With one expert per token, use the softmax weight as it is. Testing whether the router
@@ -1302,12 +1303,12 @@ chosen_alone = router_pull(1, lambda top: top.log().softmax(-1))
 # %% trap="15.4" role="more"
 claim("two experts per token with divided weights: loss as a fraction of "
       "one layer's loss", lost(pair) / single, below=0.55)
-claim("router's gradient with 1e-6 in the sum, relative to its gradient "
+claim("router's gradient with 1e-6 added to the sum, relative to the one "
       "with undivided weights", trickle / alive, below=1e-3)
-claim("router's gradient with a softmax over the chosen scores, relative "
-      "to undivided weights", chosen_alone / alive, below=1e-4)
-claim("change of the router in 300 steps, as a fraction of its norm, with "
-      "divided weights", stayed, below=0.15)
+claim("router's gradient with softmax over the chosen, relative to the "
+      "one with undivided weights", chosen_alone / alive, below=1e-4)
+claim("with divided weights: change in the router over 300 steps, as a "
+      "fraction of its norm", stayed, below=0.15)
 claim("fraction of tokens whose expert mostly serves their kind, with "
       "divided weights", sorted_share(net), below=0.7)
 claim("fraction of tokens whose expert mostly serves their kind, with "
@@ -1319,8 +1320,8 @@ claim("fraction of tokens whose expert mostly serves their kind, with "
 # rounding.
 
 # %% trap="15.4" role="more"
-claim("AdamW with 1e-6 in the sum: loss as a fraction of one layer's loss",
-      lost(dripped) / single, below=0.2)
+claim("AdamW with 1e-6 added to the sum: loss as a fraction of one "
+      "layer's loss", lost(dripped) / single, below=0.2)
 
 # %% [markdown] trap="15.4" role="more"
 # Without a small number in the sum, the router still moves a little, because AdamW scales
@@ -1337,22 +1338,23 @@ claim("AdamW with 1e-6 in the sum: loss as a fraction of one layer's loss",
 # and does without the second expert.)
 
 # %% trap="15.4" role="folklore"
-claim("change of the router in 300 steps, as a fraction of its norm, with "
-      "undivided weights", moved, above=0.5)
+claim("with undivided weights: change in the router over 300 steps, as a "
+      "fraction of its norm", moved, above=0.5)
 
 # %% trap="15.4" role="exercise" points=3 difficulty=2 minutes=10
 def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
-    """Compute (weights, experts): the k likeliest experts of each token.
+    """Compute (weights, experts) from a router's logits. Pick the k
+    likeliest experts for each token.
 
     logits: (..., E) float32 or bfloat16, one per expert. The logits of a
     token all differ, and so do the token's probabilities in float32. k: 1
     to E. experts: (..., k) int64, the likeliest first. weights: (..., k)
     float32, computed in float32: the probability of each of these experts
-    under the softmax over all E. With renorm, the weights are divided by
-    their sum, so that they add up to 1, but never for k = 1, because then
-    the router would get no gradient. The gradient of each weight flows to
-    logits, including through the sum that divides it. Inputs are not
-    changed.
+    under the softmax over all E experts. With renorm, the weights are
+    divided by their sum, so that they add up to 1. For k = 1, they are
+    never divided, because a weight of 1 would give the router no gradient.
+    The gradient of each weight flows to logits, including through the sum
+    that divides it. Inputs are not changed.
 
     Example: logits [2., 1., 0.] and k 2 give weights [0.6652, 0.2447] and
     experts [0, 1]; with renorm, weights [0.7311, 0.2689].
@@ -1370,7 +1372,7 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
 # 2. `topk` of the probabilities returns weights and experts in this order, and the
 #    weights have a gradient.
 # 3. Divide by the sum over the last axis, and keep that axis with length one. A single
-#    weight divided by itself is 1, so leave it as it is for k = 1.
+#    weight divided by itself is 1, so do not divide for k = 1.
 
 # %% [markdown] trap="15.4" role="keep"
 # **Keep:** A router learns only through the weight of the chosen expert. If that weight
@@ -1388,12 +1390,12 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
 # %% [markdown] trap="15.5" role="situation" fault="a balance loss made of counts has no gradient" symptom="the load balancing loss is printed and rises, experts stay idle, whatever its weight"
 # ## Eight experts, all at work
 #
-# The hidden states of a real model share a common direction, so a new router prefers the
-# same experts for all tokens. The chosen experts learn, so they are chosen even more
-# often. "If every GPU holds one expert," your notes say, "all of them wait for the
-# busiest." A *balance loss* should prevent this: square each expert's fraction of the
-# load, sum over the experts, and multiply by the number of experts. An even load gives a
-# balance loss of 1, the smallest possible value.
+# The hidden states of a real model share a common direction, so a new router prefers
+# the same experts for all tokens. The chosen experts learn, so they are chosen even
+# more often. "If every GPU holds one expert," your notes say, "all GPUs wait for the
+# busiest one." A *balance loss* should prevent this: square each expert's fraction of
+# the load, sum over the experts, and multiply by the number of experts. An even load
+# gives a balance loss of 1, the smallest possible value.
 #
 # Each token visits two of the eight experts, so an even load is 25 % of the tokens per
 # expert. You add the balance loss to the task's loss, with a weight of 5, and print its
@@ -1482,8 +1484,8 @@ print("the loss has a gradient:",
 measured("15.5", 0)
 
 # %% trap="15.5" role="why"
-claim("largest difference between the routers with a balance loss of "
-      "weight 5 and without one",
+claim("with squared counts: largest difference between routers with and "
+      "without a balance loss",
       (crowd.router.weight - without.router.weight).abs().max(), expected=0)
 
 # %% [markdown] trap="15.5" role="repair"
@@ -1532,8 +1534,8 @@ claim("fraction of tokens at the busiest expert, with counts times "
 # no loss: each expert's score gets a bias, which is raised for experts chosen too rarely.
 # On several ranks, the counts have to be summed over all ranks.
 #
-# It is harder to detect a balance loss that takes a mean over the wrong axis. Its value
-# is 1.00, the value of an even load, from the first step to the last. Even the right
+# A balance loss that takes a mean over the wrong axis is harder to detect. Its value is
+# 1.00, the value of an even load, from the first step to the last. Even the right
 # formula is no reliable measure: its value falls below 1 when counts and probabilities
 # disagree. Print the counts themselves.
 
@@ -1557,9 +1559,10 @@ claim("balance loss when counts and probabilities disagree", under,
       below=0.9)
 claim("fraction of tokens at the busiest expert, with squared mean "
       "probabilities", by_chances, below=0.48)
-claim("idle experts out of eight, with squared counts", idle, above=1.5)
-claim("idle experts out of eight, with counts times probabilities",
-      idle_mended, below=1.5)
+claim("number of idle experts, out of eight, with squared counts", idle,
+      above=1.5)
+claim("number of idle experts, out of eight, with counts times "
+      "probabilities", idle_mended, below=1.5)
 
 # %% [markdown] trap="15.5" role="more"
 # With one expert per GPU, the layer is done when the busiest expert is done. To a router,
@@ -1620,11 +1623,11 @@ def balance(p: torch.Tensor, chosen: torch.Tensor,
     router can lower: E times the sum over experts of fraction times mean
     probability.
 
-    p: (T, E) float32, the probabilities of each token; each row sums to 1.
+    p: (T, E) float32, the probabilities for each token; each row sums to 1.
     chosen: (T, k) int64, the k different experts of each token, chosen by
     any rule. real: (T,) bool, False for padding, which does not count, and
     True for at least one token. An expert's fraction, which can be 0, is
-    its part of all choices that the real tokens make. The mean probability
+    its share of all choices that the real tokens make. The mean probability
     is taken over the real tokens, for all E experts.
 
     Returns a float32 tensor of shape (). The result is 1 if fractions and
@@ -1650,7 +1653,8 @@ def balance(p: torch.Tensor, chosen: torch.Tensor,
 # 2. Divide by the number of choices, k for each real token, so that the fractions add up
 #    to 1 for every k.
 # 3. The mean probability is a mean over the real tokens, with one number per expert.
-#    Multiply expert by expert, sum, and multiply by E.
+#    Multiply fraction and mean expert by expert, sum over the experts, and multiply by
+#    E.
 
 # %% [markdown] trap="15.5" role="keep"
 # **Keep:** A balance loss needs two factors: counts, which show how uneven the load is,
@@ -1870,7 +1874,7 @@ flag = {keep: F.cosine_similarity(ordinary(
     ordinary(plainly), 0).item() for keep in (True, False)}
 
 # %% trap="15.6" role="more"
-claim("loss of the last epoch with checkpoints minus loss without "
+claim("last epoch's loss with checkpoints minus the same loss without "
       "checkpoints", costs, above=0)
 claim("cosine between the gradients with nn.Dropout and "
       "preserve_rng_state=True", flag[True], above=0.999)
@@ -1904,8 +1908,8 @@ claim("running mean after one step, without a checkpoint", seen_once[1],
       expected=0.5, within=1e-4)
 claim("running mean after one step, with a checkpoint", seen_twice[1],
       expected=0.95, within=1e-4)
-claim("batches counted after one step, with a checkpoint", seen_twice[0],
-      expected=2)
+claim("number of batches counted after one step, with a checkpoint",
+      seen_twice[0], expected=2)
 claim("running mean after one step, with a checkpoint and half the "
       "momentum", seen_halved[1], expected=5 * (1 - 0.95 ** 2), within=1e-4)
 
@@ -1928,8 +1932,8 @@ def on_copies(block, h):
     return checkpoint(run, h, use_reentrant=False)
 
 # %% trap="15.6" role="more"
-claim("batches counted after one step, with the second run on copies",
-      normed(on_copies)[0], expected=1)
+claim("number of batches counted after one step, with the second run on "
+      "copies", normed(on_copies)[0], expected=1)
 
 # %% trap="15.6" role="exercise" points=4 difficulty=3 minutes=18
 def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -1944,9 +1948,9 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
     float32, with or without requires_grad. The block may draw from torch's
     generator and from generators that are attributes of its modules. The
     block may read its buffers, which are tensors from the start, and change
-    them, in place or by assigning a new tensor of any shape. Between a call
-    and its one backward there may be further calls of the block and other
-    draws.
+    them, in place or by assigning a new tensor of any shape. Each call has
+    one backward pass, and before it there may be further calls of the block
+    and other draws.
 
     Example: after a call and its backward pass, an nn.BatchNorm1d has
     counted 1 batch.
@@ -1976,29 +1980,31 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="15.6" role="hint"
-# 1. Give `checkpoint` a function of your own instead of the block. On its first run, the
-#    function calls `block(x)`. On its second run, before it calls the block, it restores
-#    the state that the block read. Torch's own generator is restored for you.
-# 2. Before the first run, store `get_state()` of each `torch.Generator` among
-#    `vars(module).values()`, for all `block.modules()`, and a clone of each of
-#    `block.named_buffers()`.
+# 1. Give `checkpoint` a function of your own instead of the block. On the first run,
+#    the function calls `block(x)`. On the second run, the function first restores the
+#    state that the block had read on the first run, and then calls the block. Torch's
+#    own generator is restored for you.
+# 2. Before the first run, go through `block.modules()` and store `get_state()` of each
+#    `torch.Generator` among `vars(module).values()`. Also store a clone of each buffer
+#    in `block.named_buffers()`.
 # 3. In the second run, set the generators back, and run `functional_call(block,
-#    copies_of_the_buffers, x)`. In a `finally`, set the generators forward again, because
-#    other calls may have drawn in the meantime.
+#    copies_of_the_buffers, x)`. In a `finally`, return the generators to where they
+#    were before the second run, because other calls may have drawn in the meantime.
 
 # %% [markdown] trap="15.6" role="keep"
-# **Keep:** A block that runs twice has to read the same values twice but change its state
-# only once. **In your own code:** Take one step with checkpoints and one without, from
-# the same state. Compare gradients and buffers, because the loss cannot show a
-# difference. **Source:** [Chen et al. 2016, "Training Deep Nets with Sublinear Memory
-# Cost"](https://arxiv.org/abs/1604.06174), and
-# [torch.utils.checkpoint](https://docs.pytorch.org/docs/stable/checkpoint.html) on which
-# states `checkpoint` restores. **Seen in the wild:** In [allenai/OLMo-core
-# 828](https://github.com/allenai/OLMo-core/pull/828), the flag led to a loss of 2.495 at
-# step 150 with checkpoints, and of 2.195 without. In [NVIDIA-NeMo/Automodel
-# 3247](https://github.com/NVIDIA-NeMo/Automodel/pull/3247), the experts' load was counted
-# twice. [pytorch/pytorch 96136](https://github.com/pytorch/pytorch/issues/96136) reports
-# the double update for BatchNorm and has been open since 2023.
+# **Keep:** A checkpointed block, which runs twice, has to read the same values twice
+# but change its state only once. **In your own code:** Take one step with checkpoints
+# and one without, from the same state. Compare gradients and buffers, because the loss
+# cannot show a difference. **Source:** [Chen et al. 2016, "Training Deep Nets with
+# Sublinear Memory Cost"](https://arxiv.org/abs/1604.06174), and
+# [torch.utils.checkpoint](https://docs.pytorch.org/docs/stable/checkpoint.html) on
+# which states `checkpoint` restores. **Seen in the wild:** In [allenai/OLMo-core
+# 828](https://github.com/allenai/OLMo-core/pull/828), the flag led to a loss of 2.495
+# at step 150 with checkpoints, and of 2.195 without. In [NVIDIA-NeMo/Automodel
+# 3247](https://github.com/NVIDIA-NeMo/Automodel/pull/3247), the experts' load was
+# counted twice. [pytorch/pytorch
+# 96136](https://github.com/pytorch/pytorch/issues/96136) reports the double update for
+# BatchNorm and has been open since 2023.
 
 # %% [markdown] trap="15.7" role="situation" fault="waiting for the slower rank is read as communication" symptom="the profiler shows much of each step in all_reduce on every rank, and a faster network changes nothing"
 # ## What would a faster network gain?
@@ -2061,14 +2067,14 @@ print(f"{whole:.0f} ms, without a network {without:.0f} ms")
 measured("15.7", 1)
 
 # %% trap="15.7" role="look"
-claim("fraction of the time saved if the network took no time",
-      1 - without / whole, above=0.04, below=0.12)
+claim("fraction of the time that would be saved if the network took no "
+      "time", 1 - without / whole, above=0.04, below=0.12)
 
 # %% [markdown] trap="15.7" role="why"
 # An `all_reduce` cannot end before every rank has called it. Until then, the rank that
 # calls first mostly waits, and the profiler shows this wait as communication. In this
 # trace, each rank has the long batch in half of the steps. So both ranks wait, their
-# tables agree, and neither rank looks slow over all steps.
+# tables agree, and neither looks slow over all steps.
 
 # %% trap="15.7" role="why"
 draw_lanes({f"rank {rank}, {lane}": [
@@ -2082,9 +2088,9 @@ draw_lanes({f"rank {rank}, {lane}": [
 
 # %% [markdown] trap="15.7" role="repair"
 # Put the traces of all ranks on one clock, and measure the communication from the *last*
-# rank's call on. Then simulate each cure before you pay for it. Suppose that time is
-# proportional to length. With equal batches, each rank then computes for the mean of the
-# two times in each step, and neither rank waits.
+# rank's call on. Before you pay for a cure, simulate it. Suppose that a batch's time is
+# proportional to its length. With equal batches, each rank then computes for the mean of
+# the two times in each step, and neither waits.
 
 # %% trap="15.7" role="repair"
 def transfers():
@@ -2130,10 +2136,11 @@ spans = [(b.start, b.end) for b in bars
 in_all = sum(end - start for start, end in spans)
 
 # %% trap="15.7" role="more"
-claim("smaller of the two ranks' fractions of time in all_reduce",
-      min(table(rank)["all_reduce"] for rank in (0, 1)), above=0.25)
-claim("sum of rank 0's compute bars, divided by the length of their union",
-      in_all / covered(spans), above=1.5)
+claim("fraction of time in all_reduce, on the rank with the smaller "
+      "fraction", min(table(rank)["all_reduce"] for rank in (0, 1)),
+      above=0.25)
+claim("total length of rank 0's compute bars, divided by the length of "
+      "their union", in_all / covered(spans), above=1.5)
 claim("time of the replayed steps with transfers, as a fraction of the "
       "recorded time", (without + sent_for) / whole, expected=1,
       within=0.03)
@@ -2193,10 +2200,10 @@ def sticks_out(lanes):
     return covered(compute + network) - covered(compute)
 
 # %% trap="15.7" role="more"
-claim("ms of sending that nothing hides, if the step waits for each sum "
-      "immediately", sticks_out(at_once), expected=8)
-claim("ms of sending that nothing hides, if the step waits at the end",
-      sticks_out(in_the_end), expected=2)
+claim("sending time that nothing hides, in ms, if the step waits for each "
+      "sum immediately", sticks_out(at_once), expected=8)
+claim("sending time that nothing hides, in ms, if the step waits at the "
+      "end", sticks_out(in_the_end), expected=2)
 
 # %% [markdown] trap="15.7" role="more"
 # **Tiny kernels.** Python needs a few microseconds to launch a kernel. If a kernel takes
@@ -2229,7 +2236,7 @@ draw_lanes({"Python": python, "GPU": gpu}, unit="µs",
 # %% trap="15.7" role="more"
 claim("fraction of the time for which the GPU is idle, with tiny kernels",
       idle_gpu, above=0.5)
-claim("fraction of the time saved by kernels that are twice as fast",
+claim("fraction of the time that kernels twice as fast would save",
       1 - end_of[1.0] / end_of[2.0], below=0.05)
 
 # %% trap="15.7" role="exercise" points=4 difficulty=3 minutes=20
@@ -2243,12 +2250,12 @@ def exposed(events: list) -> list:
     nothing, or "network". Network bars with one name form a collective,
     with at most one bar per rank, from call to end. The collective
     transfers once all its bars have begun, and no bar ends before that. A
-    rank without a bar has no part in it. events is not changed.
+    rank without a bar has no part in the collective. events is not changed.
 
     From the first start to the last end of all bars, each moment of a rank
-    counts as the first that fits: computing, if it has a compute bar open;
-    transferring, if it has a network bar open that transfers; waiting, if
-    it has a network bar open that does not transfer yet; otherwise idle.
+    counts as the first kind that fits its bars. computing: a compute bar is
+    open. transferring: a network bar is open and transfers. waiting: a
+    network bar is open but does not transfer yet. idle: no bar is open.
 
     Example: [(0, "compute", "a", 0, 4), (0, "network", "r", 3, 9), (1,
     "network", "r", 6, 9)] gives [(4., 3., 2., 0.), (0., 3., 0., 6.)].
@@ -2274,7 +2281,7 @@ def exposed(events: list) -> list:
     # END SOLUTION
 
 # %% [markdown] trap="15.7" role="hint"
-# 1. For each network operation, find the rank that starts last. Data moves only from that
+# 1. For each collective, find the rank that starts last. Data moves only from that
 #    moment on.
 # 2. Cut the timeline at every start and every end. Nothing changes between two
 #    neighbouring cuts, so each piece belongs to one kind of time.
@@ -2454,14 +2461,14 @@ really = sum(needs(seven, micro=4, copies=8, zero=1).values()) / 1e9
 measured("15.8", really, right=(90, 180))
 
 # %% trap="15.8" role="look"
-claim("GB that each GPU needs, divided by the plan's GB", really / hoped,
-      above=5)
+claim("GB that each GPU needs, divided by the GB in the plan",
+      really / hoped, above=5)
 
 # %% [markdown] trap="15.8" role="why"
 # ZeRO-1 divides only the *optimizer's* 12 bytes per weight: master weights and two
 # moments. Each GPU still holds all weights and gradients, at 2 bytes per value. The
 # copies share the *batch*, but a micro-batch belongs to one GPU. The plan also forgot the
-# logits: each takes 2 bytes in bfloat16, another 4 in float32, and 4 for its gradient.
+# logits, each with 2 bytes in bfloat16, another 4 in float32, and 4 for its gradient.
 
 # %% trap="15.8" role="why"
 draw_boxes({"each GPU": in_gb(needs(seven, 4, copies=8, zero=1)),
@@ -2477,7 +2484,7 @@ draw_boxes({"each GPU": in_gb(needs(seven, 4, copies=8, zero=1)),
 # %% [markdown] trap="15.8" role="repair"
 # Plan part by part, and note what divides each part. Then look for a plan that fits, with
 # smaller micro-batches, checkpoints, or ZeRO-3, which divides all 16 bytes and gathers
-# each layer when it is needed.
+# each layer when needed.
 
 # %% trap="15.8" role="repair"
 ways = {"micro 1": dict(micro=1, zero=1),
@@ -2563,11 +2570,11 @@ wide_peak = cost(lambda: F.cross_entropy(
 planned = needs(wide, 3)
 
 # %% trap="15.8" role="more"
-claim("weights of the 7B model: count divided by the formula's value",
-      counted_weights / weights(seven), expected=1)
+claim("number of weights in the 7B model: count divided by the formula's "
+      "value", counted_weights / weights(seven), expected=1)
 claim("bytes kept in a layer: count divided by the formula's value",
       one_layer / (2 * kept(small)), expected=1)
-claim("bytes of a checkpoint: count divided by 2 * width per token",
+claim("bytes of a checkpoint per token: count divided by 2 * width",
       one_input / (2 * 2 * small.width * small.tokens), expected=1)
 claim("bytes of state per weight, with ZeRO-1 on eight copies", state_bytes,
       expected=2 + 2 + 12 / 8, within=1e-3)
@@ -2617,10 +2624,10 @@ ranks.run(cut_blocks, True, uses=(over_ranks, summed, entered))
 print("without checkpoints", plain_calls, "with", sent())
 
 # %% trap="15.8" role="more"
-claim("bytes on the tape for the calls of a cut layer", sum(plain_calls),
-      expected=4 * 8 * 32 * 4)
-claim("collective calls of a cut layer with checkpoints", len(sent()),
-      expected=5)
+claim("number of bytes on the tape for the calls of a cut layer",
+      sum(plain_calls), expected=4 * 8 * 32 * 4)
+claim("number of collective calls in a cut layer with checkpoints",
+      len(sent()), expected=5)
 
 # %% [markdown] trap="15.8" role="more"
 # **A published run.**
@@ -2672,7 +2679,7 @@ claim("estimated GB of the published run, divided by the GB of its card",
 
 # %% trap="15.8" role="exercise" points=4 difficulty=4 minutes=25
 def plan(model: dict, machine: dict, splits: list) -> tuple:
-    """Compute (rows, best): a dict of 5 costs per split, and the best one.
+    """Compute (rows, best). rows: a dict of 5 costs for each split.
 
     model: weights, layers, batch; per sequence whole, cut, input and logits
     in bytes, work and again in operations. machine: memory, speed, peak,
@@ -2680,8 +2687,8 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
     (bool), micro. n = dp * tp * pp, m = batch / dp / micro, own = weights /
     tp / pp, deep = layers / pp, layer = micro * (whole + cut / tp).
 
-    state: 16 * own; dp divides 12 of the 16 with zero 1, all 16 with zero
-    3. activations: min(m, pp) * deep * layer; with checkpoint, min(m, pp) *
+    state: 16 * own. dp divides 12 of the 16 with zero 1, all 16 with zero
+    3. activations: min(m, pp) * deep * layer. With checkpoint: min(m, pp) *
     deep * micro * input + layer. logits: micro * logits / tp. seconds:
     (batch * (work + checkpoint * again) / n / speed + sums) * (1 + (pp - 1)
     / m) + sends. sums = m * deep * (8 + 2 * checkpoint) * half(tp, micro *
@@ -2728,23 +2735,23 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
     # END SOLUTION
 
 # %% [markdown] trap="15.8" role="hint"
-# 1. Write the five numbers of one split, each on a line of its own. A layer keeps `whole`
-#    and `cut`, and tensor parallelism divides only `cut`. A checkpoint keeps only `input`
-#    and repeats `again`. `dp` divides no part of the activations, because a micro-batch
-#    already belongs to one GPU.
+# 1. Compute the five numbers for one split, each on a line of its own. A layer keeps
+#    `whole` and `cut`, and tensor parallelism divides only `cut`. A checkpoint keeps
+#    only `input` and repeats `again`. `dp` divides no part of the activations, because
+#    a micro-batch already belongs to one GPU.
 # 2. Write `half(r, b)` as a small function: half a ring of `b` bytes on `r` ranks. A
 #    single rank sends nothing, because `r - 1` is 0.
-# 3. `sums` is the time of tensor parallelism's all-reduces. The pipeline's waits stretch
-#    both `sums` and the products. `sends` is the time of the copies' calls, which come
-#    once per step or, with ZeRO-3, in each micro-batch. A GPU reaches `speed`, but its
-#    datasheet promises `peak`, which only `mfu` uses. `mfu` counts only `work`, whatever
-#    is repeated.
+# 3. `sums` is the time of tensor parallelism's all-reduces. The pipeline's waits
+#    lengthen both `sums` and the time for the products. `sends` is the time of the
+#    copies' calls, which come once per step or, with ZeRO-3, in each micro-batch. A GPU
+#    reaches `speed`, but its datasheet promises `peak`, which only `mfu` uses. `mfu`
+#    counts only `work`, whatever is repeated.
 
 # %% [markdown] trap="15.8" role="keep"
-# **Keep:** Plan part by part, and write next to each part what divides it. With ZeRO,
-# copies divide the state, but never a micro-batch. Of the plans that fit, choose the one
-# that recomputes least if links are fast, and the one that sends least if links are slow.
-# **In your own code:** Run one step with a micro-batch of one and compare
+# **Keep:** Plan memory part by part, and write next to each part what divides it. With
+# ZeRO, copies divide the state, but never a micro-batch. Of the plans that fit, choose
+# the one that recomputes least if links are fast, and the one that sends least if links
+# are slow. **In your own code:** Run one step with a micro-batch of one and compare
 # `torch.cuda.max_memory_allocated()` with your plan. Then profile the largest parts: the
 # products, then the calls that nothing hides. **Source:** [Anthony et al. 2023,
 # "Transformer Math 101"](https://blog.eleuther.ai/transformer-math/). **Seen in the
@@ -2769,10 +2776,11 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
 # layers * width * tokens` operations per token, and a causal kernel leaves out half of
 # these operations.
 #
-# Checkpoints repeat the products of the layers. How many they repeat depends on the
-# implementation. With torch's `use_reentrant=False`, each layer's last product is left
-# out, because nothing reads its result again. Megatron's checkpoints and torch's
-# reentrant checkpoints repeat all products, so a step takes four thirds of the work.
+# Checkpoints repeat the products of the layers. How many of them a checkpoint repeats
+# depends on the implementation. With torch's `use_reentrant=False`, each layer's last
+# product is left out, because nothing reads its result again. Megatron's checkpoints
+# and torch's reentrant checkpoints repeat all products, so a step takes four thirds of
+# the work.
 
 # %% role="concept" tags=["plumbing"]
 small_net = Llama(small)
@@ -2788,11 +2796,12 @@ print(f"counted {once:,}, with checkpoints {twice / once:.3f} times")
 without, with_them = 12.109, 16.128   # seconds of a step, a 7B, 8 A100
 
 # %% role="concept"
-claim("operations: count divided by the formula's value with whole squares",
-      once / (2 * operations(small, square=1)), expected=1, within=1e-6)
-claim("operations that checkpoints add: count divided by the formula's "
-      "value", (twice - once) / (2 * repeated(small, square=1)), expected=1,
+claim("number of operations: count divided by the formula's value with "
+      "whole squares", once / (2 * operations(small, square=1)), expected=1,
       within=1e-6)
+claim("number of operations that checkpoints add: count divided by the "
+      "formula's value", (twice - once) / (2 * repeated(small, square=1)),
+      expected=1, within=1e-6)
 claim("a published step: time with checkpoints, divided by time without "
       "checkpoints", with_them / without, expected=1.33, within=0.01)
 
@@ -2842,9 +2851,10 @@ for size in (16e3, 1e6, 14e9):
 # %% role="concept"
 claim("largest distance of a ring's sum from the true sum",
       max((s - sum(eight)).abs().max() for s in ring_sums), below=1e-4)
-claim("values sent by one of eight ranks, divided by the buffer's size",
-      numbers_sent / 160, expected=1.75)
-claim("steps of an all-reduce on eight ranks", ring_steps, expected=14)
+claim("number of values sent by one of eight ranks, divided by the number "
+      "in its buffer", numbers_sent / 160, expected=1.75)
+claim("number of steps in an all-reduce on eight ranks", ring_steps,
+      expected=14)
 
 # %% [markdown] role="concept"
 # ### Waits in a pipeline
@@ -2932,8 +2942,8 @@ claim("largest gap between the extra time of four simulated schedules and "
 
 # %% [markdown] role="quiz"
 # **2. You add up the gradients of two passes of eight micro-batches each, and the
-# schedule divides `.grad` at the end of each pass. How much weight does the first pass
-# have in the sum?**
+# schedule divides `.grad` at the end of each pass. How much does the first pass count
+# in the sum?**
 #
 # - [x] an eighth as much as the second pass :: The first pass is divided a second time,
 #   by the eight micro-batches of the second pass.
@@ -3010,9 +3020,9 @@ claim("largest gap between the extra time of four simulated schedules and "
 # ## On a GPU: how thin may a layer be cut?
 #
 # If you split a layer over `n` GPUs, each GPU computes one `n`-th of the products. But
-# the outputs to be summed are as large as before, one value per token and channel. So the
-# more GPUs share a layer, the larger the part of a step spent on sending. And a thin
-# product might not keep a GPU busy.
+# the outputs to be summed are as large as before, one value per token and channel. So
+# the more GPUs share a layer, the larger the part of a step spent on sending. Also, a
+# thin product might not keep a GPU busy.
 #
 # **Before you run anything:** Split the MLP of Llama-2-7B over eight GPUs and run 4,096
 # tokens. How long does the sum of the outputs take, as a multiple of the time for one
@@ -3056,10 +3066,10 @@ for n in (1, 2, 4, 8):
           f"sum {sum_ms(n):.2f} ms")
 
 # %% role="gpu"
-claim("FLOPs of an eighth of the MLP, divided by FLOPs of the whole MLP",
+claim("FLOPs for an eighth of the MLP, divided by FLOPs for the whole MLP",
       part_flops(8) / part_flops(1), expected=1 / 8)
-claim("time on paper: sum of the outputs, divided by products of an "
-      "eighth of the MLP", sum_ms(8) / product_ms(8), expected=0.85,
+claim("time on paper for the sum of outputs, divided by the time for an "
+      "eighth of the products", sum_ms(8) / product_ms(8), expected=0.85,
       within=0.02)
 
 # %% role="gpu"
@@ -3106,18 +3116,18 @@ answers_here
 #   two sums: one of the outputs in the forward pass, and one of the input's gradients
 #   in the backward pass.
 # - Divide the loss where the whole step is known. Do not divide a gradient that already
-#   contains earlier passes.
-# - Position, label and mask belong to the whole sequence.
-# - A router learns only through a weight that it can change, and a balance loss works
-#   only through probabilities.
-# - A block that runs twice has to read the same values twice but change its state only
-#   once.
-# - A collective's bar begins with a call, not with data on the wire. Measure from the
-#   last rank's call on.
-# - Write next to each part of a plan what divides it. The copies divide the state among
-#   themselves, but never a micro-batch.
-# - Predict the bytes, then compare them with the tape. If you cannot predict them, you do
-#   not understand the cut yet.
+#   contains earlier passes' gradients.
+# - Compute positions, labels and mask on the whole sequence before you cut it.
+# - A router learns only through expert weights that it can change, and a balance loss
+#   works only through the router's probabilities.
+# - A checkpointed block, which runs twice, has to read the same values twice but change
+#   its state only once.
+# - In a trace, a collective's bar begins with a call, not with data on the wire.
+#   Measure the transfer from the last rank's call on.
+# - Next to each part of a memory plan, write what divides it. The copies divide the
+#   state among themselves, but never a micro-batch.
+# - Predict the bytes, then compare them with the tape. If you cannot predict the bytes,
+#   you do not understand the cut yet.
 #
 # **Next:** Take the run that you would like to start. Write its plan part by part, run
 # one of its steps on two ranks, and compare bytes, gradients and the copies' digests with

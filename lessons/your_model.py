@@ -2,9 +2,9 @@
 # # Your model
 #
 # Fifty-seven of your exercise solutions fit together. In this notebook they make up a
-# language model and all that belongs to it: attention, norms, optimizer, checkpoint,
-# adapters and compression. You train it, stop it, run it on two processes, talk to it,
-# and make it smaller.
+# language model and everything that belongs to it: attention, norms, optimizer,
+# checkpoint, adapters and compression. You train it, stop it, run it on two processes,
+# talk to it, and make it smaller.
 #
 # For every exercise that you have not solved, the notebook uses torch or another library
 # instead, and says which. So the notebook runs today, and each exercise that you solve
@@ -52,8 +52,8 @@ folder = Path(tempfile.mkdtemp())   # for checkpoints and the adapter
 #
 # A part is *yours* if the last check of its exercise passed. Each box below is a part,
 # and it links to its exercise once you have started that stage. Point at a box to read
-# what the part does here and what replaces it if it is missing. `dlsys parts` shows the
-# same table in a terminal and writes your own code to `my-work/my_parts.py`.
+# what the part does here and what replaces a missing part. `dlsys parts` shows the same
+# table in a terminal and writes your own code to `my-work/my_parts.py`.
 
 # %% role="concept"
 parts = load()
@@ -62,10 +62,11 @@ map_of(parts)
 # %% [markdown] role="concept"
 # A check tests a function on its own. In a model, the function also has to work with
 # other code, for example with autocast, which changes dtypes, or with a backward pass
-# that fails if a tensor was changed in place. So a rehearsal comes first. It tries each
-# of your parts alone in a tiny model and compares the part with its stand-in. If a part
-# breaks, the rehearsal names the part and the shapes. To continue without that part,
-# write `parts = load().without("08.10")` above, with your part's number instead of 08.10.
+# that fails if a tensor was changed in place. So a rehearsal comes first. The rehearsal
+# tries each of your parts alone in a tiny model and compares it with its stand-in. If a
+# part breaks, the rehearsal names the part and the shapes. To continue without that
+# part, write `parts = load().without("08.10")` above, with your part's number instead
+# of 08.10.
 
 # %% role="concept"
 rehearse(parts)
@@ -141,9 +142,8 @@ taken = {name: parts.stored_bytes({name: held})
 measured("model.2", sum(taken.values()) / 1e6, right=(5, 12))
 
 # %% role="concept"
-claim("bytes counted, divided by bytes predicted",
-      sum(taken.values()) / predicted,
-      above=0.99, below=1.01)
+claim("number of bytes counted, divided by the number predicted",
+      sum(taken.values()) / predicted, above=0.99, below=1.01)
 
 # %% [markdown] role="concept"
 # The weights, the gradients and the moments take the smaller part of the memory. For the
@@ -179,7 +179,7 @@ measured("model.4", 1000 * took, right=(600 * took, 1750 * took))
 #
 # Before the long run, check the model with the tools that you wrote. No weight may be
 # unused or hidden from the optimizer, and no row's output may depend on the other rows.
-# The list below also says how often a step waits for a value from the device.
+# The list below also shows how many times a step waits for a value from the device.
 
 # %% role="concept" tags=["plumbing"]
 rows = text.valid[:shape.length * 4].view(4, -1)
@@ -219,13 +219,13 @@ for name, value in found.items():
     print(f"{name}: {value}")
 
 # %% role="concept"
-claim("weights hidden from the optimizer", found["hidden weights"],
-      expected=0)
-claim("trainable weights that the audit finds missing from the optimizer",
-      len(found["audit"]["missing"]), expected=0)
-claim("largest change of a row's logits when other rows change",
+claim("number of weights hidden from the optimizer",
+      found["hidden weights"], expected=0)
+claim("number of trainable weights that the audit finds missing from the "
+      "optimizer", len(found["audit"]["missing"]), expected=0)
+claim("largest change in a row's logits when other rows change",
       found["moved by neighbours"], below=1e-3)
-claim("times that a step waits for a value from the device",
+claim("number of times a step waits for a value from the device",
       found["waits in a step"], above=0)
 
 # %% [markdown] role="concept"
@@ -249,7 +249,7 @@ claim("largest difference between tiled and whole attention",
 #
 # The next cell takes twenty steps without dropout from the same seed, once with your
 # parts and once with only the stand-ins. Your parts may add up numbers in a different
-# order, so the losses agree to a thousandth, not to the last bit.
+# order from the stand-ins, so the losses agree to a thousandth, not to the last bit.
 
 # %% role="concept"
 curves = {}
@@ -266,8 +266,8 @@ plot_lines(range(20), curves, title="Your parts learn as torch's do",
            alt="Two falling curves that coincide.")
 
 # %% role="concept"
-claim("largest difference between your parts' and the stand-ins' first 20 "
-      "losses", apart_by, below=1e-3)
+claim("largest difference in the first 20 losses between your parts and "
+      "the stand-ins", apart_by, below=1e-3)
 
 # %% [markdown] role="concept"
 # Two of your solutions compute the same gradient in a different way: `ce_from_logits`
@@ -321,10 +321,10 @@ claim("lowest validation loss minus the validation loss before the first "
       "step", best - before, below=-0.5)
 
 # %% [markdown] role="concept"
-# What would the curve have shown if one of these parts were wrong? Less than you think.
-# The gallery *What would you see?* shows such training runs with one fault at a time. To
-# open the gallery, write `from dlsys_model.walk import walk` and then `walk` in a cell of
-# your own.
+# What would the loss curve have shown if one of these parts were wrong? Less than you
+# think. The gallery *What would you see?* shows such training runs with one fault at a
+# time. To open the gallery, write `from dlsys_model.walk import walk` and then `walk`
+# in a cell of your own.
 
 # %% [markdown] role="concept"
 # ## Stop it in the middle
@@ -351,7 +351,8 @@ claim("step at which the checkpoint was written", at, expected=4)
 claim("is every weight the same as in the unbroken run, to the bit",
       torch.equal(apart.weights(resumed.model),
                   apart.weights(unbroken.model)), expected=True)
-claim("entries in the resumed run's log", len(resumed.log()), expected=3)
+claim("number of entries in the resumed run's log", len(resumed.log()),
+      expected=3)
 
 # %% [markdown] role="concept"
 # ## Two processes
@@ -398,9 +399,10 @@ shards = parts.reshard(state, 2)
 back = parts.reshard(shards, 1)[0]
 
 # %% role="concept"
-claim("largest difference in a weight after two updates, between DDP and "
+claim("after two updates: largest difference in a weight between DDP and "
       "one process", (both[0] - one).abs().max(), below=1e-5)
-claim("is the state the same after it is cut into shards and put together",
+claim("is the state the same after it is cut into shards and put together "
+      "again",
       all(torch.equal(back[name], state[0][name]) for name in back),
       expected=True)
 
@@ -419,9 +421,9 @@ draw_ranks({"own rows": [["rows 1, 2"], ["rows 3, 4"]],
 # common; after 1,000 it writes words. Below the model's answer you see what the full run
 # wrote.
 #
-# Write `from dlsys_model.page import show` and then `show(model, text.letters)` in a cell
-# of your own, and the model writes below that cell. There you can change the model's
-# cache, its mask and its number of bits. Once the notebook is saved, all of this works
+# Write `from dlsys_model.page import show` and then `show(model, text.letters)` in a
+# cell of your own, and the model writes below that cell. There you can change the
+# model's cache, mask and number of bits. Once the notebook is saved, all of this works
 # without a kernel.
 
 # %% role="concept"
@@ -528,10 +530,10 @@ claim("absolute change in the loss when the adapter is saved and loaded",
 # %% [markdown] role="concept"
 # ## Smaller
 #
-# You make six smaller or different versions of the same model: in 8 bits, in 4 bits,
-# without half of the weights in its blocks, with narrower MLPs, as a student of half the
-# width, and as an ONNX program. First guess the size of each version in kB. In float32
-# the model takes 1,855 kB.
+# You make six versions of the same model: in 8 bits, in 4 bits, without half of the
+# weights in its blocks, with narrower MLPs, as a student of half the width, and as an
+# ONNX program. First guess the size of each version in kB. In float32 the model takes
+# 1,855 kB.
 
 # %% role="concept"
 guess("model.12", "How much does the model take in 8 bits, with a scale "
@@ -620,8 +622,8 @@ plot_bars({name: size / 1e6 for name, (size, _) in sizes.items()},
 full = sizes["float32"][1]
 claim("loss in 8 bits minus loss in float32", sizes["8 bits"][1] - full,
       below=0.005)
-claim("batches out of two on which the ONNX program differs", len(off),
-      expected=0)
+claim("number of batches, out of two, on which the ONNX program differs",
+      len(off), expected=0)
 
 # %% [markdown] role="concept"
 # The figure shows one corner of a matrix. Pruning has set about half of the weights to

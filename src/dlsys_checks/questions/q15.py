@@ -53,8 +53,8 @@ ask("15.1", {"what": ("a norm before the cut layers", "the embedding", "the firs
 
 ask("15.2", {"micro": (2, 4, 8), "passes": range(2, 5)}, lambda micro, passes: whole(
     f"Gradients of {passes} passes add up, and at the end of each pass, the schedule divides .grad "
-    f"by its {micro} micro-batches. How large is the last pass's weight, as a multiple of the "
-    "first pass's weight?",
+    f"by its {micro} micro-batches. How much does the last pass count in .grad, as a multiple "
+    "of how much the first pass counts?",
     micro ** (passes - 1), "The first pass is divided again at the end of each later pass.", 1,
     micro**passes))
 ask("15.2", {"passes": range(2, 6), "micro": (2, 4, 8), "rows": (3, 5, 6)},

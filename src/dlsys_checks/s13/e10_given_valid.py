@@ -18,17 +18,18 @@ ex = exercise("13.10", "given_valid", seen=("words", "weights", "sharp", "shift"
 ex.promise_table("""
 given   | Compute the probability of each word, given that the model writes one of these words. |
           probabilities of the words
-words   | words: different lists of one or more tokens, of any length; none is the beginning of
+words   | words: different lists of one or more tokens, of any length. No word is the beginning of
           another. | case lengths from 1 to 6; one token each; one word; many words
 begin   | logprob(begin) returns the log-probabilities of the next token, (V,) float64, after the
           tokens in the list begin, which is [] for a word's first token. | probabilities of the
           words; led to; raised
-minus   | Some can be minus infinity, but at least one word is possible. | case a word that cannot
-          occur; words that cannot occur; a word that cannot occur next to unlikely words
+minus   | Some log-probabilities can be minus infinity, but at least one word is possible. | case a
+          word that cannot occur; words that cannot occur; a word that cannot occur next to unlikely
+          words
 form    | Returns (len(words),) float64. | shape of the; dtype of the; type of the
-sum     | The entries sum to 1, | probabilities of the words
-tiny    | even if every word is less likely than the smallest positive float. | case very unlikely
-          words; long words; a far less likely word in front
+sum     | The entries sum to 1. | probabilities of the words
+tiny    | The sum is 1 even if every word is less likely than the smallest positive float. | case
+          very unlikely words; long words; a far less likely word in front
 left    | words and the results of logprob are not changed. | inputs after the call; values changed
 example | Example: if 'ab' has the probability 0.5 * 0.2 and 'ba' 0.5 * 0.6, return [0.25, 0.75]. |
           case the example

@@ -16,18 +16,18 @@ free    | At first all blocks are free. | free blocks of a new object; free bloc
           blocks from take
 take    | take(k) returns a list of k different free blocks. | blocks from take; blocks taken twice;
           blocks in use that were taken again; take of enough
-reader  | Each of these blocks now has one reader. | free blocks after give; free blocks after take;
+reader  | Each block taken now has one reader. | free blocks after give; free blocks after take;
           take of enough
 memory  | If fewer than k blocks are free, raise MemoryError and take none. | take of too many;
           after a take of too many
 share   | share(table, k) returns a new list of the first k blocks of a table in use. | blocks from
           share
-more    | Each of these blocks now has one more reader. | free blocks after give; blocks in use that
+more    | Each block shared now has one more reader. | free blocks after give; blocks in use that
           were taken again; give of a table in use; free blocks after share
-give    | give(table) removes one reader from each block of the table, | free blocks after give;
+give    | give(table) removes one reader from each block of the table. | free blocks after give;
           give of a table in use
-last    | and a block without readers is free again. | free blocks after give; blocks in use that
-          were taken again; take of enough
+last    | A block without readers is free again. | free blocks after give; blocks in use that were
+          taken again; take of enough
 value   | If a block of the table has no reader, raise ValueError and give none back. | give of a
           table without readers; after a give that is refused
 left    | left() returns the number of free blocks. | type of the free blocks; free blocks

@@ -21,18 +21,19 @@ full    | Compute the key of each full block of a prompt, for a prefix cache. | 
           of the keys
 ids     | ids: a list of tokens, possibly empty. Tokens are integers and can be negative. | case
           tokens below 0; no tokens; large tokens; digits that run together; sums that are equal
-block   | A block consists of `size` consecutive tokens; a shorter rest at the end has no key. |
+block   | A block consists of `size` consecutive tokens. A shorter rest at the end has no key. |
           number of keys
-equal   | For the same size, two keys are equal if and only if all tokens up to the end of the block
-          are equal | share a key; keys of one prefix
-extra   | and extra is equal, | case two adapters; an adapter named like the tokens; an adapter that
-          ends in a digit; an adapter that ends in a token; long names
-many    | however many blocks there are. | case many blocks; a thousand prompts; a long prompt; long
-          prompts that differ early; a long block
+equal   | For the same size and extra, two keys are equal if and only if all tokens up to the end of
+          the block are equal. | share a key; keys of one prefix
+extra   | For the same size, a different extra makes every key different. | case two adapters; an
+          adapter named like the tokens; an adapter that ends in a digit; an adapter that ends in a
+          token; long names
+many    | Both rules hold however many blocks there are. | case many blocks; a thousand prompts; a
+          long prompt; long prompts that differ early; a long block
 text    | extra: a text, such as the name of an adapter. | case extra with quotes and signs
-form    | A key can be used as a dict key, | used as the docstring says; Used as the docstring says
-short   | and repr(key) has at most 200 characters, however long ids and extra are. | characters of
-          a key
+form    | A key can be used as a dict key. | used as the docstring says; Used as the docstring says
+short   | repr(key) has at most 200 characters, however long ids and extra are. | characters of a
+          key
 left    | ids is not changed. | inputs after the call
 example | Example: ids [5, 6, 7, 8, 9] and size 2 give two keys. The second differs from the second
           key of [0, 6, 7, 8], although both blocks are [7, 8]. | case the example

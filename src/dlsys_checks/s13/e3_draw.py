@@ -31,14 +31,14 @@ numbers | Row r is for token number steps[r] of a request with seed seeds[r]; bo
           2**31 - 1. | case large seeds; large steps; seed 0 and step 0
 alone   | The token depends only on probs[r], seeds[r] and steps[r], not on other rows, the row's
           position, the batch size or earlier draws. | tokens that change
-follows | The tokens of many steps of one request follow the row's probabilities, | share of token;
+follows | The tokens of many steps of one request follow the row's probabilities. | share of token;
           tokens of probability 0; different tokens
-seeds   | and so do the tokens of many requests at one step. | case over seeds; over seeds, far
-          ahead; seed 0 and step 0
-apart   | No two pairs of seed and step use the same random numbers, not even if the pairs are
+seeds   | The tokens of many requests at one step also follow their rows' probabilities. | case over
+          seeds; over seeds, far ahead; seed 0 and step 0
+apart   | No two pairs of seed and step use the same random numbers, even if the pairs are
           neighbours, one request is some steps behind the other, or seed and step are exchanged. |
           equal tokens of two requests; share of tokens that are
-still   | The generators of torch, numpy and Python are not advanced. | generators that were moved
+still   | The generators of torch, numpy and Python do not advance. | generators that were moved
 left    | Inputs are not changed. | values changed
 example | Example: probs [[0., 1.], [1., 0.]], any seeds and steps give [1, 0]. | case the example
 """)

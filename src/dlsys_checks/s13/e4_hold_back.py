@@ -21,21 +21,22 @@ stops      | stops: a list of texts, possibly empty. No stop word is empty, is p
              begin alike; a stop of one letter; two stops, of which the first holds more; two stops,
              of which the second holds more; stops with signs; a stop word in capitals; two stop
              words in one token
-left       | The list is not changed. | inputs after the call
+left       | stops is not changed. | inputs after the call
 cut        | push(token): token holds the next bytes of the answer in UTF-8, cut anywhere. | case
              letter by letter; byte by byte; a token without bytes; one token
 kind       | push returns the text that can be sent now. | type of the
 bad        | Bytes that are not UTF-8 become "\ufffd". | case bytes that are not UTF-8
-never      | Sent text is never taken back, so push keeps the ending that can become a stop word |
+never      | Sent text is never taken back, so push keeps the ending that can become a stop word. |
              text that was sent too early
-letters    | and the bytes of an unfinished letter. | broken letters; letters that are lost
+letters    | push also keeps the bytes of an unfinished letter. | broken letters; letters that are
+             lost
 sure       | push keeps nothing else. | text that is held too long
-over       | Neither the first stop word nor what follows is sent; from then on, push returns "". |
+over       | Neither the first stop word nor what follows is sent. From then on, push returns "". |
              text after a stop word
-end        | end() is called once, when the answer is over, and returns the text still kept; | text
+end        | end() is called once, when the answer is over, and returns the text still kept. | text
              after end
-unfinished | an unfinished letter becomes "\ufffd". | case an unfinished letter; an unfinished
-             letter after a stop word; an unfinished letter after what is held
+unfinished | At the end, an unfinished letter becomes "\ufffd". | case an unfinished letter; an
+             unfinished letter after a stop word; an unfinished letter after what is held
 apart      | Objects do not affect each other. | case two answers at once
 example    | Example: stops ["\nUser"], push(b"Hi\nU") "Hi", push(b"se") "", push(b"d!") "\nUsed!",
              end() "". | case the example

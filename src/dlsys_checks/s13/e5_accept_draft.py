@@ -29,10 +29,10 @@ ex.promise("drawn", "x: a token sampled from q.", cases=("a confident draft",))
 ex.promise("edges", "u, v: independent uniform random numbers, above 0 and below 1.",
            cases=("probabilities of thousandths", "many tokens"))
 ex.promise_table("""
-rule    | x is kept if u is less than p[x] / q[x]; | kept for draft; number kept of
-alone   | otherwise only v decides which token is written. | after another u
+rule    | x is kept if u is less than p[x] / q[x]. | kept for draft; number kept of
+alone   | If x is not kept, only v decides which token is written. | after another u
 follows | Over all x, u and v, the token follows p exactly. | share of token; raised
-types   | token is an int and kept a bool. | types of
+types   | token is an int, and kept is a bool. | types of
 left    | p and q are not changed. | values changed
 example | Example: p [0.5, 0.5], q [1., 0.], x 0: u 0.2 gives (0, True), u 0.7 gives (1, False). |
           case the example

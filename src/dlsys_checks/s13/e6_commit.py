@@ -16,9 +16,10 @@ triple  | Compute (write, feed, stay) after one round of greedy speculative deco
           result; parts of the result; token to feed; tokens to write
 past    | past: the number of cache entries before the round. | case an empty cache; a long cache |
           entries that stay
-fed     | In the round, the last written token was fed first, then draft, a list of guesses that may
-          be empty; each token that was fed left one cache entry. | entries that stay; raised
-says    | says: for each token that was fed, the token that the model itself wants next, so says has
+fed     | In the round, the last written token was fed first. Then draft was fed, a list of guesses
+          that may be empty. Each token that was fed left one cache entry. | entries that stay;
+          raised
+says    | says: for each token that was fed, the token that the model itself wants next. So says has
           one token more than draft. | tokens to write
 numbers | Tokens are integers, 0 or more. | case token 0 guessed right; token 0 guessed wrong; token
           0 in a guess's place; large token numbers
@@ -26,7 +27,8 @@ write   | write: a list of all tokens that, as this round shows, the model would
           draft. | tokens to write; type of the tokens
 feed    | feed: the token to feed next, which is the last token written, because that token has no
           entry. | token to feed
-stay    | stay: how many cache entries, counted from the first, can stay. | entries that stay
+stay    | stay: the number of cache entries, counted from the first, that can stay. | entries that
+          stay
 left    | draft and says are not changed. | inputs after the call
 example | Example: past 10, draft [4, 7, 9], says [4, 8, 9, 2] give ([4, 8], 8, 12). | case the
           example

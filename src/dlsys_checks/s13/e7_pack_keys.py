@@ -22,11 +22,12 @@ ex.promise_table("""
 parts   | Compute (codes, scales, rest): keys with a separate grid for each channel. | scales; type
           of the result; parts of the result
 k       | k: (B, H, T, D) float32, not changed. | changed in k
-groups  | The tokens are cut into groups of `group` consecutive tokens; | scales; codes
+groups  | The tokens are cut into groups of `group` consecutive tokens. | scales; codes
 rest    | rest holds the tokens left over at the end, unchanged. | rest
-each    | In every group, each channel of each head and row has its own scale: | scales
-scale   | its largest absolute value divided by 2**(bits - 1) - 1, | scales; codes
-zero    | or 1. if all values are 0. | case a channel of zeros; all zeros
+each    | In every group, each channel of each head and row has its own scale. | scales
+scale   | A scale is its channel's largest absolute value divided by 2**(bits - 1) - 1. | scales;
+          codes
+zero    | If all values are 0, the scale is 1.0. | case a channel of zeros; all zeros
 scales  | scales: (B, H, T // group, D) float32. | of the scales
 codes   | codes: int8, the integer nearest to k / scale, (B, H, T // group * group, D). | codes
 bits    | bits: 2 to 8. | case 2 bits; 8 bits

@@ -16,9 +16,9 @@ ex = exercise("13.8", "kept_logprob",
               says="log-probabilities")
 
 ex.promise_table("""
-under       | Compute the log-probability of each token under the distribution it was sampled from:
-              the softmax of logits / temperature over the kept tokens only. | log-probabilities;
-              gradient of the logits
+under       | Compute the log-probability of each token under the distribution that it was sampled
+              from: the softmax of logits / temperature over only the kept tokens. |
+              log-probabilities; gradient of the logits
 logits      | logits: (..., V) float32 or bfloat16. | case bfloat16; answers of several tokens;
               three axes; large logits; logits far below zero; no axis but the last
 tokens      | tokens: (...) int64, each of them kept. | shape of the

@@ -14,23 +14,24 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("13.9", "first_token", seen=("arrive", "chunks"), says="seconds to the first token")
 
 ex.promise_table("""
-three   | Compute (p99, gap, rate) of a server's run, as floats, with times in seconds. | type of;
+three   | Compute (p99, gap, rate) for a server's run, as floats, with times in seconds. | type of;
           parts of the result
-arrive  | arrive: the time at which each request was due, one or more, in any order. | case arrivals
-          in any order; one request; arrivals long after 0
-chunks  | chunks: for each request its pieces, (time, tokens), in order of time. | seconds to the
+arrive  | arrive: the times at which the requests were due, one or more, in any order. | case
+          arrivals in any order; one request; arrivals long after 0
+chunks  | chunks: the pieces of each request, (time, tokens), in order of time. | seconds to the
           first token; longest wait; tokens per second
-empty   | A piece with 0 tokens only shows that the server is alive and is not part of the answer. |
-          case pieces without tokens; an empty piece at the end; an empty piece in a gap; the
+empty   | A piece with 0 tokens shows only that the server is alive, and is not part of the answer.
+          | case pieces without tokens; an empty piece at the end; an empty piece in a gap; the
           example; nothing but empty pieces
-p99     | p99: the smallest time within which at least 99 % of the requests have their first token,
+p99     | p99: the smallest time within which at least 99 % of the requests have their first token.
           | seconds to the first token
-arrival | measured from when each request was due; | seconds to the first token
-never   | a request that never gets a token counts as math.inf. | case one request in five gets
+arrival | Each time is measured from when the request was due. | seconds to the first token
+never   | A request that never gets a token counts as math.inf. | case one request in five gets
           nothing; one request in two hundred gets nothing; three requests in two hundred get
           nothing; nothing but empty pieces
-gap     | gap: the longest wait between two consecutive pieces of one answer, | longest wait
-none    | or 0.0 if no answer has two pieces. | case one piece each | longest wait; raised; type of
+gap     | gap: the longest wait between two consecutive pieces of one answer. | longest wait
+none    | gap is 0.0 if no answer has two pieces. | case one piece each | longest wait; raised; type
+          of
 rate    | rate: the number of tokens in all answers, divided by the seconds from the first arrival
           to the last piece of an answer. | tokens per second
 least   | At least one request gets a token. | case nothing but empty pieces; one request

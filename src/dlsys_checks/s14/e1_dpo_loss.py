@@ -25,23 +25,23 @@ each    | Returns a function loss(chosen, rejected), which is called at each ste
 mask    | chosen and rejected are pairs (ids, answer); answer is (B, T) bool, true at the answer's
           tokens and never at the first position. In each row, both answer the same prompt. | loss:;
           gradient of the
-sizes   | T can differ between the two, and B between calls. | case different lengths; different
-          lengths, without pads; two calls; three calls; two calls of one size; the same texts,
-          another mask
-mean    | The loss is the mean over rows of -log(sigmoid(beta * margin)), | loss:; gradient of the;
+sizes   | T can differ between chosen and rejected, and B between calls. | case different lengths;
+          different lengths, without pads; two calls; three calls; two calls of one size; the same
+          texts, another mask
+mean    | The loss is the mean over rows of -log(sigmoid(beta * margin)). | loss:; gradient of the;
           scalar outputs
-dtype   | a float32 scalar. | dtype of the loss
-margin  | margin: the rise of the chosen answer's log-probability since dpo_loss was called, minus
+dtype   | The loss is a float32 scalar. | dtype of the loss
+margin  | margin: the rise in the chosen answer's log-probability since dpo_loss was called, minus
           the rejected answer's rise. | loss:; gradient of the
-mode    | The policy runs in its current mode, the reference in evaluation mode. | case training
+mode    | The policy runs in its current mode, and the reference in evaluation mode. | case training
           mode; training mode, first step; training mode, a part kept out of it; only a part in
           training mode; put into training mode for the steps; put into evaluation mode for the
           steps
 finite  | The loss is finite for margins of hundreds of nats. | case margins of hundreds; margins of
           hundreds in the wrong direction
 flow    | Gradients flow to the current policy. | gradient of the; led to
-left    | Neither call sets a seed or changes the policy's weights, their requires_grad, their
-          gradients or the mode of any part. | of the policy; random numbers
+left    | Neither call sets a seed or changes the policy's weights, gradients, requires_grad flags
+          or modes. | of the policy; random numbers
 example | Example: the first step of a policy in evaluation mode gives 0.6931. | case the example
 """)
 

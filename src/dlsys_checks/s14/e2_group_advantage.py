@@ -18,16 +18,16 @@ among     | Compare each answer with the answers to the same prompt. | advantage
 rewards   | rewards: (N,) float32. | advantages
 ids       | prompt_ids: (N,) int64, any values. | case ids below 0; large ids; ids above 2**53; ids
             with gaps
-group     | A group is all answers with the same id, at any positions, | advantages
-unequal   | and groups can differ in size. | case unequal groups; unequal groups, mixed; a large
-            group and small ones; one id comes back; alone among others; ids below 0; a group of
-            equal rewards; one reward among many
+group     | A group is all answers with the same id, at any positions. | advantages
+unequal   | Groups can differ in size. | case unequal groups; unequal groups, mixed; a large group
+            and small ones; one id comes back; alone among others; ids below 0; a group of equal
+            rewards; one reward among many
 advantage | The advantage of an answer is its reward minus the mean of its group, divided by the
             standard deviation of its group (with n - 1) plus 1e-4. | advantages
-alone     | It is 0 for an answer that is alone in its group | case alone among others; each answer
-            alone in its group; one answer
-equal     | and, up to rounding, for all answers of a group with equal rewards. | case equal
-            rewards; a group of equal rewards
+alone     | The advantage is 0 for an answer that is alone in its group. | case alone among others;
+            each answer alone in its group; one answer
+equal     | Up to rounding, the advantage is also 0 for all answers in a group with equal rewards. |
+            case equal rewards; a group of equal rewards
 form      | Returns (N,) float32, in the order of rewards. | shape of the; dtype of the; type of
             the; advantages
 left      | Inputs are not changed. | values changed

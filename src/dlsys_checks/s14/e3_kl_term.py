@@ -22,12 +22,12 @@ whole   | The KL compares whole answers, not single tokens. | case answers of tw
           three tokens; two answers of two tokens; a certain token; a token that the reference is
           certain of; shorter answers; shorter answers, two at once; float32, answers of two tokens
 tokens  | logp, logp_ref: (N, T), the log-probability of each token of N answers, given the tokens
-          before it, under the policy that sampled them and under the reference; | case one answer
-          of one token; two answers of one token; three answers at once; two answers of two tokens;
-          shorter answers, two at once; float32; eight tokens to choose from; far apart; equal to
-          the reference; a certain token; a token that the reference is certain of
-pads    | both are 0 after the end of a shorter answer. | case shorter answers; shorter answers, two
-          at once
+          before it, under the policy that sampled the answers and under the reference. | case one
+          answer of one token; two answers of one token; three answers at once; two answers of two
+          tokens; shorter answers, two at once; float32; eight tokens to choose from; far apart;
+          equal to the reference; a certain token; a token that the reference is certain of
+pads    | logp and logp_ref are 0 after the end of a shorter answer. | case shorter answers; shorter
+          answers, two at once
 dtype   | Both are float32 or both are float64, and the term has the same dtype. | dtype of the term
 left    | logp and logp_ref are not changed. | values changed
 example | Example: two answers of one token, each with probability 0.5; the reference gives them

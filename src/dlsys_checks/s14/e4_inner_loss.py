@@ -17,12 +17,12 @@ ex.promise_table("""
 loss    | Compute PPO's loss for one inner step, a scalar: minus the mean, over all tokens, of the
           smaller of ratio * advantage and clipped ratio * advantage. | loss; gradient of logp; type
           of the
-ratio   | A token's ratio is its probability now, divided by its probability when it was sampled; |
+ratio   | A token's ratio is its probability now, divided by its probability when it was sampled. |
           case several tokens; one token per answer; one answer; as many tokens as answers; likelier
           and good; likelier and bad; far likelier and bad; e**25 times as likely, and bad; certain
           tokens; less likely and good; less likely and bad; far away; a wide clip; a narrow clip;
           small advantages; advantages of 0; a later step, the graph kept; float32; the example
-eps     | the clipped ratio stays between 1 - eps and 1 + eps. | case a wide clip; a narrow clip;
+eps     | The clipped ratio stays between 1 - eps and 1 + eps. | case a wide clip; a narrow clip;
           far away; likelier and bad; less likely and good
 inputs  | logp, logp_sampled: (N, T), each token's log-probability now and at sampling. adv: (N,),
           the advantage of each answer. | case as many tokens as answers; several tokens; one

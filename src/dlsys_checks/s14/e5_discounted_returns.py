@@ -14,11 +14,11 @@ ex = exercise("14.5", "discounted_returns", seen=("rewards", "ended", "after", "
 
 ex.promise_table("""
 returns | Compute the discounted return of every step, (N, T). A step's return is its reward plus
-          gamma times the return of the next step, | returns; type of the; shape of the
-episode | if the next step belongs to the same episode. | case a row with ends; rows with different
-          ends; an end in every step; an end in the first step; the example
+          gamma times the return of the next step. | returns; type of the; shape of the
+episode | The next step counts only if it belongs to the same episode. | case a row with ends; rows
+          with different ends; an end in every step; an end in the first step; the example
 inputs  | rewards: (N, T), N rows of T steps. ended: (N, T) bool, True at the last step of an
-          episode; the row continues with the next episode. | case one step; as many rows as
+          episode. The row then continues with the next episode. | case one step; as many rows as
           steps; rewards of 0; negative rewards
 after   | after: (N,), the value of all that follows the last column. It counts like the return of
           one more step, but only in rows whose last step did not end an episode. | case no end, and

@@ -16,7 +16,7 @@ ex.promise_table("""
 layer   | Compute y = relu(h A.T) B.T + c on one of several ranks, and its gradients. | y on rank;
           number of the results
 cut     | The layer is cut by units: a (f, D) holds this rank's rows of A, and b (E, f) its columns
-          of B; f is at least 1 and can differ between ranks. | case ranks of different sizes; one
+          of B. f is at least 1 and can differ between ranks. | case ranks of different sizes; one
           unit on a rank; the example
 whole   | h (N, D), the bias c (E,) and dy (N, E), the gradient of the loss with respect to y, are
           complete and the same on all ranks. | y on rank; dc on rank
@@ -27,7 +27,7 @@ returns | Returns (y, dh, da, db, dc), in the common dtype of the inputs: y, and
           a, b and c as in the uncut layer. | dh on rank; da on rank; db on rank; dc on rank; y on
           rank; type of the results; number of the results
 slope   | The derivative of ReLU at 0 is 0. | case units at zero
-stay    | Inputs are not changed, nor is their requires_grad. | inputs that changed
+stay    | Inputs and their requires_grad are not changed. | inputs that changed
 example | Example: h is 2, c 0 and dy 1; a is 3 and b 5 on one rank, and a is 4 and b 7 on the
           other. Then y is 86 and dh 43 on both ranks, and da is 10 on the first. | case the example
 """)

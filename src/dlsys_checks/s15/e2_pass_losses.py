@@ -13,7 +13,7 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("15.2", "pass_losses", seen=("labels", "divides"), says="divisor of micro-batch")
 
 ex.promise_table("""
-summed    | Compute the divisor for the summed loss of each micro-batch of a step. | divisor of
+summed    | Compute the divisor for each micro-batch's summed loss in a step. | divisor of
             micro-batch
 counts    | labels[p][m]: the number of labels that count in micro-batch m of pass p, at least 1. |
             case unequal labels; unequal labels, divided; one label; very many labels; the example;
@@ -27,9 +27,9 @@ divides   | divides: if True, at the end of each pass the schedule divides every
             the number of micro-batches in this pass. | case divided; two passes, divided; unequal
             labels, divided; unequal passes, divided; passes of one micro-batch, divided; many
             passes; one pass, divided; the example
-otherwise | Otherwise no gradient is divided. | case undivided; unequal labels; unequal passes; one
-            label; very many labels; the example, undivided
-laid out  | Returns floats, nested like labels. | type of; number of; shape
+otherwise | If divides is False, no gradient is divided. | case undivided; unequal labels; unequal
+            passes; one label; very many labels; the example, undivided
+laid out  | Returns one float per micro-batch, nested like labels. | type of; number of; shape
 stay      | labels is not changed. | labels after the call
 example   | Example: [[3, 1], [4]] gives [[4.0, 4.0], [8.0]] if the schedule divides, else [[8.0,
             8.0], [8.0]]. | case the example; the example, undivided

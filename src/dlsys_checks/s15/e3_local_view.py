@@ -20,20 +20,20 @@ tokens     | tokens: (B, T) int64, T at least 1. | case one token; one row; one 
              a part of a larger batch; rows that lie across
 labels     | labels: (B, T) int64, not shifted yet, with -100 where there is nothing to learn. |
              case a prompt that is not learned; few labels
-fill       | Both are padded at the end to N, the next multiple of 2 * world: tokens with 0, labels
-             with -100. | case positions left over; one position left over; fewer tokens than
-             pieces; one token; many tokens, many left over
+fill       | tokens and labels are padded at the end to N, the next multiple of 2 * world: tokens
+             with 0, labels with -100. | case positions left over; one position left over; fewer
+             tokens than pieces; one token; many tokens, many left over
 even       | N is T if T is such a multiple. | case two ranks, the first; two ranks, the second;
              four ranks, the third; three ranks, the last; one rank; one row; a prompt that is not
              learned; few labels; a part of a larger batch; rows that lie across; the example; one
              rank, two tokens | shape of the
-pieces     | The N positions are cut into 2 * world pieces of equal length. | tokens; positions
+pieces     | The N positions are cut into 2 * world equal pieces. | tokens; positions
 own        | A rank, 0 to world - 1, holds n = N // world positions: piece rank, followed by piece 2
              * world - 1 - rank. | tokens; positions
 out tokens | The result's tokens: (B, n) int64, the tokens at these positions. | tokens
 positions  | positions: (n,) int64, counted from 0 in the whole sequence. | positions
 shifted    | labels: (B, n) int64, for each position the label of the next position, whichever rank
-             holds it, and -100 for the last of all. | labels
+             holds it, and -100 for the last position. | labels
 mask       | mask: (n, N) bool, True at [i, j] if the rank's i-th position may look at position j:
              at itself and every earlier position, padded or not. | mask
 left       | Inputs are not changed. | values changed

@@ -19,8 +19,8 @@ ex = exercise("15.4", "route", seen=("logits", "k", "renorm", "weight", "half"),
               says="weights of the experts")
 
 ex.promise_table("""
-parts     | Compute (weights, experts): | type of the two parts; two parts
-likeliest | the k likeliest experts of each token. | experts of a token
+parts     | Compute (weights, experts) from a router's logits. | type of the two parts; two parts
+likeliest | Pick the k likeliest experts for each token. | experts of a token
 logits    | logits: (..., E) float32 or bfloat16, one per expert. The logits of a token all differ,
             and so do the token's probabilities in float32. | case bfloat16; bfloat16, close logits;
             bfloat16, many experts; three axes; no axis but the last; one token; large logits;
@@ -28,13 +28,14 @@ logits    | logits: (..., E) float32 or bfloat16, one per expert. The logits of 
 experts   | experts: (..., k) int64, the likeliest first. | type of the experts; shape of the
             experts; dtype of the experts; order of the experts
 chance    | weights: (..., k) float32, computed in float32: the probability of each of these experts
-            under the softmax over all E. | weights of the experts; dtype of the weights; shape of
-            the weights; type of the weights
-divided   | With renorm, the weights are divided by their sum, so that they add up to 1, | case two,
+            under the softmax over all E experts. | weights of the experts; dtype of the weights;
+            shape of the weights; type of the weights
+divided   | With renorm, the weights are divided by their sum, so that they add up to 1. | case two,
             divided; three, divided; all, divided; two of many, divided; bfloat16; three axes; the
             example, divided; large logits
-one       | but never for k = 1, because then the router would get no gradient. | case one, divided;
-            one of many, divided; one of two, divided; one, divided, bfloat16
+one       | For k = 1, they are never divided, because a weight of 1 would give the router no
+            gradient. | case one, divided; one of many, divided; one of two, divided; one, divided,
+            bfloat16
 flow      | The gradient of each weight flows to logits, including through the sum that divides it.
             | gradient of the logits; unusable; led to
 k         | k: 1 to E. | case all, divided; all; one; only one expert; one, divided

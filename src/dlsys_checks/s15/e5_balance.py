@@ -15,13 +15,13 @@ ex = exercise("15.5", "balance", seen=("p", "chosen", "real", "scale"), says="ba
 ex.promise_table("""
 uneven  | Measure how unevenly a router uses its experts, as a loss that the router can lower: E
           times the sum over experts of fraction times mean probability. | balance; gradient of p
-p       | p: (T, E) float32, the probabilities of each token; each row sums to 1. | case one token;
+p       | p: (T, E) float32, the probabilities for each token; each row sums to 1. | case one token;
           as many tokens as experts; one expert; many experts
 chosen  | chosen: (T, k) int64, the k different experts of each token, chosen by any rule. | case
           chosen by another rule; the least likely chosen; likeliest last
 real    | real: (T,) bool, False for padding, which does not count, and True for at least one
           token. | case padding at the end; padding in front; padding in between; one real token
-share   | An expert's fraction, which can be 0, is its part of all choices that the real tokens
+share   | An expert's fraction, which can be 0, is its share of all choices that the real tokens
           make. | case the last experts idle; one expert for all; two experts for all; the first
           experts idle
 mean    | The mean probability is taken over the real tokens, for all E experts. | case the last

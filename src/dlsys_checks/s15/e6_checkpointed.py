@@ -56,8 +56,8 @@ ex.promise("buffers", "The block may read its buffers, which are tensors from th
                   "a buffer that is changed, then read", "a buffer that grows",
                   "a buffer outside the state_dict", "a buffer of two modules", "the example",
                   *MIXED))
-ex.promise("between", "Between a call and its one backward there may be further calls of the "
-           "block and other draws.",
+ex.promise("between", "Each call has one backward pass, and before it there may be further "
+           "calls of the block and other draws.",
            cases=("two calls before backward", "two generators, two calls", "two steps",
                   "three calls, two steps"))
 ex.promise("example", "Example: after a call and its backward pass, an nn.BatchNorm1d has counted "

@@ -29,14 +29,14 @@ collective   | Network bars with one name form a collective, with at most one ba
                that differ, called early; collectives that overlap | ms transferring; ms waiting
 begins       | The collective transfers once all its bars have begun, and no bar ends before that. |
                ms transferring; ms waiting
-part         | A rank without a bar has no part in it. | case groups of two ranks; a collective of
-               one rank
+part         | A rank without a bar has no part in the collective. | case groups of two ranks; a
+               collective of one rank
 moment       | From the first start to the last end of all bars, each moment of a rank counts as the
-               first that fits: | ms computing; ms idle; ms transferring; ms waiting
-computing    | computing, if it has a compute bar open; | ms computing
-transferring | transferring, if it has a network bar open that transfers; | ms transferring
-waiting      | waiting, if it has a network bar open that does not transfer yet; | ms waiting
-idle         | otherwise idle. | ms idle
+               first kind that fits its bars. | ms computing; ms idle; ms transferring; ms waiting
+computing    | computing: a compute bar is open. | ms computing
+transferring | transferring: a network bar is open and transfers. | ms transferring
+waiting      | waiting: a network bar is open but does not transfer yet. | ms waiting
+idle         | idle: no bar is open. | ms idle
 left         | events is not changed. | inputs after the call
 example      | Example: [(0, "compute", "a", 0, 4), (0, "network", "r", 3, 9), (1, "network", "r",
                6, 9)] gives [(4., 3., 2., 0.), (0., 3., 0., 6.)]. | case the example

@@ -17,7 +17,7 @@ PARTS = ("state", "activations", "logits", "seconds", "mfu")
 ex = exercise("15.8", "plan", seen=("model", "machine", "splits"), says="split")
 
 ex.promise_table("""
-two         | Compute (rows, best): | type of the result; parts of the result
+two         | Compute (rows, best). | type of the result; parts of the result
 model       | layer = micro * (whole + cut / tp). | activations
 given       | model: weights, layers, batch; per sequence whole, cut, input and logits in bytes,
               work and again in operations. | activations; logits; seconds; mfu
@@ -26,13 +26,13 @@ split       | splits: dicts of dp, tp, pp, zero (0, 1 or 3), checkpoint (bool), 
               activations; logits; seconds
 small       | n = dp * tp * pp, m = batch / dp / micro, own = weights / tp / pp, deep = layers / pp,
               | activations; seconds
-rows        | a dict of 5 costs per split, and the best one. | type of; number of; parts of a row
-state       | state: 16 * own; dp divides 12 of the 16 with zero 1, all 16 with zero 3. | state
-activations | activations: min(m, pp) * deep * layer; | activations
-inputs      | with checkpoint, min(m, pp) * deep * micro * input + layer. | activations
+rows        | rows: a dict of 5 costs for each split. | type of; number of; parts of a row
+state       | state: 16 * own. dp divides 12 of the 16 with zero 1, all 16 with zero 3. | state
+activations | activations: min(m, pp) * deep * layer. | activations
+inputs      | With checkpoint: min(m, pp) * deep * micro * input + layer. | activations
 logits      | logits: micro * logits / tp. | logits
-waits       | + sums) * (1 + (pp - 1) / m) + sends. | seconds
-products    | seconds: (batch * (work + checkpoint * again) / n / speed | seconds
+products    | seconds: (batch * (work + checkpoint * again) / n / speed + sums) * (1 + (pp - 1) / m)
+              + sends. | seconds
 ring        | half(r, b) = (r - 1) * (alpha + b / r / beta). | seconds
 tensor      | sums = m * deep * (8 + 2 * checkpoint) * half(tp, micro * input). | seconds
 copies      | sends = (3 * m with zero 3, else 2) * half(dp, 2 * own). | seconds
