@@ -87,8 +87,8 @@ show(ax.figure, "Two paths of 30 steps that start on the left; the lowest "
                 "path reaches the lowest point.")
 
 # %% role="concept"
-claim("loss after 30 steps with a momentum of 0.5 divided by plain SGD's "
-      "loss",
+claim("loss with a momentum of 0.5 divided by plain SGD's loss, both "
+      "after 30 steps",
       valley_loss(ways["momentum 0.5"]) / valley_loss(ways["SGD"]),
       below=0.01)
 
@@ -110,9 +110,10 @@ alternating = remembered([1.0, -1.0] * 50)
 print(f"same sign: {same:.2f}   alternating: {alternating:.2f}")
 
 # %% role="concept"
-claim("running sum with a momentum of 0.9 and a gradient of 1 at every "
-      "step", same, expected=10, within=0.01)
-claim("size of the running sum when the gradient's sign alternates",
+claim("running sum of gradients, with a momentum of 0.9 and a gradient of "
+      "1 at every step", same, expected=10, within=0.01)
+claim("absolute value of the running sum of gradients whose sign "
+      "alternates",
       abs(alternating), below=0.6)
 
 # %% [markdown] role="concept"
@@ -156,10 +157,10 @@ by_noise = {noise: adam_step_on(noise) for noise in (0, 1, 10)}
 print({f"noise {n}": f"{step:.2f} rates" for n, step in by_noise.items()})
 
 # %% role="concept"
-claim("Adam's mean step in learning rates, with noise as large as the "
-      "gradient", by_noise[1], expected=0.71, within=0.06)
-claim("Adam's mean step in learning rates, with noise ten times as large "
-      "as the gradient", by_noise[10], expected=0.1, within=0.03)
+claim("Adam's mean step divided by the learning rate, with noise as large "
+      "as the gradient", by_noise[1], expected=0.71, within=0.06)
+claim("Adam's mean step divided by the learning rate, with noise of ten "
+      "times the gradient's size", by_noise[10], expected=0.1, within=0.03)
 
 # %% [markdown] role="concept"
 # Where the gradient is steady, Adam moves a weight by the full learning rate at each
@@ -215,8 +216,8 @@ plot_lines(gradient.abs(), {"SGD": sgd_move, "Adam": adam_move},
 # %% role="concept"
 claim("SGD's longest first step divided by SGD's shortest first step",
       sgd_move.max() / sgd_move.min(), expected=1e6, within=100)
-claim("largest relative gap between Adam's first step and the rate, "
-      "gradients from 1e-4 to 100",
+claim("Adam's first step: largest relative gap to the rate, for gradients "
+      "from 1e-4 to 100",
       (adam_move / 0.01 - 1).abs().max(), below=1e-3)
 
 # %% role="concept"
@@ -227,10 +228,12 @@ opt.step()
 print(f"a gradient of 1e-8 moves its weight by {tiny.item():.4f}")
 
 # %% role="concept"
-claim("Adam's first step in learning rates, for a gradient as small as eps",
+claim("Adam's first step divided by the learning rate, for a gradient as "
+      "small as eps",
       tiny.abs() / 0.01, expected=0.5, within=0.01)
 raw = (state["exp_avg"] / gradient - 0.1).abs().max()
-claim("largest difference between 0.1 and exp_avg divided by the gradient",
+claim("largest difference between 0.1 and the quotient of exp_avg and the "
+      "gradient",
       raw, below=1e-6)
 
 # %% [markdown] role="concept"
@@ -351,8 +354,8 @@ print(f"{len(scales)} gains, such as {next(iter(scales))}: "
       f"{tuple(next(iter(scales.values())).shape)}")
 
 # %% trap="04.1" role="look"
-claim("number of gains of ConvNeXt-T that are decayed when axes are "
-      "counted", len(scales),
+claim("number of gains in ConvNeXt-T that are decayed if the filter "
+      "counts axes", len(scales),
       expected=18)
 
 # %% [markdown] trap="04.1" role="look"
@@ -367,7 +370,7 @@ gains = [name for name in decayed if name.startswith("norm")]
 measured("04.1", 3)
 
 # %% trap="04.1" role="look"
-claim("number of norm layers' gains that the list of names does not "
+claim("number of the norm layers' gains that the list of names does not "
       "exempt",
       len(gains),
       expected=2)
@@ -406,8 +409,8 @@ print(f"decayed {len(matrices)}, exempt {len(vectors)}")
 # exceptions:
 
 # %% trap="04.1" role="repair"
-claim("number of tensors of the encoder layer that are decayed when axes "
-      "are counted",
+claim("number of the encoder layer's tensors that are decayed if the "
+      "filter counts axes",
       len(matrices), expected=4)
 
 # %% trap="04.1" role="repair"
@@ -440,13 +443,14 @@ missed = [n for n, m in norms.items() if id(m.weight) not in exempt_ids]
 claim("number of the encoder layer's tensors that the list of names does "
       "not exempt",
       len(decayed), expected=6)
-claim("number of tensors of the encoder layer that are exempt when axes "
-      "are counted",
+claim("number of the encoder layer's tensors that are exempt if the "
+      "filter counts axes",
       len(vectors), expected=8)
 claim("number of norm layers in ResNet-18", len(norms), expected=20)
 claim("number of norm layers in ResNet-18 that have 'norm' in their name",
       len(caught), expected=0)
-claim("number of gains of ResNet-18 that are decayed when axes are counted",
+claim("number of gains in ResNet-18 that are decayed if the filter counts "
+      "axes",
       len(missed), expected=0)
 
 # %% [markdown] trap="04.1" role="more"
@@ -469,10 +473,10 @@ short, long = shrunk(2e-5, 0.01, 3000), shrunk(1e-2, 0.1, 1000)
 print(f"fine-tuning: {short:.5f}   a long run: {long:.3f}")
 
 # %% trap="04.1" role="more"
-claim("fraction of a gain lost in 3,000 steps at a learning rate of "
-      "0.00002, decay 0.01", 1 - short, expected=0.0006, within=1e-5)
-claim("fraction of a gain left after 1,000 steps at a learning rate of "
-      "0.01, decay 0.1", long, expected=0.368, within=0.001)
+claim("fraction of a gain lost in 3,000 steps with a rate of 0.00002 and "
+      "a decay of 0.01", 1 - short, expected=0.0006, within=1e-5)
+claim("fraction of a gain left after 1,000 steps with a rate of 0.01 and "
+      "a decay of 0.1", long, expected=0.368, within=0.001)
 
 # %% [markdown] trap="04.1" role="folklore"
 # **Told:** Decaying the norm layers makes fine-tuning notably worse. **Measured:** A gain
@@ -737,7 +741,7 @@ claim("training loss with Adam at a learning rate of 0.001 after 1,000 "
 # the training loss higher, not lower:
 
 # %% role="concept"
-claim("largest distance that Adam moved a weight in 1,000 steps",
+claim("largest distance by which Adam moved a weight in 1,000 steps",
       adam_moved, below=1.05)
 claim("training loss of AdamW minus training loss of "
       "Adam", adamw_loss - adam_loss,
@@ -877,8 +881,8 @@ show(figure, "Five small plots of the learning rate over 100 steps. The "
 claim("largest difference between the peaks of the five schedules",
       max(map(max, family.values())) - min(map(max, family.values())),
       below=0.01)
-claim("step at which one-cycle peaks, counted from 0, in a run of 100 "
-      "steps", family["one-cycle"].index(max(family["one-cycle"])),
+claim("one-cycle: step of the peak, counted from 0, in a run of 100 steps",
+      family["one-cycle"].index(max(family["one-cycle"])),
       expected=29)
 
 # %% [markdown] role="concept"
@@ -924,7 +928,7 @@ claim("first momentum under one-cycle, although the optimizer was given "
 # at zero:
 
 # %% role="concept"
-claim("step at which one-cycle peaks, counted from 0 (30 % of 500 steps)",
+claim("one-cycle: step of the peak, counted from 0 (30 % of 500 steps)",
       rates.index(max(rates)), expected=149)
 claim("last learning rate under one-cycle (the first rate divided by "
       "10,000)",
@@ -972,8 +976,8 @@ print(f"accuracy at 0.03: no warm-up {cold:.2f}, 50 steps of warm-up "
 # %% role="concept"
 claim("accuracy at a learning rate of 0.03 without warm-up",
       cold, below=0.4)
-claim("accuracy at a learning rate of 0.03 with 50 steps of warm-up, "
-      "median of three",
+claim("median accuracy of three runs at a learning rate of 0.03 with 50 "
+      "steps of warm-up",
       warmed, above=0.7)
 claim("accuracy at a learning rate of 0.003 without warm-up",
       lower, above=0.7)
@@ -1040,8 +1044,8 @@ print(f"batches at a rate of zero: {at_zero}; highest rate of the last "
 measured("04.3", at_zero, right=(50, 50))
 
 # %% trap="04.3" role="look"
-claim("batches out of 1,000 that run at a learning rate of zero if step() "
-      "is called per batch", at_zero, expected=50)
+claim("number of batches, out of 1,000, with a rate of zero if step() is "
+      "called per batch", at_zero, expected=50)
 
 # %% trap="04.3" role="look"
 plot_lines(range(1, 61), {"called per batch": used[:60],
@@ -1124,10 +1128,10 @@ schedules
 
 # %% trap="04.3" role="more"
 steps = rates_of(lambda opt: sched.StepLR(opt, 30, 0.1), 1000)
-claim("learning rate at batch 100 with StepLR(30), meant for epochs but "
-      "called per batch", steps[100], expected=1e-4, within=1e-9)
+claim("StepLR(30), meant for epochs but called per batch: learning rate "
+      "at batch 100", steps[100], expected=1e-4, within=1e-9)
 flat = rates_of(lambda opt: sched.CosineAnnealingLR(opt, 1000), 1000, 100)
-claim("last learning rate of a cosine with T_max=1000 called per epoch "
+claim("cosine with T_max=1000, called per epoch: last learning rate "
       "(first rate: 0.1)", flat[-1], expected=0.09998, within=1e-5)
 
 # %% trap="04.3" role="more"
@@ -1140,7 +1144,7 @@ except ValueError as error:
 # %% trap="04.3" role="more"
 claim("does OneCycleLR raise an error if it is called too often", refused,
       expected=True)
-claim("batch at which one-cycle peaks, counted from 0 (30 % of 1,000 "
+claim("one-cycle: batch of the peak, counted from 0 (30 % of 1,000 "
       "batches)", fed.index(max(fed)), expected=299)
 
 # %% [markdown] trap="04.3" role="folklore"
@@ -1234,7 +1238,7 @@ print(f"decay alone removes a fraction of "
 measured("04.4", 0)
 
 # %% trap="04.4" role="look"
-claim("largest difference of a weight between Adam and AdamW",
+claim("largest difference in a weight between Adam and AdamW",
       gap, above=1e-4)
 
 # %% [markdown] trap="04.4" role="why"
@@ -1264,8 +1268,8 @@ draw_blocks({"Adam": ["g + λw", "m and v", "divide", "step"],
 
 # %% trap="04.4" role="repair"
 off = trained(torch.optim.AdamW, weight_decay=0)
-claim("largest difference of a weight between Adam and AdamW with a decay "
-      "of 0", (off - plain).abs().max(), expected=0)
+claim("with a decay of 0: largest difference in a weight between Adam and "
+      "AdamW", (off - plain).abs().max(), expected=0)
 
 # %% [markdown] trap="04.4" role="repair"
 # What happens with a decay of 0.1 in both optimizers? Two weights start at 1. One weight
@@ -1296,7 +1300,8 @@ plot_bars({"Adam, small gradients": small, "Adam, large gradients": large,
               "gradients. AdamW leaves the same fraction of both weights.")
 
 # %% trap="04.4" role="repair"
-claim("fraction that Adam leaves of a weight with small gradients", small,
+claim("fraction of a weight that Adam's decay leaves if the gradients are "
+      "small", small,
       below=0.05)
 
 # %% [markdown] trap="04.4" role="more" topics="the two defaults · the bars in numbers"
@@ -1307,7 +1312,8 @@ claim("default weight decay of AdamW",
       unasked.defaults["weight_decay"], expected=0.01)
 claim("default weight decay of Adam", torch.optim.Adam(
     [nn.Parameter(torch.ones(1))]).defaults["weight_decay"], expected=0)
-claim("fraction that Adam leaves of a weight with large gradients", large,
+claim("fraction of a weight that Adam's decay leaves if the gradients are "
+      "large", large,
       above=0.9)
 claim("difference between the two weights after 300 steps of AdamW",
       high - low, expected=0, within=0.001)
@@ -1472,8 +1478,8 @@ lr_range_test
 # %% trap="04.5" role="more"
 claim("loss at a learning rate of 0.0001",
       low[0], expected=2.3, within=0.15)
-claim("accuracy of the better of the two runs, at learning rates of 0.0001 "
-      "and 3",
+claim("accuracy of the better of two runs, one at a rate of 0.0001 and "
+      "one at a rate of 3",
       max(low[1], high[1]), below=0.35)
 claim("learning rate with the lowest loss in the range test",
       edge, above=0.1,
@@ -1500,8 +1506,8 @@ print(f"plain SGD: edge {plain_edge:.2f}, trained at a tenth {slow:.2f}, "
 claim("accuracy of plain SGD at a tenth of the learning rate with the "
       "lowest loss",
       slow, above=0.87)
-claim("plain SGD: accuracy at a third of the lowest-loss rate minus "
-      "accuracy at a tenth of it", third - slow, above=-0.05)
+claim("plain SGD: accuracy at a third of the rate with the lowest loss "
+      "minus accuracy at a tenth", third - slow, above=-0.05)
 
 # %% trap="04.5" role="exercise" points=4 difficulty=3 minutes=20
 def lr_find(model: nn.Module, loss_of, steps: int, low: float,
@@ -1630,8 +1636,9 @@ plot_lines(range(1000), {"max()": cut, "scaled": smooth}, xlabel="step",
 
 # %% trap="04.6" role="repair"
 arrives = cut.index(0.1, 100)
-claim("scaled schedule: fraction of the peak at the step where max() "
-      "reaches the floor", smooth[arrives], expected=0.19, within=0.002)
+claim("scaled schedule: fraction of the peak at the step where the cut "
+      "schedule reaches its floor",
+      smooth[arrives], expected=0.19, within=0.002)
 
 # %% [markdown] trap="04.6" role="more" topics="both ends of the schedule"
 # The repaired schedule begins and ends where it should:
@@ -1730,8 +1737,8 @@ print(f"the idle head moved by up to {drift:.3f} at a rate of 0.01")
 measured("04.7", drift / 0.01, right=(4.5, 12))
 
 # %% trap="04.7" role="look"
-claim("largest distance that a weight of the idle head moves, in learning "
-      "rates", drift / 0.01, above=2)
+claim("largest distance that a weight of the idle head moves, divided by "
+      "the learning rate", drift / 0.01, above=2)
 
 # %% [markdown] trap="04.7" role="why"
 # Adam moves each weight along its *memory*, the running average of past gradients. A zero
@@ -1765,7 +1772,8 @@ with_none = idle_drift(set_to_none=True)
 print(f"the idle head moved by {with_none:.3f}")
 
 # %% trap="04.7" role="repair"
-claim("largest distance that a weight of the idle head moves with None",
+claim("largest distance that a weight of the idle head moves if its "
+      "gradient is None",
       with_none, expected=0)
 
 # %% [markdown] trap="04.7" role="more" topics="one weight in numbers · other optimizers · what plain zero_grad leaves"
@@ -1788,13 +1796,14 @@ def coasts(optimizer):
                - second_step(None, optimizer))
 
 # %% trap="04.7" role="more"
-claim("weight of 1 after two steps of Adam, the second with a gradient of "
-      "None", second_step(None), expected=0.9, within=1e-6)
-claim("weight of 1 after two steps of Adam, the second with a gradient of "
-      "zero", second_step(torch.zeros(1)), expected=0.833, within=0.001)
-claim("length of a step of SGD with momentum at a zero gradient",
+claim("a weight of 1 after two steps of Adam, with a gradient of None in "
+      "the second step", second_step(None), expected=0.9, within=1e-6)
+claim("a weight of 1 after two steps of Adam, with a gradient of zero in "
+      "the second step",
+      second_step(torch.zeros(1)), expected=0.833, within=0.001)
+claim("SGD with momentum: length of a step with a zero gradient",
       coasts(momentum), expected=0.09, within=1e-6)
-claim("longest step of plain SGD, Adagrad and RMSprop at a zero gradient",
+claim("plain SGD, Adagrad and RMSprop: longest step with a zero gradient",
       max(map(coasts, (torch.optim.SGD, torch.optim.Adagrad,
                        torch.optim.RMSprop))), expected=0)
 
@@ -1889,14 +1898,16 @@ print(f"step 1: {bare[0]:.2f}   step 12: {bare[11]:.2f}   "
 measured("04.8", bare[11], right=(5, 8))
 
 # %% trap="04.8" role="look"
-claim("length of the 12th step without correction, in learning rates",
+claim("without bias correction: length of the 12th step divided by the "
+      "learning rate",
       bare[11], expected=6.57, within=0.01)
 
 # %% [markdown] trap="04.8" role="look"
 # The twelfth step is the longest. After a hundred steps, the effect is still there:
 
 # %% trap="04.8" role="look"
-claim("length of the 100th step without correction, in learning rates",
+claim("without bias correction: length of the 100th step divided by the "
+      "learning rate",
       bare[99], expected=3.24, within=0.01)
 
 # %% [markdown] trap="04.8" role="why"
@@ -1922,7 +1933,7 @@ print(f"step 1: {whole[0]:.2f}   step 12: {whole[11]:.2f}   "
       f"step 100: {whole[99]:.2f}   step 2,000: {whole[-1]:.3f}")
 
 # %% trap="04.8" role="repair"
-claim("largest gap between the length of a corrected step and one "
+claim("with bias correction: largest relative gap between a step and the "
       "learning rate", max(abs(s - 1) for s in whole), below=1e-9)
 
 # %% trap="04.8" role="repair"
@@ -1940,17 +1951,19 @@ plot_lines(range(1, 2001), {"without": bare, "corrected": whole},
 
 # %% trap="04.8" role="more"
 t = 12
-claim("length of the first step without correction, in learning rates",
+claim("without bias correction: length of the first step divided by the "
+      "learning rate",
       bare[0], expected=3.16, within=0.01)
-claim("number of the longest step without correction, counted from 1",
+claim("without bias correction: number of the longest step, counted from 1",
       bare.index(max(bare)) + 1, expected=12)
-claim("mean length of the first 100 steps without correction, in learning "
-      "rates", sum(bare[:100]) / 100, expected=4.66, within=0.01)
-claim("length of the 12th step without correction (expected: the "
+claim("without bias correction: mean length of the first 100 steps "
+      "divided by the rate",
+      sum(bare[:100]) / 100, expected=4.66, within=0.01)
+claim("without bias correction: length of the 12th step (expected: the "
       "formula's value)", bare[t - 1],
       expected=(1 - 0.9**t) / math.sqrt(1 - 0.999**t), within=1e-9)
-claim("length of the 2,000th step without correction, in learning rates, "
-      "minus 1", bare[-1] - 1, expected=0.075, within=0.001)
+claim("without bias correction: length of the 2,000th step divided by the "
+      "learning rate, minus 1", bare[-1] - 1, expected=0.075, within=0.001)
 
 # %% [markdown] trap="04.8" role="more"
 # The very first step is $(1-\beta_1)/\sqrt{1-\beta_2}$ learning rates long, so both betas
@@ -1959,8 +1972,8 @@ claim("length of the 2,000th step without correction, in learning rates, "
 
 # %% trap="04.8" role="more"
 short = adam_moves(1, corrected=False, b2=0.95)
-claim("length of the first step with a second beta of 0.95, in learning "
-      "rates", short[0], expected=0.447, within=0.001)
+claim("no bias correction, second beta of 0.95: first step divided by the "
+      "learning rate", short[0], expected=0.447, within=0.001)
 
 # %% [markdown] trap="04.8" role="folklore"
 # **Told:** Without the correction, the first steps are tiny, and after step 100, the
@@ -2049,8 +2062,8 @@ print(f"steps that go the other way: {flipped(summary, paper):.3f}")
 measured("04.9", 100 * flipped(summary, paper), right=(20, 36))
 
 # %% trap="04.9" role="look"
-claim("fraction of steps on noise in which the two rules move a weight in "
-      "opposite directions", flipped(summary, paper), expected=0.279,
+claim("on noise: fraction of steps in which the two rules move a weight "
+      "in opposite directions", flipped(summary, paper), expected=0.279,
       within=0.01)
 
 # %% [markdown] trap="04.9" role="why"
@@ -2093,7 +2106,8 @@ share = math.acos(rho) / math.pi
 print(f"correlation {rho:.3f}, so {share:.3f} of the signs flip")
 
 # %% trap="04.9" role="repair"
-claim("fraction of steps in opposite directions that theory predicts",
+claim("on noise: fraction of steps in opposite directions, as theory "
+      "predicts it",
       share, expected=0.279, within=0.001)
 
 # %% [markdown] trap="04.9" role="more" topics="where a signal hides the fault · a lower learning rate needs a higher decay"
@@ -2115,11 +2129,11 @@ before, smaller = shrunk(1e-2, 0.1, 1000), shrunk(1e-3, 0.1, 1000)
 print(f"left of a weight: {before:.3f}; tenth of the rate: {smaller:.3f}")
 
 # %% trap="04.9" role="more"
-claim("ratio of the logarithms of the fraction left, rate 0.01 divided by "
-      "rate 0.001",
+claim("log of the fraction left of a weight: value at rate 0.01 divided "
+      "by value at rate 0.001",
       math.log(before) / math.log(smaller), expected=10,
       within=0.01)
-claim("fraction left of a weight: rate 0.001, decay 1 (expected: as at "
+claim("fraction of a weight left at rate 0.001, decay 1 (expected: as at "
       "rate 0.01, decay 0.1)", shrunk(1e-3, 1.0, 1000), expected=before,
       within=1e-9)
 
@@ -2266,7 +2280,7 @@ kept = opt.state[layer.weight]["exp_avg_sq"]
 print(f"under autocast the second moment is {kept.dtype}")
 
 # %% trap="04.11" role="repair"
-claim("bytes per value of the second moment under autocast",
+claim("under autocast: number of bytes per value of the second moment",
       kept.element_size(), expected=4)
 
 # %% [markdown] trap="04.11" role="repair"
@@ -2289,7 +2303,8 @@ print(f"to the nearest: {nearest.mean():.1f}   drawn: {drawn.mean():.1f}   "
       f"exact: {100 * 0.999**1000:.1f}")
 
 # %% trap="04.11" role="repair"
-claim("mean after 1,000 multiplications by 0.999, each rounded at random",
+claim("mean value after 1,000 multiplications by 0.999, each rounded at "
+      "random",
       drawn.mean(), expected=100 * 0.999**1000, within=1)
 
 # %% [markdown] trap="04.11" role="more" topics="without a loud start · other betas · the fused step"
@@ -2310,10 +2325,10 @@ print(f"no loud start: {even:.2f} for {exact:.2f}   fused: {fused:.1f}   "
 # %% trap="04.11" role="more"
 claim("without a loud start: second moment in bfloat16 divided by second "
       "moment in float32", even / exact, above=1.5)
-claim("after a loud start: fused bfloat16 second moment divided by the "
-      "float32 moment", fused / full[-1].mean(), above=3)
-claim("mean second moment with a second beta of 0.95 after a loud start "
-      "(it should be 1)", quick, expected=1, within=0.1)
+claim("after a loud start: fused step's bfloat16 second moment divided by "
+      "the float32 moment", fused / full[-1].mean(), above=3)
+claim("after a loud start, second beta of 0.95: mean second moment (it "
+      "should be 1)", quick, expected=1, within=0.1)
 
 # %% [markdown] trap="04.11" role="folklore"
 # **Told:** Training works as well with bfloat16 moments as with float32 moments;
@@ -2439,8 +2454,8 @@ plot_columns(lengths, xlabel="ranks", ylabel="norm of the step",
 # right step's norm:
 
 # %% trap="04.10" role="look"
-claim("distance between the two steps divided by the norm of one rank's "
-      "step", (apart - whole).norm() / whole.norm(), above=0.9)
+claim("distance between four ranks' step and one rank's step, divided by "
+      "the latter's norm", (apart - whole).norm() / whole.norm(), above=0.9)
 
 # %% [markdown] trap="04.10" role="why"
 # AdamW works entry by entry, so it does not matter where a row is stored. Muon's rule
@@ -2477,7 +2492,7 @@ mended = (gathered(pull, 4) - whole).abs().max()
 print(f"largest difference from one rank: {mended:.0e}")
 
 # %% trap="04.10" role="repair"
-claim("largest difference between four ranks' step after gathering and "
+claim("after gathering: largest difference between four ranks' step and "
       "one rank's step", mended, expected=0)
 
 # %% [markdown] trap="04.10" role="repair"
@@ -2503,8 +2518,9 @@ one, four = step_of(muon, noise, 1), step_of(muon, noise, 4)
 claim("on noise: norm of four ranks' step divided by the norm of one "
       "rank's step",
       four.norm() / one.norm(), above=0.85, below=1.1)
-claim("on noise: distance between the two steps divided by the norm of one "
-      "rank's step", (four - one).norm() / one.norm(), above=0.5)
+claim("on noise: distance from four ranks' step to one rank's step, "
+      "divided by the latter's norm",
+      (four - one).norm() / one.norm(), above=0.5)
 
 # %% [markdown] trap="04.10" role="more"
 # Here is a stack of three matrices, in which one gradient is ten times as large as the
@@ -2642,7 +2658,7 @@ print({"hidden (64, 64)": muon_takes(64, 64), "bias": muon_takes(64),
        "embedding (1000, 64)": muon_takes(1000, 64)})
 
 # %% role="concept"
-claim("does Muon accept a bias or a kernel",
+claim("does Muon accept a bias or a convolution kernel",
       muon_takes(64) or muon_takes(8, 8, 3, 3), expected=False)
 claim("does Muon accept an embedding", muon_takes(1000, 64), expected=True)
 
@@ -2676,10 +2692,11 @@ plot_bars(rms, xlabel="root mean square of the first step, in rates",
               "about a twentieth with the original adjustment.")
 
 # %% role="concept"
-claim("root mean square of Muon's first step with 'original', in learning "
-      "rates", rms["original"], expected=0.056, within=0.006)
-claim("root mean square of Muon's first step with 'match_rms_adamw', in "
-      "learning rates", rms["match_rms_adamw"], expected=0.18, within=0.02)
+claim("Muon with 'original': root mean square of the first step divided "
+      "by the rate", rms["original"], expected=0.056, within=0.006)
+claim("Muon with 'match_rms_adamw': root mean square of the first step "
+      "divided by the rate",
+      rms["match_rms_adamw"], expected=0.18, within=0.02)
 
 # %% [markdown] role="concept"
 # So AdamW's learning rate is too low for Muon's default step. Here Muon trains the hidden
@@ -2813,13 +2830,14 @@ for way in ("loop", "foreach", "fused"):
           f"of the weights, holds {on_top[way]:.2f} on top")
 
 # %% role="gpu"
-claim("operations of the loop for 100 tensors divided by its operations "
+claim("loop: number of operations for 100 tensors divided by the number "
       "for 10 tensors",
       orders["loop", 100] / orders["loop", 10], above=8)
-claim("operations of foreach divided by operations of the loop, both for "
-      "100 tensors",
+claim("100 tensors: number of operations with foreach divided by the "
+      "number with the loop",
       orders["foreach", 100] / orders["loop", 100], below=0.33)
-claim("operations of the fused step for 100 tensors", orders["fused", 100],
+claim("fused step: number of operations for 100 tensors",
+      orders["fused", 100],
       below=10)
 
 # %% role="gpu"
@@ -2836,11 +2854,13 @@ for name, optimizer in {"SGD": torch.optim.SGD, "AdamW": torch.optim.AdamW,
 print({name: round(b, 3) for name, b in per_weight.items()})
 
 # %% role="gpu"
-claim("extra copies of the weights that foreach holds", on_top["foreach"],
+claim("number of extra copies of the weights that foreach holds",
+      on_top["foreach"],
       expected=1, within=0.02)
-claim("extra copies of the weights that the loop "
-      "holds", on_top["loop"], below=0.1)
-claim("bytes per weight in AdamW's state (two averages and one counter)",
+claim("number of extra copies of the weights that the loop holds",
+      on_top["loop"], below=0.1)
+claim("number of bytes per weight in AdamW's state (two averages and one "
+      "counter)",
       per_weight["AdamW"], expected=8, within=0.001)
 
 # %% role="gpu"

@@ -96,7 +96,7 @@ plot_lines(list(by_rate["BatchNorm"]),
                "that torch draws by default hardly learn at any rate.")
 
 # %% role="concept"
-claim("lowest accuracy with BatchNorm at rates from 0.03 to 3",
+claim("lowest accuracy with BatchNorm at learning rates from 0.03 to 3",
       min(list(by_rate["BatchNorm"].values())[1:]), above=0.7)
 claim("no norm layer, He's weights: accuracy at the best rate",
       max(by_rate["no norm, He's weights"].values()), above=0.75)
@@ -127,10 +127,10 @@ for name, after in (("no norm", nn.Identity()), ("BatchNorm", norm)):
           f"gradient x {large[1] / small[1]:.2f}")
 
 # %% role="concept"
-claim("factor by which BatchNorm's output grows if the weights are "
-      "multiplied by 10", large[0] / small[0], expected=1, within=0.01)
-claim("factor by which the gradient grows if the weights are multiplied by "
-      "10, with BatchNorm",
+claim("with BatchNorm: factor by which the output grows if the weights "
+      "are multiplied by 10", large[0] / small[0], expected=1, within=0.01)
+claim("with BatchNorm: factor by which the gradient grows if the weights "
+      "are multiplied by 10",
       large[1] / small[1], expected=0.1, within=0.005)
 
 # %% [markdown] role="concept"
@@ -258,11 +258,11 @@ print({scale: f"{gap:.1e}" for scale, gap in off.items()})
 spread = F.layer_norm(rows, (64,)).std(-1).mean()
 
 # %% role="concept"
-claim("largest difference between eps under the root and eps outside, "
-      "for inputs of scale 1", off[1], below=1e-3)
-claim("largest difference between eps under the root and eps outside, "
-      "for inputs of scale 0.001", off[1e-3], above=0.1)
-claim("unbiased std after LayerNorm over 64 values, which is sqrt(64/63)",
+claim("inputs of scale 1: largest difference between eps under the root "
+      "and eps outside it", off[1], below=1e-3)
+claim("inputs of scale 0.001: largest difference between eps under the "
+      "root and eps outside it", off[1e-3], above=0.1)
+claim("unbiased std of 64 values after LayerNorm (in theory: sqrt(64/63))",
       spread, expected=math.sqrt(64 / 63), within=1e-4)
 
 # %% [markdown] role="concept"
@@ -342,8 +342,8 @@ claim("fraction of the way to the batch's mean that the running mean "
       "covers in one batch",
       followed[0], expected=0.1,
       within=1e-5)
-claim("fraction of the way that the running mean covers in 22 batches, "
-      "which is 1 - 0.9^22",
+claim("fraction of the way that the running mean covers in 22 batches (in "
+      "theory: 1 - 0.9^22)",
       followed[-1],
       expected=1 - 0.9 ** 22, within=1e-4)
 
@@ -376,10 +376,10 @@ padding_moves = {
 print({name: f"{moved:.2f}" for name, moved in padding_moves.items()})
 
 # %% role="concept"
-claim("BatchNorm: change of the first row's output when other rows are "
+claim("BatchNorm: change in the first row's output when other rows are "
       "padded",
       padding_moves["BatchNorm"], above=0.3)
-claim("LayerNorm: change of the first row's output when other rows are "
+claim("LayerNorm: change in the first row's output when other rows are "
       "padded",
       padding_moves["LayerNorm"], expected=0)
 
@@ -436,7 +436,8 @@ print(f"without BatchNorm: {unnormed:.2f}")
 measured("05.1", 0)
 
 # %% trap="05.1" role="look"
-claim("camera images: accuracy one at a time minus accuracy in one batch",
+claim("camera images: accuracy if fed one at a time minus accuracy if fed "
+      "in one batch",
       camera[1] - camera[497], expected=0, within=0.01)
 
 # %% [markdown] trap="05.1" role="look"
@@ -497,7 +498,7 @@ share = (logits(classifier, x_camera, 1).argmax(1) == y_test).float().mean()
 print(f"accuracy on camera images after recalibration: {share:.2f}")
 
 # %% trap="05.1" role="repair"
-claim("accuracy on camera images, one at a time, after update_bn", share,
+claim("after update_bn: accuracy on camera images fed one at a time", share,
       above=0.92)
 
 # %% [markdown] trap="05.1" role="repair"
@@ -527,9 +528,9 @@ print(f"largest gap: {gap:.1e}, moved by a pass in eval mode: {moved:.1f}")
 # %% trap="05.1" role="more"
 claim("largest difference between logits of digits fed one at a time and "
       "in one batch", gap, below=1e-3)
-claim("accuracy on test digits, one at a time", alone, above=0.93)
-claim("accuracy on camera images, one at a time", camera[1], below=0.5)
-claim("largest change of a stored mean in a forward pass in eval mode",
+claim("accuracy on test digits fed one at a time", alone, above=0.93)
+claim("accuracy on camera images fed one at a time", camera[1], below=0.5)
+claim("largest change in a stored mean during a forward pass in eval mode",
       moved, expected=0)
 
 # %% [markdown] trap="05.1" role="more"
@@ -572,11 +573,11 @@ plot_columns(in_train_mode, xlabel="rows in a batch, train mode",
                  "a dashed line.")
 
 # %% trap="05.1" role="more"
-claim("accuracy of a net without norm layers on camera images",
+claim("net without norm layers: accuracy on camera images",
       unnormed, below=0.5)
-claim("accuracy in train mode, 2 rows at a time", in_train_mode[2],
+claim("in train mode: accuracy on batches of 2 rows", in_train_mode[2],
       below=0.75)
-claim("accuracy in train mode, 32 rows at a time", in_train_mode[32],
+claim("in train mode: accuracy on batches of 32 rows", in_train_mode[32],
       above=0.88)
 
 # %% [markdown] trap="05.1" role="more"
@@ -597,7 +598,8 @@ spread = one_image.std(correction=0)
 claim("BatchNorm1d raises an error for one row in train "
       "mode", bool(refused),
       expected=True)
-claim("standard deviation of one image of 8 x 8 pixels after BatchNorm2d",
+claim("standard deviation of one image of 8 x 8 pixels after BatchNorm2d "
+      "in train mode",
       spread, expected=1, within=0.01)
 
 # %% [markdown] trap="05.1" role="folklore"
@@ -853,11 +855,11 @@ claim("loss of post-norm minus the median of three pre-norm losses, all at "
 # the bar for warm-up the best of three. Here are the losses:
 
 # %% trap="05.2" role="more"
-claim("loss of post-norm after 50 steps at a rate of 0.007, where guessing "
-      "has a loss of 2.303",
+claim("loss of post-norm after 50 steps at a rate of 0.007 (guessing has "
+      "a loss of 2.303)",
       loss["post-norm"], above=2.2)
-claim("loss of post-norm with 50 steps of warm-up to a rate of 0.007, "
-      "lowest of three", loss["post-norm, warm-up, best of three"],
+claim("post-norm with 50 steps of warm-up to a rate of 0.007: lowest loss "
+      "of three runs", loss["post-norm, warm-up, best of three"],
       below=2.15)
 claim("loss of post-norm at a rate of 0.0007",
       loss["post-norm, 0.0007"], below=2.15)
@@ -892,7 +894,7 @@ plot_lines(range(1, 17), sizes, xlabel="layer",
 
 # %% trap="05.2" role="more"
 claim("size of the pre-norm stream after the last layer divided by its "
-      "size after the first",
+      "size after the first layer",
       sizes["pre-norm"][-1] / sizes["pre-norm"][0], above=1.1)
 claim("size of the post-norm stream after the last "
       "layer", sizes["post-norm"][-1],
@@ -1139,7 +1141,7 @@ draw_grids({"who drops": torch.tensor([acts["train"], acts["eval"]]).T},
                "units only in train mode.")
 
 # %% trap="05.3" role="look"
-claim("number of the six ways that drop units in eval mode",
+claim("number of ways, out of six, that drop units in eval mode",
       sum(acts["eval"]),
       expected=3)
 
@@ -1417,18 +1419,16 @@ for name, (forward, backward) in grows.items():
     print(f"{name:11}  forward x {forward:.2f}   backward x {backward:.2f}")
 
 # %% role="concept"
-claim("factor by which the gradient's mean square grows, with weights of "
-      "variance 1 / fan-in",
+claim("weights of variance 1 / fan-in: factor by which the gradient's "
+      "mean square grows",
       grows["1 / fan-in"][1], expected=8, within=0.5)
-claim("factor by which the signal's mean square grows, with weights of "
-      "variance 1 / fan-out",
+claim("weights of variance 1 / fan-out: factor by which the signal's mean "
+      "square grows",
       grows["1 / fan-out"][0], expected=1 / 8, within=0.01)
-claim("factor by which the signal's mean square grows, with Xavier's "
-      "weights",
+claim("Xavier's weights: factor by which the signal's mean square grows",
       grows["Xavier"][0],
       expected=2 * 64 / 576, within=0.02)
-claim("factor by which the gradient's mean square grows, with Xavier's "
-      "weights",
+claim("Xavier's weights: factor by which the gradient's mean square grows",
       grows["Xavier"][1],
       expected=2 * 512 / 576, within=0.1)
 
@@ -1506,8 +1506,8 @@ print(f"tanh, saturated with He: {saturated:.2%}")
 measured("05.4", 0)
 
 # %% trap="05.4" role="look"
-claim("fraction of saturated outputs in the tenth layer, tanh with He's "
-      "weights", saturated,
+claim("tanh with He's weights: fraction of saturated outputs in the tenth "
+      "layer", saturated,
       below=0.01)
 
 # %% trap="05.4" role="look"
@@ -1574,8 +1574,8 @@ plot_columns(kept, xlabel="gain of the tanh layers", form=".2f",
                  "grows a little.")
 
 # %% trap="05.4" role="repair"
-claim("fraction of the mean square that ten tanh layers keep, with the "
-      "fitting gain", kept["fitting"], expected=1, within=0.1)
+claim("with the fitting gain: fraction of the mean square that ten tanh "
+      "layers keep", kept["fitting"], expected=1, within=0.1)
 
 # %% [markdown] trap="05.4" role="repair"
 # The rule needs only the mean square of the activation's output, so it also works for
@@ -1594,21 +1594,21 @@ init_depth
 # gain for tanh, `calculate_gain("tanh")` or 5/3, is a little too large:
 
 # %% trap="05.4" role="more"
-claim("mean square of the tenth layer's outputs, tanh with He's weights",
+claim("tanh with He's weights: mean square of the tenth layer's outputs",
       size["tanh, He"],
       above=0.2)
-claim("mean square of the tenth layer's outputs, tanh with Xavier's "
-      "weights", size["tanh, Xavier"], below=0.08)
-claim("mean square of the tenth layer's outputs divided by 0.5^10, ReLU "
-      "with Xavier's weights",
+claim("tanh with Xavier's weights: mean square of the tenth layer's "
+      "outputs", size["tanh, Xavier"], below=0.08)
+claim("ReLU with Xavier's weights: mean square of the tenth layer's "
+      "outputs divided by 0.5^10",
       size["ReLU, Xavier"] / 0.5 ** 10, above=0.3, below=3)
-claim("mean square of the tenth layer's outputs, ReLU with He's weights",
+claim("ReLU with He's weights: mean square of the tenth layer's outputs",
       size["ReLU, He"], above=0.3, below=3)
 claim("mean square of tanh's outputs for inputs from N(0, 1)",
       left, expected=0.394,
       within=0.005)
-claim("fraction of the mean square that ten tanh layers keep, with torch's "
-      "gain of 5/3", kept["torch"],
+claim("with torch's gain of 5/3: fraction of the mean square that ten "
+      "tanh layers keep", kept["torch"],
       expected=1.08, within=0.1)
 
 # %% [markdown] trap="05.4" role="more"
@@ -1649,10 +1649,10 @@ plot_bars({f"{name}, {init}": share
               "ReLU with Xavier at 0.1, which is chance.")
 
 # %% trap="05.4" role="more"
-claim("lowest accuracy of tanh with He's weights in three settings",
+claim("tanh with He's weights: lowest accuracy in three settings",
       min(pair[0] for pair in tanh.values()), above=0.85)
-claim("tanh: accuracy with He's weights minus accuracy with Xavier's, "
-      "lowest of three settings",
+claim("tanh, lowest of three settings: accuracy with He's weights minus "
+      "accuracy with Xavier's",
       min(a - b for a, b in tanh.values()), above=-0.05)
 claim("ReLU, SGD at a rate of 0.03: accuracy with He's weights minus "
       "accuracy with Xavier's",
@@ -1667,8 +1667,8 @@ claim("ReLU, SGD at a rate of 0.03: accuracy with He's weights minus "
 first = (last_layer(torch.tanh, he, depth=1).abs() > 0.99).float().mean()
 
 # %% trap="05.4" role="more"
-claim("fraction of saturated outputs in the first layer, tanh with He's "
-      "weights", first,
+claim("tanh with He's weights: fraction of saturated outputs in the first "
+      "layer", first,
       expected=0.06, within=0.01)
 
 # %% [markdown] trap="05.4" role="folklore"
@@ -1946,11 +1946,11 @@ print({name: f"gain {gains[name]:.2f}, mean square of the tenth sum "
        f"{value:.2f}" for name, value in sums.items()})
 
 # %% role="concept"
-claim("mean square of the tenth layer's sums, sigmoid with the gain from "
-      "the mean square",
+claim("sigmoid with the gain from the mean square: mean square of the "
+      "tenth layer's sums",
       sums["mean square"], expected=1, within=0.2)
-claim("mean square of the tenth layer's sums, sigmoid with the gain from "
-      "the variance", sums["variance"], above=4)
+claim("sigmoid with the gain from the variance: mean square of the tenth "
+      "layer's sums", sums["variance"], above=4)
 
 # %% [markdown] role="concept"
 # The mean square determines the size of the sums. But what fraction of the tenth
@@ -1972,12 +1972,12 @@ print(f"differs: {differs:.0e}; accuracy:",
       {name: f"{share:.2f}" for name, share in learns.items()})
 
 # %% role="concept"
-claim("fraction of the tenth layer's sums that differs between rows, gain "
-      "from the mean square", differs, below=1e-5)
-claim("accuracy of ten sigmoid layers, Adam at a rate of 0.001, gain from "
-      "the mean square", learns["mean square"], below=0.3)
-claim("accuracy of ten sigmoid layers with the mean subtracted, gain from "
-      "the mean square",
+claim("gain from the mean square: fraction of the tenth layer's sums that "
+      "differs between rows", differs, below=1e-5)
+claim("ten sigmoid layers, gain from the mean square: accuracy with Adam "
+      "at a rate of 0.001", learns["mean square"], below=0.3)
+claim("ten sigmoid layers with the mean subtracted, gain from the mean "
+      "square: accuracy",
       learns["centred"],
       above=0.8)
 
@@ -2017,10 +2017,10 @@ print(f"default gain {gain:.3f}; left of the gradient after 50 steps: "
 # %% role="concept"
 claim("gain of a fresh nn.Linear", gain, expected=math.sqrt(1 / 3),
       within=0.01)
-claim("fraction of the gradient left after 50 linear steps with an "
+claim("fraction of the gradient's norm left after 50 linear steps with an "
       "orthogonal matrix", linear,
       expected=1, within=1e-3)
-claim("fraction of the gradient left after 50 tanh steps with an "
+claim("fraction of the gradient's norm left after 50 tanh steps with an "
       "orthogonal matrix", curved, below=0.6)
 
 # %% [markdown] role="quiz"
@@ -2141,11 +2141,11 @@ small = torch.randn(32, 64)
 claim("largest difference between LayerNorm by hand and the fused "
       "LayerNorm",
       (by_hand(small) - fused(small)).abs().max(), below=1e-5)
-claim("bytes moved by LayerNorm by hand divided by bytes moved by the "
-      "fused LayerNorm",
+claim("number of bytes moved: LayerNorm by hand divided by the fused "
+      "LayerNorm",
       moved["by_hand"] / moved["fused"], expected=4, within=0.05)
-claim("kernel launches of LayerNorm by hand divided by launches of the "
-      "fused LayerNorm",
+claim("number of kernel launches: LayerNorm by hand divided by the fused "
+      "LayerNorm",
       counted["by_hand"].orders / counted["fused"].orders, above=6)
 
 # %% role="gpu"

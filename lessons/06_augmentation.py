@@ -74,11 +74,11 @@ plot_lines(counts, {"training digits": on_training,
                "comes close to 1 with 1,280.")
 
 # %% role="concept"
-claim("accuracy on training digits minus accuracy on test digits, 20 "
-      "training digits",
+claim("20 training digits: accuracy on training digits minus accuracy on "
+      "test digits",
       on_training[0] - on_test[0], above=0.1)
-claim("accuracy on training digits minus accuracy on test digits, 1,280 "
-      "training digits",
+claim("1,280 training digits: accuracy on training digits minus accuracy "
+      "on test digits",
       on_training[-1] - on_test[-1], below=0.1)
 
 # %% [markdown] role="concept"
@@ -231,10 +231,9 @@ draw_grids({"as a batch": batch[:, 0].mean(0),
                "one cell. One by one, they fill a square of nine cells.")
 
 # %% role="concept"
-claim("number of different positions of 64 dots, moved as a batch",
+claim("64 dots moved as a batch: number of different positions",
       at_once, expected=1)
-claim("number of different positions of 64 dots, moved one by one, out of "
-      "9",
+claim("64 dots moved one by one: number of different positions, out of 9",
       one_by_one,
       above=5)
 
@@ -409,8 +408,8 @@ plot_bars({f"{name}: {how}": share
               "shifts is ahead.")
 
 # %% trap="06.1" role="look"
-claim("accuracy on unshifted digits: trained without shifts minus trained "
-      "with shifts",
+claim("on unshifted digits: accuracy after training without shifts minus "
+      "accuracy with shifts",
       fixed["without"] - fixed["with shifts"], above=0.01)
 
 # %% [markdown] trap="06.1" role="why"
@@ -458,7 +457,7 @@ plot_lines(range(1, 31), {name: v.tolist() for name, v in asked.items()},
                "far up and down.")
 
 # %% trap="06.1" role="repair"
-claim("largest minus smallest of thirty test losses, without a shift",
+claim("without a shift: largest minus smallest of thirty test losses",
       spread["fixed"], expected=0)
 
 # %% [markdown] trap="06.1" role="more" topics="the shares in numbers · do shifts help at all · how far the draws spread"
@@ -472,11 +471,11 @@ claim("accuracy of the network trained with shifts, scored with shifts",
 claim("accuracy of the network trained without shifts, on unshifted "
       "digits", fixed["without"],
       above=0.9)
-claim("largest minus smallest of thirty test losses, with a new shift for "
-      "every image",
+claim("with a new shift for every image: largest minus smallest of thirty "
+      "test losses",
       spread["each image"], above=0.01)
-claim("largest minus smallest of thirty test losses, with one shift for "
-      "the whole batch",
+claim("with one shift for the whole batch: largest minus smallest of "
+      "thirty test losses",
       spread["whole batch"], above=0.05)
 
 # %% [markdown] trap="06.1" role="folklore"
@@ -494,8 +493,8 @@ print(f"shifted, loss too high by {off:.3f}; thirty draws spread over "
       f"{spread['each image']:.3f}")
 
 # %% trap="06.1" role="folklore"
-claim("shift for every image: error of the mean test loss divided by the "
-      "spread of 30 losses",
+claim("new shift for every image: error of the mean test loss divided by "
+      "the spread of 30 losses",
       off / spread["each image"],
       above=1)
 
@@ -576,7 +575,7 @@ claim("two calls of the training pipeline differ", views_differ,
       expected=True)
 claim("largest difference between two calls of the scoring pipeline",
       (seen - scoring(flower)).abs().max(), expected=0)
-claim("largest absolute value after normalization",
+claim("largest absolute value of a pixel after normalization",
       seen.abs().max(), below=2.7)
 
 # %% [markdown] role="concept"
@@ -631,11 +630,11 @@ for a in (0.2, 1.0, 5.0):
 print({a: f"{part:.2f}" for a, part in nearly_one.items()})
 
 # %% role="concept"
-claim("fraction of blends with more than 0.9 of one image, alpha 0.2",
+claim("alpha of 0.2: fraction of blends with more than 0.9 of one image",
       nearly_one[0.2], expected=0.68, within=0.05)
-claim("fraction of blends with more than 0.9 of one image, alpha 1",
+claim("alpha of 1: fraction of blends with more than 0.9 of one image",
       nearly_one[1.0], expected=0.2, within=0.03)
-claim("fraction of blends with more than 0.9 of one image, alpha 5",
+claim("alpha of 5: fraction of blends with more than 0.9 of one image",
       nearly_one[5.0], below=0.02)
 
 # %% [markdown] role="concept"
@@ -772,8 +771,8 @@ print(f"argmax of soft labels {sure(hard_model):.2f}, "
 measured("06.2", 0)
 
 # %% trap="06.2" role="look"
-claim("largest class probability on even blends: trained with argmax minus "
-      "trained without blends",
+claim("largest class probability on even blends: after argmax training "
+      "minus without blends",
       sure(hard_model) - sure(plain), expected=0, within=0.08)
 
 # %% [markdown] trap="06.2" role="why"
@@ -815,8 +814,8 @@ plot_columns({"never saw a blend": sure(plain), "argmax": sure(hard_model),
                  "0.5.")
 
 # %% trap="06.2" role="repair"
-claim("mean of the largest class probability on even blends, trained with "
-      "soft labels",
+claim("trained with soft labels: mean of the largest class probability on "
+      "even blends",
       sure(soft_model), below=0.6)
 
 # %% [markdown] trap="06.2" role="more" topics="the loss of two labels · what the loss function refuses and what it accepts"
@@ -848,8 +847,8 @@ print(f"{two_terms:.3f}; argmax {hardened:.3f}, rows of 2 {doubled:.3f}")
 # %% trap="06.2" role="more"
 claim("test accuracy of the network trained with argmax",
       accuracy(hard_model, x_test, y_test), above=0.9)
-claim("mean of the largest class probability on even blends, trained with "
-      "argmax",
+claim("trained with argmax: mean of the largest class probability on even "
+      "blends",
       sure(hard_model), above=0.6)
 claim("loss with soft labels minus the weighted sum of the losses for the "
       "two labels",
@@ -885,10 +884,10 @@ plot_lines(range(10, 601, 20),
                "above a half. The curve of argmax is far below it.")
 
 # %% trap="06.2" role="folklore"
-claim("mean entropy of the label of a blend of two classes, all weights "
-      "equally likely", entropy,
+claim("all weights equally likely: mean entropy of the label of a blend "
+      "of two classes", entropy,
       expected=0.5, within=0.005)
-claim("training loss with soft labels, mean of the last 200 steps", late,
+claim("mean training loss of the last 200 steps with soft labels", late,
       above=0.45)
 claim("last 200 steps: training loss with argmax divided by training loss "
       "with soft labels",
@@ -1039,8 +1038,8 @@ print(f"validation loss {lowest:.2f} at epoch {val.index(lowest)}, "
 measured("06.3", 2)
 
 # %% trap="06.3" role="look"
-claim("steps before the run stops when it watches the loss of single "
-      "batches, out of 1,000",
+claim("number of steps, out of 1,000, until a run stops that watches the "
+      "loss of single batches",
       single, below=100)
 
 # %% [markdown] trap="06.3" role="look"
@@ -1049,8 +1048,8 @@ claim("steps before the run stops when it watches the loss of single "
 # early:
 
 # %% trap="06.3" role="look"
-claim("epochs before the run stops when it watches the training loss, out "
-      "of 200", by_train,
+claim("number of epochs, out of 200, until a run stops that watches the "
+      "training loss", by_train,
       expected=200)
 
 # %% trap="06.3" role="look"
@@ -1070,8 +1069,8 @@ by_val = stops_at(val)
 print(f"watching the validation loss it stops at {by_val}")
 
 # %% trap="06.3" role="repair"
-claim("epochs before the run stops when it watches the validation loss, "
-      "out of 200", by_val, below=150)
+claim("number of epochs, out of 200, until a run stops that watches the "
+      "validation loss", by_val, below=150)
 
 # %% [markdown] trap="06.3" role="repair"
 # The run ends ten epochs after the lowest validation loss, so restore the best weights,
@@ -1240,7 +1239,7 @@ print(f"state_dict(): lowest {lowest:.3f}, last {last:.3f}, "
 measured("06.4", 8 - sum(shares.values()), right=(2, 2))
 
 # %% trap="06.4" role="look"
-claim("number of the eight ways that keep the model's own tensors",
+claim("number of ways, out of eight, that keep the model's own tensors",
       sum(shares.values()),
       expected=6)
 
@@ -1422,17 +1421,17 @@ print("wrong labels, validation loss after (steps, smoothing):",
       {key: f"{loss:.2f}" for key, loss in held_loss.items()})
 
 # %% role="concept"
-claim("accuracy minus mean confidence, clean labels with smoothing 0.1",
+claim("clean labels, smoothing of 0.1: accuracy minus mean confidence",
       soft_labels, above=0.07)
-claim("accuracy minus mean confidence, clean labels without smoothing",
+claim("clean labels, no smoothing: accuracy minus mean confidence",
       sharp, below=0.05)
-claim("after 800 steps on wrong labels: validation loss with smoothing "
-      "divided by loss without",
+claim("800 steps on wrong labels: validation loss with smoothing divided "
+      "by the loss without it",
       held_loss[800, 0.1] / held_loss[800, 0.0], below=1)
 
 # %% role="concept"
-claim("after 100 steps on wrong labels: validation loss with smoothing "
-      "divided by loss without",
+claim("100 steps on wrong labels: validation loss with smoothing divided "
+      "by the loss without it",
       held_loss[100, 0.1] / held_loss[100, 0.0], above=0.9)
 
 # %% [markdown] role="concept"
@@ -1511,14 +1510,16 @@ print(f"accuracy, mean of ten data sets: chosen by class means "
 measured("06.5", 100 * by_spread, right=(35, 65))
 
 # %% trap="06.5" role="look"
-claim("accuracy on coin flips with columns chosen on all rows", reported,
+claim("accuracy on coin flips if the columns are chosen on all rows",
+      reported,
       above=0.8)
 
 # %% [markdown] trap="06.5" role="look"
 # `widest` also used all rows, but no labels:
 
 # %% trap="06.5" role="look"
-claim("accuracy on coin flips with columns chosen by spread on all rows",
+claim("accuracy on coin flips if the columns are chosen on all rows by "
+      "their spread",
       by_spread, expected=0.5, within=0.15)
 
 # %% [markdown] trap="06.5" role="why"
@@ -1565,7 +1566,8 @@ plot_columns({"on all rows": reported, "inside the fold": honest},
                  "inside the fold, it is about a half.")
 
 # %% trap="06.5" role="repair"
-claim("accuracy on coin flips with columns chosen inside the fold", honest,
+claim("accuracy on coin flips if the columns are chosen inside the fold",
+      honest,
       expected=0.5, within=0.15)
 
 # %% [markdown] trap="06.5" role="folklore"
@@ -1607,10 +1609,10 @@ moved = {name: sum(with_scaler(x, y, False) - with_scaler(x, y, True)
 print({name: f"{100 * m:+.1f} points" for name, m in moved.items()})
 
 # %% trap="06.5" role="folklore"
-claim("largest change of the mean accuracy when the scaler is fitted on "
+claim("largest change in the mean accuracy when the scaler is fitted on "
       "all rows",
       max(map(abs, moved.values())), below=0.05)
-claim("change of the mean accuracy when the columns are chosen on all rows",
+claim("change in the mean accuracy when the columns are chosen on all rows",
       reported - honest,
       above=0.3)
 
@@ -1752,8 +1754,8 @@ print(f"pixels that got darker: {darker:.0%}; test accuracy, trained on "
       f"bytes {by_bytes:.2f}, with room {by_ints:.2f}")
 
 # %% trap="06.6" role="repair"
-claim("accuracy on plain test digits: trained with a wider type minus "
-      "trained with bytes",
+claim("accuracy on plain test digits: augmentation in a wider type minus "
+      "augmentation in bytes",
       by_ints - by_bytes, above=0.15)
 
 # %% [markdown] trap="06.6" role="more" topics="how many pixels · which lines raise an error"
@@ -1785,11 +1787,14 @@ claim("bytes += 10.5 raises an error", refused, expected=True)
 # bytes:
 
 # %% trap="06.6" role="more"
-claim("fraction of pixels that become darker, with bytes",
+claim("fraction of pixels that become darker if the sum is calculated in "
+      "bytes",
       darker_bytes, above=0.15, below=0.3)
-claim("accuracy on plain test digits after training with bytes", by_bytes,
+claim("accuracy on plain test digits after training on images augmented "
+      "in bytes", by_bytes,
       below=0.8)
-claim("fraction of pixels that become darker, with a wider type",
+claim("fraction of pixels that become darker if the sum is calculated in "
+      "a wider type",
       darker, expected=0)
 
 # %% trap="06.6" role="exercise" points=2 difficulty=1 minutes=10
@@ -1882,7 +1887,7 @@ print(f"rows split: dice {dice_rows:.2f}, true labels {true_rows:.2f}, "
 measured("06.7", 100 * dice_rows, right=(60, 90))
 
 # %% trap="06.7" role="look"
-claim("accuracy on test rows with labels from a die, split by rows",
+claim("split by rows, labels from a die: accuracy on the test rows",
       dice_rows,
       above=0.4)
 
@@ -1936,7 +1941,7 @@ plot_bars({"dice, rows drawn": dice_rows,
               "are about equally good.")
 
 # %% trap="06.7" role="repair"
-claim("accuracy on test rows with labels from a die, split by originals",
+claim("split by originals, labels from a die: accuracy on the test rows",
       dice_groups,
       below=0.3)
 
@@ -1961,14 +1966,15 @@ with torch.random.fork_rng(devices=[]):
 print(f"dice, rows drawn: {dice_rows:.2f}, with louder noise {loud:.2f}")
 
 # %% trap="06.7" role="more"
-claim("labels from a die, split by rows: accuracy lost if the noise is "
+claim("split by rows, labels from a die: accuracy lost if the noise is "
       "three times as strong",
       dice_rows - loud, above=0.15)
-claim("accuracy on test rows minus accuracy on new digits, split by rows",
+claim("split by rows: accuracy on the test rows minus accuracy on new "
+      "digits",
       true_rows - new_rows,
       above=0)
-claim("gap between accuracy on test rows and new digits: split by "
-      "originals minus split by rows",
+claim("gap between accuracy on test rows and on new digits: split by "
+      "originals minus by rows",
       (true_groups - new_groups) - (true_rows - new_rows), below=0)
 claim("accuracy on new digits: split by rows minus split by originals",
       new_rows - new_groups, above=-0.05)
@@ -2146,9 +2152,9 @@ precision, _ = precision_and_recall(z_of["both"])
 aucs = [auc(z) for z in z_of.values()]
 
 # %% trap="06.8" role="more"
-claim("fraction of alarms that are right with both remedies", precision,
+claim("with both remedies: fraction of alarms that are right", precision,
       below=0.12)
-claim("largest minus smallest AUC of the four ways",
+claim("AUC of the four ways: largest minus smallest",
       max(aucs) - min(aucs), below=0.02)
 claim("increase of the mean logit with both remedies, in units of log k",
       added["both"], expected=1.75, within=0.4)
@@ -2263,8 +2269,8 @@ print(f"their mirror pixels: {found[one_sided.flip(-1)].mean():.2f}")
 measured("06.9", 100 * found[one_sided].mean(), right=(42, 58))
 
 # %% trap="06.9" role="look"
-claim("mean probability of a stroke at stroke pixels whose mirror pixel is "
-      "background",
+claim("stroke pixels whose mirror pixel is background: mean predicted "
+      "probability of a stroke",
       found[one_sided].mean(), expected=0.5, within=0.08)
 
 # %% [markdown] trap="06.9" role="why"
@@ -2306,8 +2312,8 @@ plot_bars({"drawn separately": overlap(finder),
               "of predicted and true strokes is clearly larger.")
 
 # %% trap="06.9" role="repair"
-claim("overlap of predicted and true strokes: drawn together minus drawn "
-      "separately",
+claim("overlap of predicted and true strokes: with a joint draw minus "
+      "with separate draws",
       overlap(finder_together) - overlap(finder), above=0.05)
 
 # %% [markdown] trap="06.9" role="more" topics="torchvision and plain tensors · interpolated masks"
@@ -2331,10 +2337,11 @@ def agree(pairs):
 print(f"pairs that agree: plain {agree(plain)}, typed {agree(typed)} of 50")
 
 # %% trap="06.9" role="more"
-claim("plain tensors: calls that changed the mask, out of 50",
+claim("plain tensors: number of calls, out of 50, that changed the mask",
       sum(bool((b != masks[:1]).any()) for _, b in plain), expected=0)
-claim("plain tensors: pairs that agree, out of 50", agree(plain), below=15)
-claim("with tv_tensors: pairs that agree, out of 50",
+claim("plain tensors: number of pairs, out of 50, that agree",
+      agree(plain), below=15)
+claim("with tv_tensors: number of pairs, out of 50, that agree",
       agree(typed), expected=50)
 
 # %% [markdown] trap="06.9" role="more"
@@ -2577,7 +2584,8 @@ for _ in batches_of(Rows(x_train, y_train)):
     rates.append(schedule.get_last_lr()[0])
 
 # %% trap="06.10" role="more"
-claim("steps in one pass with two workers", len(rates), expected=260)
+claim("number of steps in one pass with two workers",
+      len(rates), expected=260)
 claim("learning rate after 130 steps", rates[129], expected=0, within=1e-6)
 claim("learning rate after the pass divided by the initial learning rate",
       rates[-1] / 0.1, expected=1, within=1e-3)
@@ -2920,13 +2928,13 @@ times_bytes = augment(u).nbytes / u[..., :224, :224].nbytes
 print(orders, f"floats divided by bytes: {times_bytes:.0f}")
 
 # %% role="gpu"
-claim("operations on a whole batch: number for 16 images divided by number "
-      "for 2 images",
+claim("whole batch: number of operations for 16 images, divided by the "
+      "number for 2 images",
       orders["batch", 16] / orders["batch", 2], expected=1)
-claim("operations image by image: number for 16 images divided by number "
-      "for 2 images",
+claim("image by image: number of operations for 16 images, divided by the "
+      "number for 2 images",
       orders["images", 16] / orders["images", 2], above=7)
-claim("bytes of the crops as floats divided by their bytes as uint8",
+claim("size of the crops in bytes: as floats, divided by the size as uint8",
       times_bytes,
       expected=4, within=0.01)
 
