@@ -489,8 +489,9 @@ claim("fraction of a gain left after 1,000 steps with a rate of 0.01 and "
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     """Sort a model's parameters into two groups for an optimizer.
 
-    The first group is decayed, the second is exempt. The first holds the
-    tensors with two or more axes, except the weights of nn.Embedding.
+    The first group is decayed, the second is exempt. A tensor with two or
+    more axes is in the first group. But the weight of an nn.Embedding is in
+    the second group.
 
     Args:
         model: may have frozen tensors (requires_grad False), which are in
@@ -662,7 +663,7 @@ def step_size(opt: torch.optim.Optimizer) -> float:
     move. There may be one group or several.
 
     Afterwards, the weights, the gradients and the optimizer are as they
-    were, so the next real step moves exactly as far as you say.
+    were. So the next real step moves exactly as far as you say.
 
     Example: for SGD at rate 0.1 with gradients 3 and -5, return 0.5.
     """
@@ -1162,13 +1163,14 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
     Args:
         losses: one function per micro-batch. Each returns its scalar loss.
         epochs: how many times to go through the losses, in order.
-        accumulate: update after this many micro-batches, and also after the
-            last one of each epoch, with the sum of their gradients.
+        accumulate: make an update after this many micro-batches. Also make
+            an update after the last micro-batch of each epoch. Each update
+            uses the sum of its micro-batches' gradients.
 
     Update k of all U updates, counted from 0, runs at start * (1 + cos(pi k
-    / U)) / 2, where start is the rate that each group started with.
-    Gradients that are left over from before do not count, and none are left
-    at the end.
+    / U)) / 2. For each group, start is the rate that the group started
+    with. Gradients that are left over from before do not count. No
+    gradients are left at the end.
 
     Example: with 5 losses, 2 epochs and accumulate 2, U is 6.
     """
@@ -1327,10 +1329,10 @@ claim("difference between the two weights after 300 steps of AdamW",
 def decoupled_step(opt: torch.optim.Optimizer, weight_decay: float) -> None:
     """Take one step of `opt` with decoupled weight decay.
 
-    First multiply each weight by 1 - lr * weight_decay, where lr is the
-    rate of its own group. Then let opt take its usual step. A parameter
-    whose grad is None does not change. With torch.optim.Adam, the result is
-    AdamW, and with SGD, it is SGDW.
+    First multiply each weight by 1 - lr * weight_decay. Here, lr is the
+    rate of the weight's own group. Then let opt take its usual step. A
+    parameter whose grad is None does not change. With torch.optim.Adam, the
+    result is AdamW. With torch.optim.SGD, the result is SGDW.
 
     Args:
         opt: was made without decay, and its groups keep a decay of 0.
@@ -1514,17 +1516,18 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
             high: float) -> float:
     """Return a tenth of the rate at which a range test has its lowest loss.
 
-    Step k = 0 ... steps - 1 runs plain SGD at the rate low * (high /
-    low)**(k / (steps - 1)). Stop at a loss that is NaN or more than 4 times
-    the lowest so far. The first of several equal losses counts.
+    Run plain SGD for steps k = 0 ... steps - 1. The rate of step k is low *
+    (high / low)**(k / (steps - 1)). Stop at a loss that is NaN. Also stop
+    at a loss of more than 4 times the lowest so far. The first of several
+    equal losses counts.
 
     Args:
         model: may hold gradients from before, which do not count.
         loss_of: loss_of(model) draws a batch and returns its scalar loss,
-            above 0. Call it once per step, before the update.
+            above 0. Call it once per step. Then make the update.
         steps: 2 or more.
 
-    Afterwards the model's state_dict() is as before, and its parameters are
+    Afterwards, the model's state_dict() is as before. The parameters are
     the same objects.
 
     Example: if step 2 of 5, from 1e-4 to 1, has the lowest loss, return
@@ -1832,8 +1835,9 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
 
     Args:
         w, grad: (N,) float32. Do not change grad. The caller can overwrite
-            it later. If grad is None, neither w nor state changes.
-        state: a dict for this weight alone, empty before its first step.
+            grad later. If grad is None, neither w nor state changes.
+        state: a dict for this weight alone. It is empty before the first
+            step.
         lr, momentum: may change from step to step. Momentum 0 is plain SGD.
 
     Example: with w 1, rate 0.1, momentum 0.5 and gradients 1 and 0, w
@@ -1987,16 +1991,17 @@ claim("no bias correction, second beta of 0.95: first step divided by the "
 def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
               betas: tuple[float, float], eps: float,
               weight_decay: float) -> None:
-    """Take one step of AdamW on w, in place. With weight_decay 0.0, it
-    is Adam.
+    """Take one step of AdamW on w, in place.
 
-    Write the rule out, without torch.optim. The decay is decoupled, so
-    first multiply w by 1 - lr * weight_decay. Over 200 steps, the weights
-    match torch.optim.AdamW's, even with gradients near eps.
+    With weight_decay 0.0, AdamW is Adam. Write the rule out, without
+    torch.optim. The decay is decoupled, so first multiply w by 1 - lr *
+    weight_decay. Over 200 steps, the weights match torch.optim.AdamW's.
+    This also holds for gradients near eps.
 
     Args:
         w, grad: (N,) float32. Do not change grad.
-        state: a dict for this weight alone, empty before its first step.
+        state: a dict for this weight alone. It is empty before the first
+            step.
         lr: may change from step to step.
         betas, eps, weight_decay: may differ from weight to weight.
 
@@ -2147,17 +2152,18 @@ claim("fraction of a weight left at rate 0.001, decay 1 (expected: as at "
 # %% trap="04.9" role="exercise" points=3 difficulty=2 minutes=15
 def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
               betas: tuple[float, float], weight_decay: float) -> None:
-    """Apply decoupled decay to w, then take one step of Lion, in place.
+    """Apply decoupled decay to w. Then take one step of Lion.
+
+    Work in place. The sign of 0 is 0.
 
     Args:
         w, grad: (N,) float32. Do not change grad.
-        state: a dict for this weight alone, empty before its first step.
+        state: a dict for this weight alone. It is empty before the first
+            step.
         lr: may change from step to step.
         betas, weight_decay: may differ from weight to weight. The first
-            beta blends the direction of the step, the second updates the
-            momentum, which starts at zero.
-
-    The sign of 0 is 0.
+            beta blends the direction of the step. The second beta updates
+            the momentum. The momentum starts at zero.
 
     Example: with w 1, gradient -3, rate 0.1 and decay 0.5, the first step
     makes w 0.95 + 0.1 = 1.05.
@@ -2344,15 +2350,15 @@ def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
 
     Let x = beta2 * v + (1 - beta2) * grad**2, computed in float32. Where x
     is a bfloat16 value, return x itself. Elsewhere, return one of the two
-    bfloat16 neighbours of x, the upper one with probability (x - lower) /
-    (upper - lower).
+    bfloat16 neighbours of x. Return the upper one with probability (x -
+    lower) / (upper - lower).
 
     Args:
         v: (N,) bfloat16, 0 or more, the moment so far.
         grad: (N,) float32 or bfloat16.
         beta2: 0 <= beta2 < 1.
         generator: the only source of randomness. Draw for every entry
-            separately, and again in each call.
+            separately. Draw again in each call.
 
     Returns: (N,) bfloat16. v and grad do not change.
 
@@ -2585,17 +2591,18 @@ claim("loss on sixteen ranks divided by loss on one rank, at a learning "
 # %% trap="04.10" role="exercise" points=4 difficulty=3 minutes=20
 def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
               orthogonalize) -> torch.Tensor:
-    """Return this rank's (n, m) rows of Muon's step, for stacked matrices.
+    """Return this rank's (n, m) rows of Muon's step.
 
-    The stack holds one or more matrices on top of each other: sizes[0] rows
-    of the first, then sizes[1] rows of the second, and so on. Its rows are
-    split over the ranks in order, and a split can fall inside a matrix.
+    One or more matrices are stacked on top of each other: sizes[0] rows of
+    the first, then sizes[1] rows of the second, and so on. The rows of the
+    stack are split over the ranks in order, and a split can fall inside a
+    matrix.
 
     Args:
         shard: (n, m) float32, the rows on this rank. n can differ from rank
-            to rank and can be 0. shard does not change.
+            to rank. n can be 0. shard does not change.
         gather: gather(shard) returns the list of all ranks' shards. Every
-            rank has to call it once, or the other ranks wait for ever.
+            rank has to call gather once, or the other ranks wait for ever.
         orthogonalize: orthogonalize(matrix) returns a new tensor of the
             same shape. Pass it one whole matrix at a time.
 

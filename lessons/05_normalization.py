@@ -615,19 +615,19 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
     """Measure how far a batch is from each BatchNorm's stored statistics.
 
     A channel's mean is the mean of the norm's input in model(x), over all
-    axes except 1. Divide the distance of this mean from running_mean by the
-    stored standard deviation, the root of running_var. Do not build a
-    graph.
+    axes except 1. Take the distance of this mean from running_mean. Divide
+    the distance by the stored standard deviation, the root of running_var.
 
     Args:
-        model: in eval mode, with nn.BatchNorm1d on (N, C) and
-            nn.BatchNorm2d on (N, C, H, W) at any depth, each called once.
-            Afterwards the model's hooks, modes and values are as they were.
-        x: a batch that model accepts.
+        model: is in eval mode. Its BatchNorms are nn.BatchNorm1d on (N, C)
+            and nn.BatchNorm2d on (N, C, H, W). They can be at any depth,
+            and each is called once. Afterwards the model's hooks, modes and
+            values are as they were.
+        x: a batch that model accepts. Do not build a graph.
 
     Returns:
-        A dict with each norm's largest distance, a float, by the norm's
-        name in model.named_modules().
+        A dict with each norm's largest distance, a float. The keys are the
+        norms' names in model.named_modules().
 
     Example: a fresh nn.BatchNorm1d(1) with x [[1.], [3.]] gives {"": 2.0}.
     """
@@ -911,9 +911,9 @@ claim("size of the post-norm stream after the last "
 def told_apart(layers: list, x: torch.Tensor) -> list[float]:
     """Measure what fraction of a stream differs between its rows, by layer.
 
-    Subtract the mean row from the stream, and divide the mean square of the
-    rest by the mean square of the whole stream. For a stream of zeros, the
-    fraction is 0.0. Fractions down to 1e-6 are accurate to 1 %.
+    Subtract the mean row from the stream. Take the mean square of the rest.
+    Divide it by the mean square of the whole stream. For a stream of zeros,
+    the fraction is 0.0. Fractions down to 1e-6 are accurate to 1 %.
 
     Args:
         layers: K functions, K >= 0. Call each once, in order, on the
@@ -1282,9 +1282,10 @@ claim("dropout without the division: accuracy in eval mode",
 def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
     """Name the modules where two calls to model(x) begin to differ.
 
-    List a module if its inputs in the two calls were equal and its outputs
-    were not, however little the two outputs differ. Return the names in the
-    order of model.named_modules(), with "" for the model itself.
+    List a module only if its inputs in the two calls were equal. Its
+    outputs in the two calls must differ. Even the smallest difference
+    counts. Return the names in the order of model.named_modules(), with ""
+    for the model itself.
 
     Args:
         model: each module takes one tensor, does not change it, returns one
@@ -1292,7 +1293,7 @@ def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
             never called is not listed.
         x: an input that model accepts.
 
-    Call the model twice, leave each module in its mode, and set no seed.
+    Call the model twice, and leave each module in its mode. Set no seed.
     Leave no hook behind and build no graph.
 
     Example: return ["", "body"] for a model whose body calls F.dropout.
@@ -1686,15 +1687,15 @@ def gain_for(act) -> float:
     The result is within 2 % of that gain.
 
     Args:
-        act: an element-wise function or nn.Module. It gets float32 and may
-            write into its input. Its outputs can be as small as 1e-12 or as
-            large as 1e12.
+        act: an element-wise function or nn.Module. The function gets
+            float32 and may write into its input. The outputs can be as
+            small as 1e-12 or as large as 1e12.
 
     Returns:
         A Python float.
 
-    Do not build a graph, change act or set a seed. You may draw random
-    numbers.
+    Do not build a graph. Do not change act or set a seed. You may draw
+    random numbers.
 
     Example: the identity has gain 1, and ReLU has gain 1.414.
     """
@@ -1882,8 +1883,8 @@ def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
 
     Each parameter, even if it is frozen or tied, becomes decay * (its old
     value) + (1 - decay) * (model's value). Each buffer becomes a copy of
-    model's buffer, whatever the dtype, because counters and masks have no
-    average.
+    model's buffer. This holds for every dtype, because counters and masks
+    have no average.
 
     Args:
         average, model: have the same structure, with any dtypes and
@@ -1892,7 +1893,7 @@ def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
 
     average keeps its tensors, so the change also reaches an optimizer or a
     state_dict made before. model does not change. No mode and no gradient
-    changes, no memory is shared, and no graph is built.
+    changes. No memory is shared. No graph is built.
 
     Example: if a parameter is 1 in average and 2 in model, decay 0.75 makes
     it 1.25 in average.

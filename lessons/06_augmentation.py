@@ -771,8 +771,8 @@ print(f"argmax of soft labels {sure(hard_model):.2f}, "
 measured("06.2", 0)
 
 # %% trap="06.2" role="look"
-claim("largest class probability on even blends: after argmax training "
-      "minus without blends",
+claim("largest class probability on even blends: trained with argmax "
+      "minus trained without blends",
       sure(hard_model) - sure(plain), expected=0, within=0.08)
 
 # %% [markdown] trap="06.2" role="why"
@@ -896,7 +896,9 @@ claim("last 200 steps: training loss with argmax divided by training loss "
 # %% trap="06.2" role="exercise" points=3 difficulty=2 minutes=15
 def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
                order: torch.Tensor, lam: torch.Tensor) -> torch.Tensor:
-    """Return the mean Mixup loss of a batch, a tensor to call backward on.
+    """Return the mean Mixup loss of a batch.
+
+    The loss is a tensor to call backward on.
 
     Args:
         model: returns logits (N, K). Call it once, on the blends.
@@ -1139,12 +1141,12 @@ def stop_and_best(losses: list[float], patience: int,
     """Return (epoch when training stops, epoch whose weights to restore).
 
     The first loss that is not NaN is progress. A later loss is progress if
-    it is more than min_delta below the loss at the last progress.
-    Training stops at the patience-th epoch in a row without progress,
-    otherwise at the last epoch. Restore the first epoch with the lowest
-    loss up to the stop, whether that loss was progress or not. A NaN is
-    neither progress nor the lowest loss. If all losses up to the stop are
-    NaN, restore epoch 0.
+    it is more than min_delta below the loss at the last progress. Training
+    stops at the patience-th epoch in a row without progress. Otherwise, it
+    stops at the last epoch. Restore the first epoch with the lowest loss up
+    to the stop, whether that loss was progress or not. A NaN is neither
+    progress nor the lowest loss. If all losses up to the stop are NaN,
+    restore epoch 0.
 
     Args:
         losses: the validation losses of epochs 0, 1, 2 and so on. Do not
@@ -1315,16 +1317,15 @@ claim("number of entries of a BatchNorm's state_dict() that are not "
 # %% trap="06.4" role="exercise" points=4 difficulty=3 minutes=15
 def keep_best(model: nn.Module, train_epoch, val_loss,
               epochs: int) -> float:
-    """Train, restore the state of the best epoch, and return the lowest
+    """Train, and restore the state of the best epoch. Return the lowest
     validation loss.
 
     In each epoch, call train_epoch(model), which changes tensors of
     state_dict(), and then val_loss(model), which returns a float, finite or
     NaN. epochs >= 1.
 
-    Among equal losses, the first counts, and NaN never counts. If all
-    losses are NaN, leave the model as it is after the last epoch and return
-    inf.
+    Among equal losses, the first counts. NaN never counts. If all losses
+    are NaN, leave the model as it is after the last epoch and return inf.
 
     Every parameter stays the same object, and its gradient does not matter.
     Keep at most one copy of a state at a time, the best epoch's.
@@ -1799,7 +1800,7 @@ claim("fraction of pixels that become darker if the sum is calculated in "
 
 # %% trap="06.6" role="exercise" points=2 difficulty=1 minutes=10
 def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
-    """Return img with d added to every pixel, clamped to 0 and 255.
+    """Return img with d added to every pixel. Clamp the sums to 0 and 255.
 
     Args:
         img: uint8 of any shape, contiguous or not. It does not change.
@@ -1984,8 +1985,8 @@ def split_groups(groups: torch.Tensor, share: float,
                  seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (training rows, test rows): row numbers, int64, ascending.
 
-    Each row is in exactly one of the two, and no group is in both. The test
-    part has round(share * number of groups) groups.
+    Each row is in exactly one of the two parts. No group is in both parts.
+    The test part has round(share * number of groups) groups.
 
     Args:
         groups: (N,) int64, any numbers. Row i belongs to group groups[i].
@@ -2167,8 +2168,8 @@ def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
     """Return the logits, corrected to the training data's own base rate.
 
     Training multiplied the odds by the mean weight of the positives divided
-    by the mean weight of the negatives, and by pos_weight. Undo both
-    factors.
+    by the mean weight of the negatives. It also multiplied the odds by
+    pos_weight. Undo both factors.
 
     Args:
         z: (M,) logits of a model.
@@ -2361,7 +2362,7 @@ def augmented_pairs(images: torch.Tensor, masks: torch.Tensor, shift: int,
                     ignore: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Mirror and shift each image at random, and its mask in the same way.
 
-    With probability 1/2 a pair is mirrored, left to right. Then the pair
+    With probability 1/2, a pair is mirrored left to right. Then the pair
     moves by a number of rows and a number of columns, drawn independently,
     with every number from -shift to shift equally likely. Every pair has
     its own draws. Pixels that come in from outside get the value 0 in an
@@ -2666,8 +2667,8 @@ def worker_rows(stream, worker: int, workers: int, rank: int, world: int):
 
     Every worker of every rank calls this function, each with a copy of the
     same stream. Together they yield every row exactly once. The row counts
-    of two ranks differ by at most one, and so do the row counts of two
-    workers of one rank.
+    of two ranks differ by at most one. So do the row counts of two workers
+    of one rank.
 
     Args:
         stream: an iterator over rows of any type. Rows can be equal. There
