@@ -184,8 +184,8 @@ claim("Adam's mean step divided by the learning rate, with noise of ten "
 # | Lion | $m \leftarrow \beta_2 m + (1-\beta_2)g$ | $\eta\,\mathrm{sign}(\beta_1 m + (1-\beta_1)g)$ |
 #
 # The hats mark Adam's *bias correction*: $\hat m = m/(1-\beta_1^t)$ and $\hat v =
-# v/(1-\beta_2^t)$ at step $t = 1, 2, \dots$. Look at the first step that two of the rules
-# take for gradients whose sizes span six orders of magnitude.
+# v/(1-\beta_2^t)$ at step $t = 1, 2, \dots$. Compare the first steps of SGD and Adam for
+# gradients whose sizes span six orders of magnitude.
 
 # %% role="concept"
 gradient = torch.randn(1000).sign() * torch.logspace(-4, 2, 1000)
@@ -635,8 +635,8 @@ plot_bars(borrowed | own, xlabel="test accuracy",
               "tenths. Adam at 0.3 and SGD at 0.001 are far lower.")
 
 # %% [markdown] trap="04.2" role="more" topics="the other three runs · Muon"
-# These claims put bounds on the other three bars. For Muon, the rate means something else
-# again, as the section *Muon, a rule for matrices*, under *Further*, shows.
+# These claims put bounds on the other three bars. For Muon, the rate has a third meaning,
+# as the section *Muon, a rule for matrices*, under *Further*, shows.
 
 # %% trap="04.2" role="more"
 claim("accuracy with SGD and momentum at a learning rate of 0.001",
@@ -738,8 +738,8 @@ claim("training loss with Adam at a learning rate of 0.001 after 1,000 "
       adam_loss, above=1)
 
 # %% [markdown] role="concept"
-# Adam was held back because it cannot get far in 1,000 steps at this rate. Decay makes
-# the training loss higher, not lower:
+# Adam ends with a higher loss because it cannot get far in 1,000 steps at this rate.
+# Decay makes the training loss higher, not lower:
 
 # %% role="concept"
 claim("largest distance by which Adam moved a weight in 1,000 steps",
@@ -758,10 +758,10 @@ claim("training loss of AdamW minus training loss of "
 # %% [markdown] role="concept"
 # ## Why the rate falls: noise, and sharp minima
 #
-# A high learning rate covers the distance to the minimum in few steps, and a low rate
-# ends close to the minimum. No constant rate does both, because the gradient of a batch
-# is the true gradient plus noise. With a constant rate, the weights never come to rest.
-# They end up in a cloud around the minimum, and the higher the rate, the larger the
+# With a high learning rate, the weights come near the minimum in few steps, and with a
+# low rate, they end close to it. No constant rate does both, because the gradient of a
+# batch is the true gradient plus noise. With a constant rate, the weights never come to
+# rest. They end up in a cloud around the minimum, and the higher the rate, the larger the
 # cloud. For a gradient $w + \text{noise}$ with noise of variance 1, the mean of $w^2$
 # settles at $\eta/(2-\eta)$. A rate that falls to zero shrinks the cloud.
 
@@ -940,7 +940,7 @@ claim("last learning rate under one-cycle (the first rate divided by "
 #
 # Adam takes its first step at full length on the evidence of a single batch, because
 # after one gradient the size of $\hat m/\sqrt{\hat v}$ is 1 for every weight. Many
-# networks survive such a first step. The next network does not. This residual net has
+# networks survive such a first step. The network below does not. This residual net has
 # LayerNorm *after* each addition, the order used in the first transformers, and is
 # trained at a rate that is high for such a net.
 
@@ -1194,8 +1194,8 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
 
 # %% [markdown] trap="04.3" role="keep"
 # **Keep:** A scheduler counts calls to its `step()`. Give its arguments in the unit of
-# these calls, batches or epochs, and call it after `opt.step()`. **In your own code:**
-# Before a long run, loop over all steps without data and plot the rate. Also call
+# these calls, batches or epochs, and call its `step()` after `opt.step()`. **In your own
+# code:** Before a long run, loop over all steps without data and plot the rate. Also call
 # `opt.step()` in that loop, because most schedulers print a warning if you do not.
 # **Source:** PyTorch documentation, ["How to adjust learning
 # rate"](https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate).
@@ -1553,7 +1553,8 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
     # END SOLUTION
 
 # %% [markdown] trap="04.5" role="hint"
-# 1. The learning rates span decades, so multiply by a factor instead of adding an amount.
+# 1. The learning rates span decades, so multiply the rate by a factor instead of adding
+#    an amount to it.
 # 2. The test ruins the weights. `model.state_dict()` refers to the same weights, so keep a copy of the state dict.
 # 3. If the loss is NaN, `not loss <= 4 * best` is true, but `loss > 4 * best` is false.
 
@@ -2180,7 +2181,8 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # %% [markdown] trap="04.9" role="hint"
 # 1. You need two blends of the same two tensors, with different betas. One blend sets the direction, and the other is kept in `state`.
 # 2. Compute the direction from the momentum as it was *before* this step's update.
-# 3. The decay multiplies the weight by `1 - lr * weight_decay`. It never enters the sign.
+# 3. The decay multiplies the weight by `1 - lr * weight_decay`. The decay never enters
+#    the sign.
 
 # %% [markdown] trap="04.9" role="keep"
 # **Keep:** Lion needs both betas: $\beta_1$ sets the direction of the step, and $\beta_2$
@@ -2624,7 +2626,7 @@ def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
 
 # %% [markdown] trap="04.10" role="keep"
 # **Keep:** Before you shard an optimizer, ask whether its rule works entry by entry. In a
-# matrix rule such as Muon's, each part's step depends on its whole matrix. **In your own
+# matrix rule such as Muon's, each part's step depends on the whole matrix. **In your own
 # code:** Compare a step of the whole weight with a step of the split weight. **Seen in
 # the wild:**
 # [`deepspeedai/DeepSpeed#8090`](https://github.com/deepspeedai/DeepSpeed/pull/8090) fixes
@@ -2646,8 +2648,8 @@ def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
 #
 # Muon takes the momentum of a weight matrix and, before the step, uses a few matrix
 # products (*Newton-Schulz*) to push the momentum's singular values towards one. So Muon
-# is meant for a network's hidden matrices. `torch.optim.Muon` refuses every parameter
-# that is not a matrix: biases, gains, convolution kernels. An embedding or an output
+# is meant for a network's hidden matrices. `torch.optim.Muon` rejects every parameter
+# that is not a matrix: biases, gains and convolution kernels. An embedding or an output
 # layer is a matrix, so Muon accepts it without a warning. The documentation recommends
 # AdamW for vectors, and also for embeddings and output layers. You have to sort the
 # parameters yourself, as in trap 04.1.
@@ -2807,9 +2809,10 @@ claim("Muon's loss at a learning rate of 0.02 divided by Muon's loss at "
 # it runs?
 #
 # `cost` reports how many operations there are, how many bytes they write, and how much
-# extra memory exists at the peak. On a GPU, each operation has to be launched, and only a
-# measurement shows how long a launch takes. The counts predict that `foreach` needs fewer
-# launches than the loop but writes as many bytes, and that `fused` needs less of both.
+# extra memory is in use at the peak. On a GPU, each operation has to be launched, and
+# only a measurement shows how long a launch takes. The counts predict that `foreach`
+# needs fewer launches than the loop but writes as many bytes, and that `fused` needs less
+# of both.
 
 # %% role="gpu"
 def make_step(way, tensors, n, where):
@@ -2969,8 +2972,8 @@ answers
 #   `None`, torch skips the weight.
 # - With the default betas, bias correction shortens Adam's first steps. Lion has two
 #   betas: one for the direction and one for the memory.
-# - With the default beta, a second moment in bfloat16 rises but never falls. In a matrix
-#   rule such as Muon's, each part's step depends on the whole matrix.
+# - With Adam's default second beta, a second moment in bfloat16 rises but never falls. In
+#   a matrix rule such as Muon's, the step of each shard depends on the whole matrix.
 #
 # **Next:** Stage 5 looks at what a network has besides its weights: norm layers and
 # their statistics, dropout, and the scale of its initial weights.

@@ -49,8 +49,9 @@ before = torch.get_rng_state()    # put back below, before the first trap
 # A *normalization layer*, or *norm layer*, removes this dependence on earlier layers. In
 # training, a norm layer such as BatchNorm turns inputs of any size into values with mean
 # 0 and standard deviation 1, unless the inputs hardly vary. At each of six learning
-# rates, use plain SGD to train a classifier with four hidden layers, once with
-# `nn.BatchNorm1d`, the best-known norm layer, and twice without one:
+# rates, use plain SGD to train three versions of a classifier with four hidden layers.
+# One version has `nn.BatchNorm1d`, the best-known norm layer. The other two have no norm
+# layer and differ in their initial weights:
 
 # %% role="concept"
 def deep(norm):
@@ -1327,7 +1328,7 @@ def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
 # %% [markdown] trap="05.3" role="keep"
 # **Keep:** `eval()` reaches only the registered modules of a model. Functions do not know
 # the mode, so pass `self.training` to `F.dropout`. A traced model keeps the mode in which
-# it was traced, and the module of an exported program refuses `eval()`, so call `eval()`
+# it was traced, and the module of an exported program rejects `eval()`, so call `eval()`
 # *before* you trace or export. **In your own code:** Call the model twice in eval mode
 # and assert that the results are equal. **Source:** The documentation of
 # [`F.dropout`](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html):
@@ -1367,9 +1368,9 @@ claim("factor by which the mean square grows, divided by n sigma^2",
       expected=1, within=0.1)
 
 # %% [markdown] role="concept"
-# So a variance of $\sigma^2 = 1/n$ keeps the size of the signal, where $n$ is the
-# number of inputs, the *fan-in*. Stack twenty linear layers whose weights have variance
-# $1/n$, and compare the result with stacks that have half and twice that variance:
+# So a variance of $\sigma^2 = 1/n$ keeps the size of the signal, where $n$ is the number
+# of inputs, the *fan-in*. Stack twenty linear layers whose weights have variance $1/n$,
+# and compare the result with stacks whose weights have half or twice that variance:
 
 # %% role="concept"
 sizes = {}
@@ -1907,8 +1908,9 @@ def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="05.5" role="hint"
-# 1. A module has two kinds of tensors, `parameters()` and `buffers()`. Your update has to reach both.
-# 2. `old = ...` only binds a name and changes no tensor. Methods that end in `_` write in place.
+# 1. A module has two kinds of tensors, `parameters()` and `buffers()`. Your update has to reach both kinds.
+# 2. `old = ...` only binds a name and changes no tensor. Methods whose names end in `_`
+#    write in place.
 # 3. Under `no_grad`, use `old.mul_(decay).add_(new, alpha=1 - decay)` for parameters and `copy_` for buffers.
 
 # %% [markdown] trap="05.5" role="keep"
@@ -2053,7 +2055,7 @@ claim("fraction of the gradient's norm left after 50 tanh steps with an "
 # - [ ] BatchNorm in eval mode :: In eval mode, BatchNorm uses its stored statistics.
 
 # %% [markdown] role="quiz"
-# **4. You called `model.eval()`, but two calls on the same input return different
+# **4. You called `model.eval()`, but two calls with the same input return different
 # outputs. What do you search the code for?**
 #
 # - [x] `F.dropout` without `training=`, and `dropout_p=` in attention calls :: A function does not know the mode unless you pass it.
@@ -2257,7 +2259,8 @@ answers
 #   head an input of size one.
 # - Dropout keeps units from relying on one another. Inverted dropout divides the
 #   surviving units by $1-p$ in training, so that dropout has nothing to do in eval mode.
-# - `eval()` reaches only registered modules. Pass the mode to functions yourself.
+# - `eval()` reaches only registered modules. Pass the mode to functions such as
+#   `F.dropout` yourself.
 # - Choose initial weights that keep the mean square of the signal, with a gain that
 #   compensates for what the activation removes. Check separately whether the signal
 #   still differs between rows.

@@ -96,7 +96,7 @@ claim("1,280 training digits: accuracy on training digits minus accuracy "
 # |---|---|---|---|
 # | falls | falls | the network is still learning | keep training |
 # | falls | flat | the validation rows are few or noisy, or nothing more can be learned from the training rows | validate on more rows; raise the patience |
-# | falls | rises | overfitting, or the network has only become too confident | look at the accuracy. If it also falls, restore the best weights, then try more data or a remedy of the next section |
+# | falls | rises | overfitting, or the network has only become too confident | look at the accuracy. If it also falls, restore the best weights, then try more data or a remedy from the next section |
 # | flat | flat | the network does not learn | train on only ten rows. If the network cannot fit these rows, look at the rate, the labels and the code |
 
 # %% [markdown] role="concept"
@@ -116,7 +116,7 @@ claim("1,280 training digits: accuracy on training digits minus accuracy "
 # | label smoothing | certainty | after trap 06.4 |
 # | early stopping | training for long enough to store the rows | trap 06.3 |
 #
-# Try the remedies one at a time on a hard case, 200 digits of which about three in ten
+# Try the remedies one at a time on a hard case, 200 digits, of which about three in ten
 # have a random label. A network can get random labels right only by memorizing them.
 
 # %% role="concept"
@@ -393,8 +393,8 @@ claim("accuracy of the network trained without shifts, scored with shifts",
       shared["without"], below=0.6)
 
 # %% [markdown] trap="06.1" role="look"
-# A shift of one pixel costs the plain network half of its accuracy. In production,
-# nothing shifts the digits, so the ranking flips:
+# A shift of one pixel costs the network trained without shifts half of its accuracy. In
+# production, nothing shifts the digits, so the ranking flips:
 
 # %% trap="06.1" role="look"
 plot_bars({f"{name}: {how}": share
@@ -746,9 +746,9 @@ hard_model, hard_losses = mixed_run(lambda soft: soft.argmax(1))
 
 # %% trap="06.2" role="guess"
 guess("06.2",
-      "Show the same even blend to this network and to a network trained "
-      "without blends. How does this network's largest class probability "
-      "compare with the other network's?",
+      "The network trained with `MixUp` and a network trained without "
+      "blends both get the same even blend. How does the first network's "
+      "largest class probability compare with the second network's?",
       choices=["about the same",
                "clearly lower",
                "clearly higher"])
@@ -818,7 +818,7 @@ claim("trained with soft labels: mean of the largest class probability on "
       "even blends",
       sure(soft_model), below=0.6)
 
-# %% [markdown] trap="06.2" role="more" topics="the loss of two labels · what the loss function refuses and what it accepts"
+# %% [markdown] trap="06.2" role="more" topics="the loss of two labels · what the loss function rejects and what it accepts"
 # Without class weights, float labels give the same loss as a weighted sum of two loss
 # terms. `F.cross_entropy` rejects integer labels of shape (N, K), such as the result of
 # `F.one_hot`. But the function silently accepts two wrong kinds of labels: the result of
@@ -1178,13 +1178,13 @@ def stop_and_best(losses: list[float], patience: int,
 
 # %% [markdown] trap="06.3" role="keep"
 # **Keep:** For early stopping, watch the loss on validation rows that are not used in
-# training. Do not choose the epoch by the test set, because it would no longer be a
-# test set. **In your own code:** Plot the training and the validation loss, and mark
-# the lowest validation loss. **Source:** [Prechelt
-# 1998](https://doi.org/10.1007/3-540-49430-8_3): with stopping criteria that wait
-# longer, networks generalize a little better but take much more training time. **Seen
-# in the wild:** In [cito#38](https://github.com/citoverse/cito/issues/38), early
-# stopping used the list of training losses instead of the validation losses.
+# training. Do not choose the epoch by the test set, because it would no longer be a test
+# set. **In your own code:** Plot the training and the validation loss, and mark the
+# lowest validation loss. **Source:** [Prechelt
+# 1998](https://doi.org/10.1007/3-540-49430-8_3): with stopping criteria that wait longer,
+# networks generalize a little better but take much more training time. **Seen in the
+# wild:** In [cito#38](https://github.com/citoverse/cito/issues/38), early stopping used
+# the list of training losses instead of the validation losses.
 
 # %% [markdown] trap="06.4" role="situation" core=true fault="the best state_dict is kept without a copy" symptom="best model state restored after training gives the same accuracy as the last epoch"
 # ## The best weights, kept for later
@@ -1370,8 +1370,9 @@ def keep_best(model: nn.Module, train_epoch, val_loss,
 # A label says "certainly a 3". So the loss keeps falling as long as the right class's
 # logit grows relative to the others, and the network becomes more and more confident.
 # *Label smoothing* asks for a little less certainty. With $\epsilon = 0.1$ and `K`
-# classes, the right class gets $1 - \epsilon + \epsilon/K$ and every other class gets
-# $\epsilon/K$. You can write smoothing in one line, and torch also has it built in:
+# classes, the target is $1 - \epsilon + \epsilon/K$ for the right class and $\epsilon/K$
+# for every other class. You can write smoothing in one line, and torch also has it built
+# in:
 
 # %% role="concept" tags=["plumbing"]
 before = torch.get_rng_state()    # put back below, before the next trap
@@ -1525,9 +1526,8 @@ claim("accuracy on coin flips if the columns are chosen on all rows by "
 
 # %% [markdown] trap="06.5" role="why"
 # Among 2,000 columns of noise, some match 60 coin flips by chance. When you chose these
-# columns, you also used the labels of the patients in the test fold. For each fold,
-# every step that chooses or fits something by the labels may use only the training
-# rows.
+# columns, you also used the labels of the patients in the test fold. For each fold, every
+# step that uses labels may use only the training rows.
 
 # %% trap="06.5" role="why"
 used = torch.ones(5, 5)
@@ -1783,9 +1783,9 @@ claim("100 + 300 in uint8", silent["u + 300"], expected=144)
 claim("bytes += 10.5 raises an error", refused, expected=True)
 
 # %% [markdown] trap="06.6" role="more"
-# The next claims are about the fraction of pixels that become darker in a brighter
-# image, with bytes and with a wider type, and about the accuracy after training with
-# bytes:
+# The next claims are about the fraction of pixels that become darker when you brighten an
+# image, in bytes and in a wider type, and about the accuracy after training on images
+# augmented in bytes:
 
 # %% trap="06.6" role="more"
 claim("fraction of pixels that become darker if the sum is calculated in "
@@ -2246,10 +2246,10 @@ finder = stroke_finder(changed)
 
 # %% trap="06.9" role="guess"
 guess("06.9",
-      "The network gets a test image that is not mirrored. Take the stroke "
-      "pixels that become background if you mirror the mask. What "
-      "probability of a stroke does the network predict for them, on "
-      "average?", unit="%")
+      "The network gets a test image that is not mirrored. Some of its "
+      "pixels belong to a stroke, but their mirror pixels, left to right, "
+      "are background. On average, what stroke probability does the network "
+      "predict for these pixels?", unit="%")
 
 # %% trap="06.9" role="look"
 test_images = x_test.view(-1, 8, 8)
@@ -2319,9 +2319,9 @@ claim("overlap of predicted and true strokes: with a joint draw minus "
 
 # %% [markdown] trap="06.9" role="more" topics="torchvision and plain tensors · interpolated masks"
 # Torchvision's v2 transforms take an image and its mask in one call and use one draw for
-# both. But they need to know which tensor is the mask. Given two plain tensors, they
-# change the first tensor and return the second unchanged, without a warning. Wrap the
-# mask in `tv_tensors.Mask`:
+# both. But the transforms need to know which tensor is the mask. Given two plain tensors,
+# they change the first tensor and return the second unchanged, without a warning. Wrap
+# the mask in `tv_tensors.Mask`:
 
 # %% trap="06.9" role="more"
 from torchvision import tv_tensors
@@ -2395,7 +2395,7 @@ def augmented_pairs(images: torch.Tensor, masks: torch.Tensor, shift: int,
 
 # %% [markdown] trap="06.9" role="hint"
 # 1. First draw for each pair whether to mirror it and by how many rows and columns to shift it. Then apply the same draws to the image and to its mask.
-# 2. Pad the image with 0 and the mask with `ignore`, by `shift` on all sides. Then a shift is the choice of a window of H x W pixels.
+# 2. Pad the image with 0 and the mask with `ignore`, by `shift` on all sides. Then shifting an image means choosing a window of H x W pixels.
 # 3. `flip(-1)` mirrors images and masks left to right, because columns are the last
 #    axis of both.
 
@@ -2694,8 +2694,8 @@ def worker_rows(stream, worker: int, workers: int, rank: int, world: int):
 # %% [markdown] trap="06.10" role="hint"
 # 1. Deal the rows to the ranks first, in turn. The row at position `place` of the stream
 #    goes to rank `place % world`.
-# 2. Then deal the rank's own rows to its workers. `place // world` counts the rank's rows.
-#    If `workers` is 0, count one worker.
+# 2. Then deal the rank's own rows to its workers. `place // world` numbers the rank's
+#    rows from 0. If `workers` is 0, count one worker.
 # 3. A function with `yield` in a loop over `stream` reads only as many rows as its caller
 #    asks for.
 
@@ -2874,7 +2874,7 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
 #
 # - [ ] fair, because no test row was used for training :: You used the test labels 50 times to choose the setting.
 # - [x] too good, because you chose the luckiest of 50 settings :: Choosing is learning.
-#   Report the score on a third part of the data.
+#   Report the score on rows that you used neither to train nor to choose.
 # - [ ] fair if the test set is shuffled :: The order of the rows makes no difference.
 
 # %% [markdown] role="quiz"
@@ -3034,8 +3034,8 @@ answers
 # - A network overfits when it learns its training rows, not the rule. Plot the
 #   training and the validation loss before you choose a remedy.
 # - Weight decay, dropout, augmentation, Mixup, label smoothing and early stopping all
-#   belong to one family, regularization. Each of these remedies makes it harder to store
-#   rows.
+#   belong to one family, regularization. Each of these remedies makes it harder for the
+#   network to store rows.
 # - Every augmentation claims that the label stays correct. To check this claim, look at
 #   augmented images.
 # - Build two pipelines, a random one for training and a fixed one for scoring.
@@ -3046,8 +3046,9 @@ answers
 # - For early stopping, watch the loss on rows that are not used in training, and count
 #   the epochs since the last progress.
 # - To keep the weights of an epoch, copy the weights and the buffers.
-# - Split first. Do every step that learns from labels or makes copies after the split.
-# - Bytes wrap around at 255. Convert to a wider type, calculate, clamp, then convert
+# - Split the data first. Do every step that learns from labels or makes copies after the
+#   split.
+# - Bytes wrap around at 255. Convert to a wider type, calculate, clamp, and then convert
 #   back.
 # - A balanced sampler and a class weight are the same remedy for a rare class. Use only
 #   one of the two.
