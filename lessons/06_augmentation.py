@@ -2248,8 +2248,8 @@ finder = stroke_finder(changed)
 guess("06.9",
       "The network gets a test image that is not mirrored. Some of its "
       "pixels belong to a stroke, but their mirror pixels, left to right, "
-      "are background. On average, what stroke probability does the network "
-      "predict for these pixels?", unit="%")
+      "are background. On average, what stroke probability does the "
+      "network predict for these pixels?", unit="%")
 
 # %% trap="06.9" role="look"
 test_images = x_test.view(-1, 8, 8)
