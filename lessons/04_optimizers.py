@@ -780,8 +780,8 @@ print(f"constant {constant:.4f}, cosine to zero {cosine:.4f}")
 # %% role="concept"
 claim("mean square of the weights at a constant learning rate (in theory: "
       "0.1 / 1.9)", constant, expected=0.1 / 1.9, within=0.01)
-claim("weights' mean square with a constant rate divided by the mean "
-      "square with a falling rate", constant / cosine, above=10)
+claim("mean square of the weights: at a constant rate, divided by the "
+      "value at a falling rate", constant / cosine, above=10)
 
 # %% [markdown] role="concept"
 # So why not use a low rate from the start? A low rate is slow, and there is a second

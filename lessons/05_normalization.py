@@ -99,9 +99,9 @@ plot_lines(list(by_rate["BatchNorm"]),
 # %% role="concept"
 claim("lowest accuracy with BatchNorm at learning rates from 0.03 to 3",
       min(list(by_rate["BatchNorm"].values())[1:]), above=0.7)
-claim("no norm layer, He's weights: accuracy at the best rate",
+claim("no norm layer, He's weights: accuracy at the best learning rate",
       max(by_rate["no norm, He's weights"].values()), above=0.75)
-claim("no norm layer, He's weights: accuracy at a rate of 1",
+claim("no norm layer, He's weights: accuracy at a learning rate of 1",
       by_rate["no norm, He's weights"][1], below=0.6)
 
 # %% [markdown] role="concept"
@@ -259,10 +259,10 @@ print({scale: f"{gap:.1e}" for scale, gap in off.items()})
 spread = F.layer_norm(rows, (64,)).std(-1).mean()
 
 # %% role="concept"
-claim("inputs of scale 1: largest difference between eps under the root "
-      "and eps outside it", off[1], below=1e-3)
-claim("inputs of scale 0.001: largest difference between eps under the "
-      "root and eps outside it", off[1e-3], above=0.1)
+claim("inputs of scale 1: largest difference in output between eps under "
+      "and outside the root", off[1], below=1e-3)
+claim("inputs of scale 0.001: largest difference in output between eps "
+      "under and outside the root", off[1e-3], above=0.1)
 claim("unbiased std of 64 values after LayerNorm (in theory: sqrt(64/63))",
       spread, expected=math.sqrt(64 / 63), within=1e-4)
 
@@ -339,12 +339,12 @@ plot_lines(range(1, 23), {"running mean": followed,
                "batches.")
 
 # %% role="concept"
-claim("fraction of the way to the batch's mean that the running mean "
-      "covers in one batch",
+claim("running mean: fraction of the way to the batch's mean after one "
+      "batch",
       followed[0], expected=0.1,
       within=1e-5)
-claim("fraction of the way that the running mean covers in 22 batches (in "
-      "theory: 1 - 0.9^22)",
+claim("running mean: fraction of the way to the batch's mean after 22 "
+      "batches (1 - 0.9^22)",
       followed[-1],
       expected=1 - 0.9 ** 22, within=1e-4)
 

@@ -408,8 +408,8 @@ plot_bars({f"{name}: {how}": share
               "shifts is ahead.")
 
 # %% trap="06.1" role="look"
-claim("on unshifted digits: accuracy after training without shifts minus "
-      "accuracy with shifts",
+claim("accuracy on unshifted digits: after training without shifts minus "
+      "after training with them",
       fixed["without"] - fixed["with shifts"], above=0.01)
 
 # %% [markdown] trap="06.1" role="why"
@@ -963,7 +963,7 @@ for epoch, loss in enumerate(losses):
         break
 
 # %% role="concept"
-claim("epoch whose weights the rule keeps", best, expected=2)
+claim("number of the epoch whose weights the rule keeps", best, expected=2)
 
 # %% [markdown] trap="06.3" role="situation" core=true fault="early stopping watches the training loss" symptom="early stopping never triggers although the validation loss has been rising for a long time"
 # ## Patience
@@ -1040,8 +1040,8 @@ print(f"validation loss {lowest:.2f} at epoch {val.index(lowest)}, "
 measured("06.3", 2)
 
 # %% trap="06.3" role="look"
-claim("number of steps, out of 1,000, until a run stops that watches the "
-      "loss of single batches",
+claim("run that watches the loss of single batches: number of steps, out "
+      "of 1,000, until it stops",
       single, below=100)
 
 # %% [markdown] trap="06.3" role="look"
@@ -1050,8 +1050,8 @@ claim("number of steps, out of 1,000, until a run stops that watches the "
 # early:
 
 # %% trap="06.3" role="look"
-claim("number of epochs, out of 200, until a run stops that watches the "
-      "training loss", by_train,
+claim("run that watches the training loss: number of epochs, out of 200, "
+      "until it stops", by_train,
       expected=200)
 
 # %% trap="06.3" role="look"
@@ -1071,8 +1071,8 @@ by_val = stops_at(val)
 print(f"watching the validation loss it stops at {by_val}")
 
 # %% trap="06.3" role="repair"
-claim("number of epochs, out of 200, until a run stops that watches the "
-      "validation loss", by_val, below=150)
+claim("run that watches the validation loss: number of epochs, out of "
+      "200, until it stops", by_val, below=150)
 
 # %% [markdown] trap="06.3" role="repair"
 # The run ends ten epochs after the lowest validation loss, so restore the best weights,
@@ -2313,8 +2313,8 @@ plot_bars({"drawn separately": overlap(finder),
               "of predicted and true strokes is clearly larger.")
 
 # %% trap="06.9" role="repair"
-claim("overlap of predicted and true strokes: with a joint draw minus "
-      "with separate draws",
+claim("overlap of predicted and true strokes: joint draws minus separate "
+      "draws",
       overlap(finder_together) - overlap(finder), above=0.05)
 
 # %% [markdown] trap="06.9" role="more" topics="torchvision and plain tensors · interpolated masks"
@@ -2745,7 +2745,7 @@ claim("target in a column, 300 patients: percentage points by which the "
       added["target in a column"][1], above=30)
 by_heart = added["columns chosen on all rows"]
 claim("columns chosen on all rows: excess score with 300 patients divided "
-      "by excess with 40",
+      "by excess score with 40",
       by_heart[1] / by_heart[0], below=0.5)
 
 # %% role="concept"
