@@ -253,11 +253,11 @@ optimizer_paths
 # ## Weight decay: what it is for
 #
 # A network that fits its training rows exactly usually needs large weights, because only
-# large weights let it change its answer sharply from one row to the next. *Weight decay*
-# makes every weight a little smaller at each step, so a weight stays large only if the
-# gradient keeps pushing it up. The network becomes smoother, fits the training rows less
-# exactly, and does better on new rows. Measures of this kind are called *regularization*.
-# Stage 6 compares the whole family.
+# large weights let the network change its answer sharply from one row to the next.
+# *Weight decay* makes every weight a little smaller at each step, so a weight stays large
+# only if the gradient keeps pushing it up. The network becomes smoother, fits the
+# training rows less exactly, and does better on new rows. Measures of this kind are
+# called *regularization*. Stage 6 compares the whole family.
 #
 # The key line shrinks the weight before the step: `w *= 1 - lr * decay`. Use AdamW with
 # three values of the decay to train a network of 256 hidden units on 200 digits, of which
@@ -684,7 +684,7 @@ def step_size(opt: torch.optim.Optimizer) -> float:
 # %% [markdown] trap="04.2" role="hint"
 # 1. Do not predict the step from a formula. Take the step, measure it, and undo it.
 # 2. A step changes two things, the weights and the optimizer's state. Restore both.
-# 3. `opt.state_dict()` refers to the live tensors. Deep-copy it before the step, and pass the copy to `load_state_dict` after the step.
+# 3. `opt.state_dict()` refers to the live tensors. Deep-copy this dictionary before the step, and pass the copy to `load_state_dict` after the step.
 
 # %% [markdown] trap="04.2" role="keep"
 # **Keep:** When you change the optimizer, search for the learning rate again. SGD's step
@@ -1682,7 +1682,7 @@ def warmup_cosine(step: int, warm: int, total: int, peak: float,
     # END SOLUTION
 
 # %% [markdown] trap="04.6" role="hint"
-# 1. Write down the rates of the example by hand. Let `done` be the finished fraction of the cosine. At which step is it 0, and at which step is it 1?
+# 1. Write down the rates of the example by hand. Let `done` be the finished fraction of the cosine. At which step is `done` 0, and at which step is `done` 1?
 # 2. Half a cosine is `0.5 * (1 + cos(pi * done))`, and it falls from 1 to 0. Which two rates should the half cosine connect?
 # 3. `done` is 0 at step `warm` and 1 at step `total`. Cap it at 1 for later steps.
 
@@ -1853,7 +1853,7 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
     # END SOLUTION
 
 # %% [markdown] trap="04.7" role="hint"
-# 1. The *buffer* is the running sum of gradients that you keep in `state`. What does it hold after a step with `None`, and what does it hold after a step with zeros?
+# 1. The *buffer* is the running sum of gradients that you keep in `state`. Compare what the buffer holds after a step with `None` and after a step with zeros.
 # 2. Torch adds the whole gradient to the buffer, not a fraction of it, and applies the learning rate when it moves the weight.
 # 3. Do not keep `grad` itself in `state`, because the caller may write into it.
 

@@ -944,7 +944,7 @@ def told_apart(layers: list, x: torch.Tensor) -> list[float]:
 #    row, what is left of each row after you subtract the mean row, and how large are
 #    the two mean squares?
 # 2. The mean row is the mean over axis 0 and has the shape of a row, so write `x - x.mean(0)`.
-# 3. Keep the stream in one variable. With `nn.Identity()` before the layers, the same loop also returns the fraction for `x` itself.
+# 3. Keep the stream in one variable. With `nn.Identity()` before the layers, the same loop also computes the fraction for `x` itself.
 
 # %% [markdown] trap="05.2" role="keep"
 # **Keep:** Train a post-norm net with a warm-up or a low learning rate. Pre-norm keeps
@@ -1052,8 +1052,8 @@ claim("accuracy with a random half of the units: trained with dropout 0.5 "
 
 # %% [markdown] role="concept"
 # The network trained with dropout has the lower test loss. This network also gets more
-# digits right when you remove a random half of its units, because it was trained with
-# half of its units missing.
+# digits right when you remove a random half of its units, because half of the units were
+# missing at every training step.
 #
 # **Where to put it:** Place dropout after the activation of a wide layer and, in a
 # transformer, on the output of each branch. Common values of $p$ are 0.5 for wide fully
@@ -1467,7 +1467,7 @@ torch.set_rng_state(before)
 # ## He's weights in a tanh net
 #
 # In a net of ten layers of 512 units, a teammate replaces ReLU with tanh and keeps He's
-# weights, whose variance is $2/n$ for $n$ inputs, twice Xavier's in a square layer. You
+# weights. Their variance is $2/n$ for $n$ inputs, twice Xavier's in a square layer. You
 # have read that He's weights saturate tanh at once. "Leave them," says a colleague. "Tanh
 # keeps the signal better with He's weights than with Xavier's."
 #

@@ -41,10 +41,11 @@ before = torch.get_rng_state()    # put back below, with the augmentations
 # %% [markdown] role="concept"
 # ## Overfitting: the network learns the rows, not the rule
 #
-# A network with enough weights can store its training rows one by one. It then gets every
-# training row right but does worse on new rows, because it has learned the rows, not the
-# rule behind them. This failure is called *overfitting*. You see overfitting as a gap
-# between the score on the training rows and the score on held-out rows.
+# A network with enough weights can store its training rows one by one. The network then
+# gets every training row right but does worse on new rows, because it has learned the
+# rows, not the rule behind them. This failure is called *overfitting*. You see
+# overfitting as a gap between the score on the training rows and the score on held-out
+# rows.
 #
 # The size of this gap depends on how many rows the network has to store. Train the same
 # network on more and more digits:
@@ -184,11 +185,11 @@ claim("highest test loss with a remedy other than smoothing, divided by "
           "early stopping")) / remedies["none"], below=1)
 
 # %% [markdown] role="concept"
-# (The bar for early stopping is the lowest test loss of the run without a remedy.
-# Choosing an epoch by the test loss is fine for an illustration but not for a reported
-# result, as trap 06.3 explains.) You can combine the remedies, but only up to a point,
-# because a network that is held back in every way fits nothing. If the network memorizes
-# no rows, a regularizer can even cost accuracy.
+# (The bar for early stopping is the lowest test loss of the run without a remedy. You may
+# choose an epoch by the test loss for an illustration, but not for a reported result, as
+# trap 06.3 explains.) You can combine the remedies, but only up to a point, because a
+# network that is held back in every way fits nothing. If the network memorizes no rows, a
+# regularizer can even cost accuracy.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -481,8 +482,8 @@ claim("with one shift for the whole batch: largest minus smallest of "
 # %% [markdown] trap="06.1" role="folklore"
 # **Told:** With the training pipeline, the validation loss is noisy, and a fixed seed
 # fixes that. **Measured:** With a fixed seed, the loss no longer varies between
-# evaluations, but it is still measured on shifted digits, so it is wrong in two ways.
-# First, the loss depends on the draw, an error that more test digits would reduce.
+# evaluations. But the loss is still measured on shifted digits, so it is wrong in two
+# ways. First, the loss depends on the draw, an error that more test digits would reduce.
 # Second, its mean over many draws is too high, an error that more test digits would not
 # reduce. On all test digits, with a new shift for every image, the second error is
 # larger:
@@ -1031,8 +1032,8 @@ guess("06.3",
 
 # %% trap="06.3" role="look"
 lowest = min(val)
-print(f"in batches of 30 it stops after {single} of 1000 steps, on all "
-      f"digits after {by_train} of 200")
+print(f"with batches of 30, it stops after {single} of 1000 steps, with "
+      f"all digits after {by_train} of 200")
 print(f"validation loss {lowest:.2f} at epoch {val.index(lowest)}, "
       f"{val[-1]:.2f} at the end")
 
@@ -1649,7 +1650,8 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="06.5" role="hint"
-# 1. For each fold, `select` and `fit` get the same rows, all rows outside the fold.
+# 1. For each fold, `select` and `fit` get the same rows, namely all rows outside the
+#    fold.
 # 2. Let `inside = folds == fold`. Then `select` and `fit` get the rows that `~inside` selects, and the model predicts `x[inside][:, columns]`.
 # 3. Count the correctly classified rows over all folds and divide once, because folds can differ in size.
 
@@ -1783,9 +1785,9 @@ claim("100 + 300 in uint8", silent["u + 300"], expected=144)
 claim("bytes += 10.5 raises an error", refused, expected=True)
 
 # %% [markdown] trap="06.6" role="more"
-# The next claims are about the fraction of pixels that become darker when you brighten an
-# image, in bytes and in a wider type, and about the accuracy after training on images
-# augmented in bytes:
+# The next claims are about two results. One is the fraction of pixels that become darker
+# when you brighten an image, in bytes and in a wider type. The other is the accuracy
+# after training on images augmented in bytes:
 
 # %% trap="06.6" role="more"
 claim("fraction of pixels that become darker if the sum is calculated in "
