@@ -87,8 +87,8 @@ show(ax.figure, "Two paths of 30 steps that start on the left; the lowest "
                 "path reaches the lowest point.")
 
 # %% role="concept"
-claim("loss after 30 steps with a momentum of 0.5 divided by plain SGD's "
-      "loss",
+claim("loss with a momentum of 0.5 divided by plain SGD's loss, both "
+      "after 30 steps",
       valley_loss(ways["momentum 0.5"]) / valley_loss(ways["SGD"]),
       below=0.01)
 
@@ -110,9 +110,10 @@ alternating = remembered([1.0, -1.0] * 50)
 print(f"same sign: {same:.2f}   alternating: {alternating:.2f}")
 
 # %% role="concept"
-claim("running sum with a momentum of 0.9 and a gradient of 1 at every "
-      "step", same, expected=10, within=0.01)
-claim("size of the running sum when the gradient's sign alternates",
+claim("running sum of gradients, with a momentum of 0.9 and a gradient of "
+      "1 at every step", same, expected=10, within=0.01)
+claim("absolute value of the running sum of gradients whose sign "
+      "alternates",
       abs(alternating), below=0.6)
 
 # %% [markdown] role="concept"
@@ -156,10 +157,10 @@ by_noise = {noise: adam_step_on(noise) for noise in (0, 1, 10)}
 print({f"noise {n}": f"{step:.2f} rates" for n, step in by_noise.items()})
 
 # %% role="concept"
-claim("Adam's mean step in learning rates, with noise as large as the "
-      "gradient", by_noise[1], expected=0.71, within=0.06)
-claim("Adam's mean step in learning rates, with noise ten times as large "
-      "as the gradient", by_noise[10], expected=0.1, within=0.03)
+claim("Adam's mean step divided by the learning rate, with noise as large "
+      "as the gradient", by_noise[1], expected=0.71, within=0.06)
+claim("Adam's mean step divided by the learning rate, with noise of ten "
+      "times the gradient's size", by_noise[10], expected=0.1, within=0.03)
 
 # %% [markdown] role="concept"
 # Where the gradient is steady, Adam moves a weight by the full learning rate at each
@@ -183,8 +184,8 @@ claim("Adam's mean step in learning rates, with noise ten times as large "
 # | Lion | $m \leftarrow \beta_2 m + (1-\beta_2)g$ | $\eta\,\mathrm{sign}(\beta_1 m + (1-\beta_1)g)$ |
 #
 # The hats mark Adam's *bias correction*: $\hat m = m/(1-\beta_1^t)$ and $\hat v =
-# v/(1-\beta_2^t)$ at step $t = 1, 2, \dots$. Look at the first step that two of the rules
-# take for gradients whose sizes span six orders of magnitude.
+# v/(1-\beta_2^t)$ at step $t = 1, 2, \dots$. Compare the first steps of SGD and Adam for
+# gradients whose sizes span six orders of magnitude.
 
 # %% role="concept"
 gradient = torch.randn(1000).sign() * torch.logspace(-4, 2, 1000)
@@ -215,8 +216,8 @@ plot_lines(gradient.abs(), {"SGD": sgd_move, "Adam": adam_move},
 # %% role="concept"
 claim("SGD's longest first step divided by SGD's shortest first step",
       sgd_move.max() / sgd_move.min(), expected=1e6, within=100)
-claim("largest relative gap between Adam's first step and the rate, "
-      "gradients from 1e-4 to 100",
+claim("Adam's first step: largest relative gap to the rate, for gradients "
+      "from 1e-4 to 100",
       (adam_move / 0.01 - 1).abs().max(), below=1e-3)
 
 # %% role="concept"
@@ -227,10 +228,12 @@ opt.step()
 print(f"a gradient of 1e-8 moves its weight by {tiny.item():.4f}")
 
 # %% role="concept"
-claim("Adam's first step in learning rates, for a gradient as small as eps",
+claim("Adam's first step divided by the learning rate, for a gradient as "
+      "small as eps",
       tiny.abs() / 0.01, expected=0.5, within=0.01)
 raw = (state["exp_avg"] / gradient - 0.1).abs().max()
-claim("largest difference between 0.1 and exp_avg divided by the gradient",
+claim("largest difference between 0.1 and the quotient of exp_avg and the "
+      "gradient",
       raw, below=1e-6)
 
 # %% [markdown] role="concept"
@@ -250,11 +253,11 @@ optimizer_paths
 # ## Weight decay: what it is for
 #
 # A network that fits its training rows exactly usually needs large weights, because only
-# large weights let it change its answer sharply from one row to the next. *Weight decay*
-# makes every weight a little smaller at each step, so a weight stays large only if the
-# gradient keeps pushing it up. The network becomes smoother, fits the training rows less
-# exactly, and does better on new rows. Measures of this kind are called *regularization*.
-# Stage 6 compares the whole family.
+# large weights let the network change its answer sharply from one row to the next.
+# *Weight decay* makes every weight a little smaller at each step, so a weight stays large
+# only if the gradient keeps pushing it up. The network becomes smoother, fits the
+# training rows less exactly, and does better on new rows. Measures of this kind are
+# called *regularization*. Stage 6 compares the whole family.
 #
 # The key line shrinks the weight before the step: `w *= 1 - lr * decay`. Use AdamW with
 # three values of the decay to train a network of 256 hidden units on 200 digits, of which
@@ -351,8 +354,8 @@ print(f"{len(scales)} gains, such as {next(iter(scales))}: "
       f"{tuple(next(iter(scales.values())).shape)}")
 
 # %% trap="04.1" role="look"
-claim("number of gains of ConvNeXt-T that are decayed when axes are "
-      "counted", len(scales),
+claim("number of gains in ConvNeXt-T that are decayed if the filter "
+      "counts axes", len(scales),
       expected=18)
 
 # %% [markdown] trap="04.1" role="look"
@@ -367,7 +370,7 @@ gains = [name for name in decayed if name.startswith("norm")]
 measured("04.1", 3)
 
 # %% trap="04.1" role="look"
-claim("number of norm layers' gains that the list of names does not "
+claim("number of the norm layers' gains that the list of names does not "
       "exempt",
       len(gains),
       expected=2)
@@ -406,8 +409,8 @@ print(f"decayed {len(matrices)}, exempt {len(vectors)}")
 # exceptions:
 
 # %% trap="04.1" role="repair"
-claim("number of tensors of the encoder layer that are decayed when axes "
-      "are counted",
+claim("number of the encoder layer's tensors that are decayed if the "
+      "filter counts axes",
       len(matrices), expected=4)
 
 # %% trap="04.1" role="repair"
@@ -440,13 +443,14 @@ missed = [n for n, m in norms.items() if id(m.weight) not in exempt_ids]
 claim("number of the encoder layer's tensors that the list of names does "
       "not exempt",
       len(decayed), expected=6)
-claim("number of tensors of the encoder layer that are exempt when axes "
-      "are counted",
+claim("number of the encoder layer's tensors that are exempt if the "
+      "filter counts axes",
       len(vectors), expected=8)
 claim("number of norm layers in ResNet-18", len(norms), expected=20)
 claim("number of norm layers in ResNet-18 that have 'norm' in their name",
       len(caught), expected=0)
-claim("number of gains of ResNet-18 that are decayed when axes are counted",
+claim("number of gains in ResNet-18 that are decayed if the filter counts "
+      "axes",
       len(missed), expected=0)
 
 # %% [markdown] trap="04.1" role="more"
@@ -469,10 +473,10 @@ short, long = shrunk(2e-5, 0.01, 3000), shrunk(1e-2, 0.1, 1000)
 print(f"fine-tuning: {short:.5f}   a long run: {long:.3f}")
 
 # %% trap="04.1" role="more"
-claim("fraction of a gain lost in 3,000 steps at a learning rate of "
-      "0.00002, decay 0.01", 1 - short, expected=0.0006, within=1e-5)
-claim("fraction of a gain left after 1,000 steps at a learning rate of "
-      "0.01, decay 0.1", long, expected=0.368, within=0.001)
+claim("fraction of a gain lost in 3,000 steps with a rate of 0.00002 and "
+      "a decay of 0.01", 1 - short, expected=0.0006, within=1e-5)
+claim("fraction of a gain left after 1,000 steps with a rate of 0.01 and "
+      "a decay of 0.1", long, expected=0.368, within=0.001)
 
 # %% [markdown] trap="04.1" role="folklore"
 # **Told:** Decaying the norm layers makes fine-tuning notably worse. **Measured:** A gain
@@ -485,8 +489,9 @@ claim("fraction of a gain left after 1,000 steps at a learning rate of "
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     """Sort a model's parameters into two groups for an optimizer.
 
-    The first group is decayed, the second is exempt. The first holds the
-    tensors with two or more axes, except the weights of nn.Embedding.
+    The first group is decayed, the second is exempt. A tensor with two or
+    more axes is in the first group. But the weight of an nn.Embedding is in
+    the second group.
 
     Args:
         model: may have frozen tensors (requires_grad False), which are in
@@ -630,8 +635,8 @@ plot_bars(borrowed | own, xlabel="test accuracy",
               "tenths. Adam at 0.3 and SGD at 0.001 are far lower.")
 
 # %% [markdown] trap="04.2" role="more" topics="the other three runs · Muon"
-# These claims put bounds on the other three bars. For Muon, the rate means something else
-# again, as the section *Muon, a rule for matrices*, under *Further*, shows.
+# These claims put bounds on the other three bars. For Muon, the rate has a third meaning,
+# as the section *Muon, a rule for matrices*, under *Further*, shows.
 
 # %% trap="04.2" role="more"
 claim("accuracy with SGD and momentum at a learning rate of 0.001",
@@ -658,7 +663,7 @@ def step_size(opt: torch.optim.Optimizer) -> float:
     move. There may be one group or several.
 
     Afterwards, the weights, the gradients and the optimizer are as they
-    were, so the next real step moves exactly as far as you say.
+    were. So the next real step moves exactly as far as you say.
 
     Example: for SGD at rate 0.1 with gradients 3 and -5, return 0.5.
     """
@@ -679,7 +684,7 @@ def step_size(opt: torch.optim.Optimizer) -> float:
 # %% [markdown] trap="04.2" role="hint"
 # 1. Do not predict the step from a formula. Take the step, measure it, and undo it.
 # 2. A step changes two things, the weights and the optimizer's state. Restore both.
-# 3. `opt.state_dict()` refers to the live tensors. Deep-copy it before the step, and pass the copy to `load_state_dict` after the step.
+# 3. `opt.state_dict()` refers to the live tensors. Deep-copy this dictionary before the step, and pass the copy to `load_state_dict` after the step.
 
 # %% [markdown] trap="04.2" role="keep"
 # **Keep:** When you change the optimizer, search for the learning rate again. SGD's step
@@ -733,11 +738,11 @@ claim("training loss with Adam at a learning rate of 0.001 after 1,000 "
       adam_loss, above=1)
 
 # %% [markdown] role="concept"
-# Adam was held back because it cannot get far in 1,000 steps at this rate. Decay makes
-# the training loss higher, not lower:
+# Adam ends with a higher loss because it cannot get far in 1,000 steps at this rate.
+# Decay makes the training loss higher, not lower:
 
 # %% role="concept"
-claim("largest distance that Adam moved a weight in 1,000 steps",
+claim("largest distance by which Adam moved a weight in 1,000 steps",
       adam_moved, below=1.05)
 claim("training loss of AdamW minus training loss of "
       "Adam", adamw_loss - adam_loss,
@@ -753,10 +758,10 @@ claim("training loss of AdamW minus training loss of "
 # %% [markdown] role="concept"
 # ## Why the rate falls: noise, and sharp minima
 #
-# A high learning rate covers the distance to the minimum in few steps, and a low rate
-# ends close to the minimum. No constant rate does both, because the gradient of a batch
-# is the true gradient plus noise. With a constant rate, the weights never come to rest.
-# They end up in a cloud around the minimum, and the higher the rate, the larger the
+# With a high learning rate, the weights come near the minimum in few steps, and with a
+# low rate, they end close to it. No constant rate does both, because the gradient of a
+# batch is the true gradient plus noise. With a constant rate, the weights never come to
+# rest. They end up in a cloud around the minimum, and the higher the rate, the larger the
 # cloud. For a gradient $w + \text{noise}$ with noise of variance 1, the mean of $w^2$
 # settles at $\eta/(2-\eta)$. A rate that falls to zero shrinks the cloud.
 
@@ -775,8 +780,8 @@ print(f"constant {constant:.4f}, cosine to zero {cosine:.4f}")
 # %% role="concept"
 claim("mean square of the weights at a constant learning rate (in theory: "
       "0.1 / 1.9)", constant, expected=0.1 / 1.9, within=0.01)
-claim("weights' mean square with a constant rate divided by the mean "
-      "square with a falling rate", constant / cosine, above=10)
+claim("mean square of the weights: at a constant rate, divided by the "
+      "value at a falling rate", constant / cosine, above=10)
 
 # %% [markdown] role="concept"
 # So why not use a low rate from the start? A low rate is slow, and there is a second
@@ -877,8 +882,8 @@ show(figure, "Five small plots of the learning rate over 100 steps. The "
 claim("largest difference between the peaks of the five schedules",
       max(map(max, family.values())) - min(map(max, family.values())),
       below=0.01)
-claim("step at which one-cycle peaks, counted from 0, in a run of 100 "
-      "steps", family["one-cycle"].index(max(family["one-cycle"])),
+claim("one-cycle: step of the peak, counted from 0, in a run of 100 steps",
+      family["one-cycle"].index(max(family["one-cycle"])),
       expected=29)
 
 # %% [markdown] role="concept"
@@ -924,7 +929,7 @@ claim("first momentum under one-cycle, although the optimizer was given "
 # at zero:
 
 # %% role="concept"
-claim("step at which one-cycle peaks, counted from 0 (30 % of 500 steps)",
+claim("one-cycle: step of the peak, counted from 0 (30 % of 500 steps)",
       rates.index(max(rates)), expected=149)
 claim("last learning rate under one-cycle (the first rate divided by "
       "10,000)",
@@ -935,7 +940,7 @@ claim("last learning rate under one-cycle (the first rate divided by "
 #
 # Adam takes its first step at full length on the evidence of a single batch, because
 # after one gradient the size of $\hat m/\sqrt{\hat v}$ is 1 for every weight. Many
-# networks survive such a first step. The next network does not. This residual net has
+# networks survive such a first step. The network below does not. This residual net has
 # LayerNorm *after* each addition, the order used in the first transformers, and is
 # trained at a rate that is high for such a net.
 
@@ -972,8 +977,8 @@ print(f"accuracy at 0.03: no warm-up {cold:.2f}, 50 steps of warm-up "
 # %% role="concept"
 claim("accuracy at a learning rate of 0.03 without warm-up",
       cold, below=0.4)
-claim("accuracy at a learning rate of 0.03 with 50 steps of warm-up, "
-      "median of three",
+claim("median accuracy of three runs at a learning rate of 0.03 with 50 "
+      "steps of warm-up",
       warmed, above=0.7)
 claim("accuracy at a learning rate of 0.003 without warm-up",
       lower, above=0.7)
@@ -1040,8 +1045,8 @@ print(f"batches at a rate of zero: {at_zero}; highest rate of the last "
 measured("04.3", at_zero, right=(50, 50))
 
 # %% trap="04.3" role="look"
-claim("batches out of 1,000 that run at a learning rate of zero if step() "
-      "is called per batch", at_zero, expected=50)
+claim("number of batches, out of 1,000, with a rate of zero if step() is "
+      "called per batch", at_zero, expected=50)
 
 # %% trap="04.3" role="look"
 plot_lines(range(1, 61), {"called per batch": used[:60],
@@ -1124,10 +1129,10 @@ schedules
 
 # %% trap="04.3" role="more"
 steps = rates_of(lambda opt: sched.StepLR(opt, 30, 0.1), 1000)
-claim("learning rate at batch 100 with StepLR(30), meant for epochs but "
-      "called per batch", steps[100], expected=1e-4, within=1e-9)
+claim("StepLR(30), meant for epochs but called per batch: learning rate "
+      "at batch 100", steps[100], expected=1e-4, within=1e-9)
 flat = rates_of(lambda opt: sched.CosineAnnealingLR(opt, 1000), 1000, 100)
-claim("last learning rate of a cosine with T_max=1000 called per epoch "
+claim("cosine with T_max=1000, called per epoch: last learning rate "
       "(first rate: 0.1)", flat[-1], expected=0.09998, within=1e-5)
 
 # %% trap="04.3" role="more"
@@ -1140,7 +1145,7 @@ except ValueError as error:
 # %% trap="04.3" role="more"
 claim("does OneCycleLR raise an error if it is called too often", refused,
       expected=True)
-claim("batch at which one-cycle peaks, counted from 0 (30 % of 1,000 "
+claim("one-cycle: batch of the peak, counted from 0 (30 % of 1,000 "
       "batches)", fed.index(max(fed)), expected=299)
 
 # %% [markdown] trap="04.3" role="folklore"
@@ -1158,13 +1163,14 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
     Args:
         losses: one function per micro-batch. Each returns its scalar loss.
         epochs: how many times to go through the losses, in order.
-        accumulate: update after this many micro-batches, and also after the
-            last one of each epoch, with the sum of their gradients.
+        accumulate: make an update after this many micro-batches. Also make
+            an update after the last micro-batch of each epoch. Each update
+            uses the sum of its micro-batches' gradients.
 
     Update k of all U updates, counted from 0, runs at start * (1 + cos(pi k
-    / U)) / 2, where start is the rate that each group started with.
-    Gradients that are left over from before do not count, and none are left
-    at the end.
+    / U)) / 2. For each group, start is the rate that the group started
+    with. Gradients that are left over from before do not count. No
+    gradients are left at the end.
 
     Example: with 5 losses, 2 epochs and accumulate 2, U is 6.
     """
@@ -1188,8 +1194,8 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
 
 # %% [markdown] trap="04.3" role="keep"
 # **Keep:** A scheduler counts calls to its `step()`. Give its arguments in the unit of
-# these calls, batches or epochs, and call it after `opt.step()`. **In your own code:**
-# Before a long run, loop over all steps without data and plot the rate. Also call
+# these calls, batches or epochs, and call its `step()` after `opt.step()`. **In your own
+# code:** Before a long run, loop over all steps without data and plot the rate. Also call
 # `opt.step()` in that loop, because most schedulers print a warning if you do not.
 # **Source:** PyTorch documentation, ["How to adjust learning
 # rate"](https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate).
@@ -1234,7 +1240,7 @@ print(f"decay alone removes a fraction of "
 measured("04.4", 0)
 
 # %% trap="04.4" role="look"
-claim("largest difference of a weight between Adam and AdamW",
+claim("largest difference in a weight between Adam and AdamW",
       gap, above=1e-4)
 
 # %% [markdown] trap="04.4" role="why"
@@ -1264,8 +1270,8 @@ draw_blocks({"Adam": ["g + λw", "m and v", "divide", "step"],
 
 # %% trap="04.4" role="repair"
 off = trained(torch.optim.AdamW, weight_decay=0)
-claim("largest difference of a weight between Adam and AdamW with a decay "
-      "of 0", (off - plain).abs().max(), expected=0)
+claim("with a decay of 0: largest difference in a weight between Adam and "
+      "AdamW", (off - plain).abs().max(), expected=0)
 
 # %% [markdown] trap="04.4" role="repair"
 # What happens with a decay of 0.1 in both optimizers? Two weights start at 1. One weight
@@ -1296,7 +1302,8 @@ plot_bars({"Adam, small gradients": small, "Adam, large gradients": large,
               "gradients. AdamW leaves the same fraction of both weights.")
 
 # %% trap="04.4" role="repair"
-claim("fraction that Adam leaves of a weight with small gradients", small,
+claim("fraction of a weight that Adam's decay leaves if the gradients are "
+      "small", small,
       below=0.05)
 
 # %% [markdown] trap="04.4" role="more" topics="the two defaults · the bars in numbers"
@@ -1307,7 +1314,8 @@ claim("default weight decay of AdamW",
       unasked.defaults["weight_decay"], expected=0.01)
 claim("default weight decay of Adam", torch.optim.Adam(
     [nn.Parameter(torch.ones(1))]).defaults["weight_decay"], expected=0)
-claim("fraction that Adam leaves of a weight with large gradients", large,
+claim("fraction of a weight that Adam's decay leaves if the gradients are "
+      "large", large,
       above=0.9)
 claim("difference between the two weights after 300 steps of AdamW",
       high - low, expected=0, within=0.001)
@@ -1321,10 +1329,10 @@ claim("difference between the two weights after 300 steps of AdamW",
 def decoupled_step(opt: torch.optim.Optimizer, weight_decay: float) -> None:
     """Take one step of `opt` with decoupled weight decay.
 
-    First multiply each weight by 1 - lr * weight_decay, where lr is the
-    rate of its own group. Then let opt take its usual step. A parameter
-    whose grad is None does not change. With torch.optim.Adam, the result is
-    AdamW, and with SGD, it is SGDW.
+    First multiply each weight by 1 - lr * weight_decay. Here, lr is the
+    rate of the weight's own group. Then let opt take its usual step. A
+    parameter whose grad is None does not change. With torch.optim.Adam, the
+    result is AdamW. With torch.optim.SGD, the result is SGDW.
 
     Args:
         opt: was made without decay, and its groups keep a decay of 0.
@@ -1472,8 +1480,8 @@ lr_range_test
 # %% trap="04.5" role="more"
 claim("loss at a learning rate of 0.0001",
       low[0], expected=2.3, within=0.15)
-claim("accuracy of the better of the two runs, at learning rates of 0.0001 "
-      "and 3",
+claim("accuracy of the better of two runs, one at a rate of 0.0001 and "
+      "one at a rate of 3",
       max(low[1], high[1]), below=0.35)
 claim("learning rate with the lowest loss in the range test",
       edge, above=0.1,
@@ -1500,25 +1508,26 @@ print(f"plain SGD: edge {plain_edge:.2f}, trained at a tenth {slow:.2f}, "
 claim("accuracy of plain SGD at a tenth of the learning rate with the "
       "lowest loss",
       slow, above=0.87)
-claim("plain SGD: accuracy at a third of the lowest-loss rate minus "
-      "accuracy at a tenth of it", third - slow, above=-0.05)
+claim("plain SGD: accuracy at a third of the rate with the lowest loss "
+      "minus accuracy at a tenth", third - slow, above=-0.05)
 
 # %% trap="04.5" role="exercise" points=4 difficulty=3 minutes=20
 def lr_find(model: nn.Module, loss_of, steps: int, low: float,
             high: float) -> float:
     """Return a tenth of the rate at which a range test has its lowest loss.
 
-    Step k = 0 ... steps - 1 runs plain SGD at the rate low * (high /
-    low)**(k / (steps - 1)). Stop at a loss that is NaN or more than 4 times
-    the lowest so far. The first of several equal losses counts.
+    Run plain SGD for steps k = 0 ... steps - 1. The rate of step k is low *
+    (high / low)**(k / (steps - 1)). Stop at a loss that is NaN. Also stop
+    at a loss of more than 4 times the lowest so far. The first of several
+    equal losses counts.
 
     Args:
         model: may hold gradients from before, which do not count.
         loss_of: loss_of(model) draws a batch and returns its scalar loss,
-            above 0. Call it once per step, before the update.
+            above 0. Call it once per step. Then make the update.
         steps: 2 or more.
 
-    Afterwards the model's state_dict() is as before, and its parameters are
+    Afterwards, the model's state_dict() is as before. The parameters are
     the same objects.
 
     Example: if step 2 of 5, from 1e-4 to 1, has the lowest loss, return
@@ -1544,7 +1553,8 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
     # END SOLUTION
 
 # %% [markdown] trap="04.5" role="hint"
-# 1. The learning rates span decades, so multiply by a factor instead of adding an amount.
+# 1. The learning rates span decades, so multiply the rate by a factor instead of adding
+#    an amount to it.
 # 2. The test ruins the weights. `model.state_dict()` refers to the same weights, so keep a copy of the state dict.
 # 3. If the loss is NaN, `not loss <= 4 * best` is true, but `loss > 4 * best` is false.
 
@@ -1630,8 +1640,9 @@ plot_lines(range(1000), {"max()": cut, "scaled": smooth}, xlabel="step",
 
 # %% trap="04.6" role="repair"
 arrives = cut.index(0.1, 100)
-claim("scaled schedule: fraction of the peak at the step where max() "
-      "reaches the floor", smooth[arrives], expected=0.19, within=0.002)
+claim("scaled schedule: fraction of the peak at the step where the cut "
+      "schedule reaches its floor",
+      smooth[arrives], expected=0.19, within=0.002)
 
 # %% [markdown] trap="04.6" role="more" topics="both ends of the schedule"
 # The repaired schedule begins and ends where it should:
@@ -1671,7 +1682,7 @@ def warmup_cosine(step: int, warm: int, total: int, peak: float,
     # END SOLUTION
 
 # %% [markdown] trap="04.6" role="hint"
-# 1. Write down the rates of the example by hand. Let `done` be the finished fraction of the cosine. At which step is it 0, and at which step is it 1?
+# 1. Write down the rates of the example by hand. Let `done` be the finished fraction of the cosine. At which step is `done` 0, and at which step is `done` 1?
 # 2. Half a cosine is `0.5 * (1 + cos(pi * done))`, and it falls from 1 to 0. Which two rates should the half cosine connect?
 # 3. `done` is 0 at step `warm` and 1 at step `total`. Cap it at 1 for later steps.
 
@@ -1730,8 +1741,8 @@ print(f"the idle head moved by up to {drift:.3f} at a rate of 0.01")
 measured("04.7", drift / 0.01, right=(4.5, 12))
 
 # %% trap="04.7" role="look"
-claim("largest distance that a weight of the idle head moves, in learning "
-      "rates", drift / 0.01, above=2)
+claim("largest distance that a weight of the idle head moves, divided by "
+      "the learning rate", drift / 0.01, above=2)
 
 # %% [markdown] trap="04.7" role="why"
 # Adam moves each weight along its *memory*, the running average of past gradients. A zero
@@ -1765,7 +1776,8 @@ with_none = idle_drift(set_to_none=True)
 print(f"the idle head moved by {with_none:.3f}")
 
 # %% trap="04.7" role="repair"
-claim("largest distance that a weight of the idle head moves with None",
+claim("largest distance that a weight of the idle head moves if its "
+      "gradient is None",
       with_none, expected=0)
 
 # %% [markdown] trap="04.7" role="more" topics="one weight in numbers · other optimizers · what plain zero_grad leaves"
@@ -1788,13 +1800,14 @@ def coasts(optimizer):
                - second_step(None, optimizer))
 
 # %% trap="04.7" role="more"
-claim("weight of 1 after two steps of Adam, the second with a gradient of "
-      "None", second_step(None), expected=0.9, within=1e-6)
-claim("weight of 1 after two steps of Adam, the second with a gradient of "
-      "zero", second_step(torch.zeros(1)), expected=0.833, within=0.001)
-claim("length of a step of SGD with momentum at a zero gradient",
+claim("a weight of 1 after two steps of Adam, with a gradient of None in "
+      "the second step", second_step(None), expected=0.9, within=1e-6)
+claim("a weight of 1 after two steps of Adam, with a gradient of zero in "
+      "the second step",
+      second_step(torch.zeros(1)), expected=0.833, within=0.001)
+claim("SGD with momentum: length of a step with a zero gradient",
       coasts(momentum), expected=0.09, within=1e-6)
-claim("longest step of plain SGD, Adagrad and RMSprop at a zero gradient",
+claim("plain SGD, Adagrad and RMSprop: longest step with a zero gradient",
       max(map(coasts, (torch.optim.SGD, torch.optim.Adagrad,
                        torch.optim.RMSprop))), expected=0)
 
@@ -1823,8 +1836,9 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
 
     Args:
         w, grad: (N,) float32. Do not change grad. The caller can overwrite
-            it later. If grad is None, neither w nor state changes.
-        state: a dict for this weight alone, empty before its first step.
+            grad later. If grad is None, neither w nor state changes.
+        state: a dict for this weight alone. It is empty before the first
+            step.
         lr, momentum: may change from step to step. Momentum 0 is plain SGD.
 
     Example: with w 1, rate 0.1, momentum 0.5 and gradients 1 and 0, w
@@ -1839,7 +1853,7 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
     # END SOLUTION
 
 # %% [markdown] trap="04.7" role="hint"
-# 1. The *buffer* is the running sum of gradients that you keep in `state`. What does it hold after a step with `None`, and what does it hold after a step with zeros?
+# 1. The *buffer* is the running sum of gradients that you keep in `state`. Compare what the buffer holds after a step with `None` and after a step with zeros.
 # 2. Torch adds the whole gradient to the buffer, not a fraction of it, and applies the learning rate when it moves the weight.
 # 3. Do not keep `grad` itself in `state`, because the caller may write into it.
 
@@ -1889,14 +1903,16 @@ print(f"step 1: {bare[0]:.2f}   step 12: {bare[11]:.2f}   "
 measured("04.8", bare[11], right=(5, 8))
 
 # %% trap="04.8" role="look"
-claim("length of the 12th step without correction, in learning rates",
+claim("without bias correction: length of the 12th step divided by the "
+      "learning rate",
       bare[11], expected=6.57, within=0.01)
 
 # %% [markdown] trap="04.8" role="look"
 # The twelfth step is the longest. After a hundred steps, the effect is still there:
 
 # %% trap="04.8" role="look"
-claim("length of the 100th step without correction, in learning rates",
+claim("without bias correction: length of the 100th step divided by the "
+      "learning rate",
       bare[99], expected=3.24, within=0.01)
 
 # %% [markdown] trap="04.8" role="why"
@@ -1922,7 +1938,7 @@ print(f"step 1: {whole[0]:.2f}   step 12: {whole[11]:.2f}   "
       f"step 100: {whole[99]:.2f}   step 2,000: {whole[-1]:.3f}")
 
 # %% trap="04.8" role="repair"
-claim("largest gap between the length of a corrected step and one "
+claim("with bias correction: largest relative gap between a step and the "
       "learning rate", max(abs(s - 1) for s in whole), below=1e-9)
 
 # %% trap="04.8" role="repair"
@@ -1940,17 +1956,19 @@ plot_lines(range(1, 2001), {"without": bare, "corrected": whole},
 
 # %% trap="04.8" role="more"
 t = 12
-claim("length of the first step without correction, in learning rates",
+claim("without bias correction: length of the first step divided by the "
+      "learning rate",
       bare[0], expected=3.16, within=0.01)
-claim("number of the longest step without correction, counted from 1",
+claim("without bias correction: number of the longest step, counted from 1",
       bare.index(max(bare)) + 1, expected=12)
-claim("mean length of the first 100 steps without correction, in learning "
-      "rates", sum(bare[:100]) / 100, expected=4.66, within=0.01)
-claim("length of the 12th step without correction (expected: the "
+claim("without bias correction: mean length of the first 100 steps "
+      "divided by the rate",
+      sum(bare[:100]) / 100, expected=4.66, within=0.01)
+claim("without bias correction: length of the 12th step (expected: the "
       "formula's value)", bare[t - 1],
       expected=(1 - 0.9**t) / math.sqrt(1 - 0.999**t), within=1e-9)
-claim("length of the 2,000th step without correction, in learning rates, "
-      "minus 1", bare[-1] - 1, expected=0.075, within=0.001)
+claim("without bias correction: length of the 2,000th step divided by the "
+      "learning rate, minus 1", bare[-1] - 1, expected=0.075, within=0.001)
 
 # %% [markdown] trap="04.8" role="more"
 # The very first step is $(1-\beta_1)/\sqrt{1-\beta_2}$ learning rates long, so both betas
@@ -1959,8 +1977,8 @@ claim("length of the 2,000th step without correction, in learning rates, "
 
 # %% trap="04.8" role="more"
 short = adam_moves(1, corrected=False, b2=0.95)
-claim("length of the first step with a second beta of 0.95, in learning "
-      "rates", short[0], expected=0.447, within=0.001)
+claim("no bias correction, second beta of 0.95: first step divided by the "
+      "learning rate", short[0], expected=0.447, within=0.001)
 
 # %% [markdown] trap="04.8" role="folklore"
 # **Told:** Without the correction, the first steps are tiny, and after step 100, the
@@ -1974,16 +1992,17 @@ claim("length of the first step with a second beta of 0.95, in learning "
 def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
               betas: tuple[float, float], eps: float,
               weight_decay: float) -> None:
-    """Take one step of AdamW on w, in place. With weight_decay 0.0, it
-    is Adam.
+    """Take one step of AdamW on w, in place.
 
-    Write the rule out, without torch.optim. The decay is decoupled, so
-    first multiply w by 1 - lr * weight_decay. Over 200 steps, the weights
-    match torch.optim.AdamW's, even with gradients near eps.
+    With weight_decay 0.0, AdamW is Adam. Write the rule out, without
+    torch.optim. The decay is decoupled, so first multiply w by 1 - lr *
+    weight_decay. Over 200 steps, the weights match torch.optim.AdamW's.
+    This also holds for gradients near eps.
 
     Args:
         w, grad: (N,) float32. Do not change grad.
-        state: a dict for this weight alone, empty before its first step.
+        state: a dict for this weight alone. It is empty before the first
+            step.
         lr: may change from step to step.
         betas, eps, weight_decay: may differ from weight to weight.
 
@@ -2049,8 +2068,8 @@ print(f"steps that go the other way: {flipped(summary, paper):.3f}")
 measured("04.9", 100 * flipped(summary, paper), right=(20, 36))
 
 # %% trap="04.9" role="look"
-claim("fraction of steps on noise in which the two rules move a weight in "
-      "opposite directions", flipped(summary, paper), expected=0.279,
+claim("on noise: fraction of steps in which the two rules move a weight "
+      "in opposite directions", flipped(summary, paper), expected=0.279,
       within=0.01)
 
 # %% [markdown] trap="04.9" role="why"
@@ -2093,7 +2112,8 @@ share = math.acos(rho) / math.pi
 print(f"correlation {rho:.3f}, so {share:.3f} of the signs flip")
 
 # %% trap="04.9" role="repair"
-claim("fraction of steps in opposite directions that theory predicts",
+claim("on noise: fraction of steps in opposite directions, as theory "
+      "predicts it",
       share, expected=0.279, within=0.001)
 
 # %% [markdown] trap="04.9" role="more" topics="where a signal hides the fault · a lower learning rate needs a higher decay"
@@ -2115,11 +2135,11 @@ before, smaller = shrunk(1e-2, 0.1, 1000), shrunk(1e-3, 0.1, 1000)
 print(f"left of a weight: {before:.3f}; tenth of the rate: {smaller:.3f}")
 
 # %% trap="04.9" role="more"
-claim("ratio of the logarithms of the fraction left, rate 0.01 divided by "
-      "rate 0.001",
+claim("log of the fraction left of a weight: value at rate 0.01 divided "
+      "by value at rate 0.001",
       math.log(before) / math.log(smaller), expected=10,
       within=0.01)
-claim("fraction left of a weight: rate 0.001, decay 1 (expected: as at "
+claim("fraction of a weight left at rate 0.001, decay 1 (expected: as at "
       "rate 0.01, decay 0.1)", shrunk(1e-3, 1.0, 1000), expected=before,
       within=1e-9)
 
@@ -2133,17 +2153,18 @@ claim("fraction left of a weight: rate 0.001, decay 1 (expected: as at "
 # %% trap="04.9" role="exercise" points=3 difficulty=2 minutes=15
 def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
               betas: tuple[float, float], weight_decay: float) -> None:
-    """Apply decoupled decay to w, then take one step of Lion, in place.
+    """Apply decoupled decay to w. Then take one step of Lion.
+
+    Work in place. The sign of 0 is 0.
 
     Args:
         w, grad: (N,) float32. Do not change grad.
-        state: a dict for this weight alone, empty before its first step.
+        state: a dict for this weight alone. It is empty before the first
+            step.
         lr: may change from step to step.
         betas, weight_decay: may differ from weight to weight. The first
-            beta blends the direction of the step, the second updates the
-            momentum, which starts at zero.
-
-    The sign of 0 is 0.
+            beta blends the direction of the step. The second beta updates
+            the momentum. The momentum starts at zero.
 
     Example: with w 1, gradient -3, rate 0.1 and decay 0.5, the first step
     makes w 0.95 + 0.1 = 1.05.
@@ -2160,7 +2181,8 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # %% [markdown] trap="04.9" role="hint"
 # 1. You need two blends of the same two tensors, with different betas. One blend sets the direction, and the other is kept in `state`.
 # 2. Compute the direction from the momentum as it was *before* this step's update.
-# 3. The decay multiplies the weight by `1 - lr * weight_decay`. It never enters the sign.
+# 3. The decay multiplies the weight by `1 - lr * weight_decay`. The decay never enters
+#    the sign.
 
 # %% [markdown] trap="04.9" role="keep"
 # **Keep:** Lion needs both betas: $\beta_1$ sets the direction of the step, and $\beta_2$
@@ -2266,7 +2288,7 @@ kept = opt.state[layer.weight]["exp_avg_sq"]
 print(f"under autocast the second moment is {kept.dtype}")
 
 # %% trap="04.11" role="repair"
-claim("bytes per value of the second moment under autocast",
+claim("under autocast: number of bytes per value of the second moment",
       kept.element_size(), expected=4)
 
 # %% [markdown] trap="04.11" role="repair"
@@ -2289,7 +2311,8 @@ print(f"to the nearest: {nearest.mean():.1f}   drawn: {drawn.mean():.1f}   "
       f"exact: {100 * 0.999**1000:.1f}")
 
 # %% trap="04.11" role="repair"
-claim("mean after 1,000 multiplications by 0.999, each rounded at random",
+claim("mean value after 1,000 multiplications by 0.999, each rounded at "
+      "random",
       drawn.mean(), expected=100 * 0.999**1000, within=1)
 
 # %% [markdown] trap="04.11" role="more" topics="without a loud start · other betas · the fused step"
@@ -2310,10 +2333,10 @@ print(f"no loud start: {even:.2f} for {exact:.2f}   fused: {fused:.1f}   "
 # %% trap="04.11" role="more"
 claim("without a loud start: second moment in bfloat16 divided by second "
       "moment in float32", even / exact, above=1.5)
-claim("after a loud start: fused bfloat16 second moment divided by the "
-      "float32 moment", fused / full[-1].mean(), above=3)
-claim("mean second moment with a second beta of 0.95 after a loud start "
-      "(it should be 1)", quick, expected=1, within=0.1)
+claim("after a loud start: fused step's bfloat16 second moment divided by "
+      "the float32 moment", fused / full[-1].mean(), above=3)
+claim("after a loud start, second beta of 0.95: mean second moment (it "
+      "should be 1)", quick, expected=1, within=0.1)
 
 # %% [markdown] trap="04.11" role="folklore"
 # **Told:** Training works as well with bfloat16 moments as with float32 moments;
@@ -2329,15 +2352,15 @@ def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
 
     Let x = beta2 * v + (1 - beta2) * grad**2, computed in float32. Where x
     is a bfloat16 value, return x itself. Elsewhere, return one of the two
-    bfloat16 neighbours of x, the upper one with probability (x - lower) /
-    (upper - lower).
+    bfloat16 neighbours of x. Return the upper one with probability (x -
+    lower) / (upper - lower).
 
     Args:
         v: (N,) bfloat16, 0 or more, the moment so far.
         grad: (N,) float32 or bfloat16.
         beta2: 0 <= beta2 < 1.
         generator: the only source of randomness. Draw for every entry
-            separately, and again in each call.
+            separately. Draw again in each call.
 
     Returns: (N,) bfloat16. v and grad do not change.
 
@@ -2439,8 +2462,8 @@ plot_columns(lengths, xlabel="ranks", ylabel="norm of the step",
 # right step's norm:
 
 # %% trap="04.10" role="look"
-claim("distance between the two steps divided by the norm of one rank's "
-      "step", (apart - whole).norm() / whole.norm(), above=0.9)
+claim("distance between four ranks' step and one rank's step, divided by "
+      "the latter's norm", (apart - whole).norm() / whole.norm(), above=0.9)
 
 # %% [markdown] trap="04.10" role="why"
 # AdamW works entry by entry, so it does not matter where a row is stored. Muon's rule
@@ -2477,7 +2500,7 @@ mended = (gathered(pull, 4) - whole).abs().max()
 print(f"largest difference from one rank: {mended:.0e}")
 
 # %% trap="04.10" role="repair"
-claim("largest difference between four ranks' step after gathering and "
+claim("after gathering: largest difference between four ranks' step and "
       "one rank's step", mended, expected=0)
 
 # %% [markdown] trap="04.10" role="repair"
@@ -2503,8 +2526,9 @@ one, four = step_of(muon, noise, 1), step_of(muon, noise, 4)
 claim("on noise: norm of four ranks' step divided by the norm of one "
       "rank's step",
       four.norm() / one.norm(), above=0.85, below=1.1)
-claim("on noise: distance between the two steps divided by the norm of one "
-      "rank's step", (four - one).norm() / one.norm(), above=0.5)
+claim("on noise: distance from four ranks' step to one rank's step, "
+      "divided by the latter's norm",
+      (four - one).norm() / one.norm(), above=0.5)
 
 # %% [markdown] trap="04.10" role="more"
 # Here is a stack of three matrices, in which one gradient is ten times as large as the
@@ -2569,17 +2593,18 @@ claim("loss on sixteen ranks divided by loss on one rank, at a learning "
 # %% trap="04.10" role="exercise" points=4 difficulty=3 minutes=20
 def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
               orthogonalize) -> torch.Tensor:
-    """Return this rank's (n, m) rows of Muon's step, for stacked matrices.
+    """Return this rank's (n, m) rows of Muon's step.
 
-    The stack holds one or more matrices on top of each other: sizes[0] rows
-    of the first, then sizes[1] rows of the second, and so on. Its rows are
-    split over the ranks in order, and a split can fall inside a matrix.
+    One or more matrices are stacked on top of each other: sizes[0] rows of
+    the first, then sizes[1] rows of the second, and so on. The rows of the
+    stack are split over the ranks in order, and a split can fall inside a
+    matrix.
 
     Args:
         shard: (n, m) float32, the rows on this rank. n can differ from rank
-            to rank and can be 0. shard does not change.
+            to rank. n can be 0. shard does not change.
         gather: gather(shard) returns the list of all ranks' shards. Every
-            rank has to call it once, or the other ranks wait for ever.
+            rank has to call gather once, or the other ranks wait for ever.
         orthogonalize: orthogonalize(matrix) returns a new tensor of the
             same shape. Pass it one whole matrix at a time.
 
@@ -2601,7 +2626,7 @@ def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
 
 # %% [markdown] trap="04.10" role="keep"
 # **Keep:** Before you shard an optimizer, ask whether its rule works entry by entry. In a
-# matrix rule such as Muon's, each part's step depends on its whole matrix. **In your own
+# matrix rule such as Muon's, each part's step depends on the whole matrix. **In your own
 # code:** Compare a step of the whole weight with a step of the split weight. **Seen in
 # the wild:**
 # [`deepspeedai/DeepSpeed#8090`](https://github.com/deepspeedai/DeepSpeed/pull/8090) fixes
@@ -2623,8 +2648,8 @@ def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
 #
 # Muon takes the momentum of a weight matrix and, before the step, uses a few matrix
 # products (*Newton-Schulz*) to push the momentum's singular values towards one. So Muon
-# is meant for a network's hidden matrices. `torch.optim.Muon` refuses every parameter
-# that is not a matrix: biases, gains, convolution kernels. An embedding or an output
+# is meant for a network's hidden matrices. `torch.optim.Muon` rejects every parameter
+# that is not a matrix: biases, gains and convolution kernels. An embedding or an output
 # layer is a matrix, so Muon accepts it without a warning. The documentation recommends
 # AdamW for vectors, and also for embeddings and output layers. You have to sort the
 # parameters yourself, as in trap 04.1.
@@ -2642,7 +2667,7 @@ print({"hidden (64, 64)": muon_takes(64, 64), "bias": muon_takes(64),
        "embedding (1000, 64)": muon_takes(1000, 64)})
 
 # %% role="concept"
-claim("does Muon accept a bias or a kernel",
+claim("does Muon accept a bias or a convolution kernel",
       muon_takes(64) or muon_takes(8, 8, 3, 3), expected=False)
 claim("does Muon accept an embedding", muon_takes(1000, 64), expected=True)
 
@@ -2676,10 +2701,11 @@ plot_bars(rms, xlabel="root mean square of the first step, in rates",
               "about a twentieth with the original adjustment.")
 
 # %% role="concept"
-claim("root mean square of Muon's first step with 'original', in learning "
-      "rates", rms["original"], expected=0.056, within=0.006)
-claim("root mean square of Muon's first step with 'match_rms_adamw', in "
-      "learning rates", rms["match_rms_adamw"], expected=0.18, within=0.02)
+claim("Muon with 'original': root mean square of the first step divided "
+      "by the rate", rms["original"], expected=0.056, within=0.006)
+claim("Muon with 'match_rms_adamw': root mean square of the first step "
+      "divided by the rate",
+      rms["match_rms_adamw"], expected=0.18, within=0.02)
 
 # %% [markdown] role="concept"
 # So AdamW's learning rate is too low for Muon's default step. Here Muon trains the hidden
@@ -2783,9 +2809,10 @@ claim("Muon's loss at a learning rate of 0.02 divided by Muon's loss at "
 # it runs?
 #
 # `cost` reports how many operations there are, how many bytes they write, and how much
-# extra memory exists at the peak. On a GPU, each operation has to be launched, and only a
-# measurement shows how long a launch takes. The counts predict that `foreach` needs fewer
-# launches than the loop but writes as many bytes, and that `fused` needs less of both.
+# extra memory is in use at the peak. On a GPU, each operation has to be launched, and
+# only a measurement shows how long a launch takes. The counts predict that `foreach`
+# needs fewer launches than the loop but writes as many bytes, and that `fused` needs less
+# of both.
 
 # %% role="gpu"
 def make_step(way, tensors, n, where):
@@ -2813,13 +2840,14 @@ for way in ("loop", "foreach", "fused"):
           f"of the weights, holds {on_top[way]:.2f} on top")
 
 # %% role="gpu"
-claim("operations of the loop for 100 tensors divided by its operations "
+claim("loop: number of operations for 100 tensors divided by the number "
       "for 10 tensors",
       orders["loop", 100] / orders["loop", 10], above=8)
-claim("operations of foreach divided by operations of the loop, both for "
-      "100 tensors",
+claim("100 tensors: number of operations with foreach divided by the "
+      "number with the loop",
       orders["foreach", 100] / orders["loop", 100], below=0.33)
-claim("operations of the fused step for 100 tensors", orders["fused", 100],
+claim("fused step: number of operations for 100 tensors",
+      orders["fused", 100],
       below=10)
 
 # %% role="gpu"
@@ -2836,11 +2864,13 @@ for name, optimizer in {"SGD": torch.optim.SGD, "AdamW": torch.optim.AdamW,
 print({name: round(b, 3) for name, b in per_weight.items()})
 
 # %% role="gpu"
-claim("extra copies of the weights that foreach holds", on_top["foreach"],
+claim("number of extra copies of the weights that foreach holds",
+      on_top["foreach"],
       expected=1, within=0.02)
-claim("extra copies of the weights that the loop "
-      "holds", on_top["loop"], below=0.1)
-claim("bytes per weight in AdamW's state (two averages and one counter)",
+claim("number of extra copies of the weights that the loop holds",
+      on_top["loop"], below=0.1)
+claim("number of bytes per weight in AdamW's state (two averages and one "
+      "counter)",
       per_weight["AdamW"], expected=8, within=0.001)
 
 # %% role="gpu"
@@ -2942,8 +2972,8 @@ answers
 #   `None`, torch skips the weight.
 # - With the default betas, bias correction shortens Adam's first steps. Lion has two
 #   betas: one for the direction and one for the memory.
-# - With the default beta, a second moment in bfloat16 rises but never falls. In a matrix
-#   rule such as Muon's, each part's step depends on the whole matrix.
+# - With Adam's default second beta, a second moment in bfloat16 rises but never falls. In
+#   a matrix rule such as Muon's, the step of each shard depends on the whole matrix.
 #
 # **Next:** Stage 5 looks at what a network has besides its weights: norm layers and
 # their statistics, dropout, and the scale of its initial weights.

@@ -49,8 +49,9 @@ before = torch.get_rng_state()    # put back below, before the first trap
 # A *normalization layer*, or *norm layer*, removes this dependence on earlier layers. In
 # training, a norm layer such as BatchNorm turns inputs of any size into values with mean
 # 0 and standard deviation 1, unless the inputs hardly vary. At each of six learning
-# rates, use plain SGD to train a classifier with four hidden layers, once with
-# `nn.BatchNorm1d`, the best-known norm layer, and twice without one:
+# rates, use plain SGD to train three versions of a classifier with four hidden layers.
+# One version has `nn.BatchNorm1d`, the best-known norm layer. The other two have no norm
+# layer and differ in their initial weights:
 
 # %% role="concept"
 def deep(norm):
@@ -96,11 +97,11 @@ plot_lines(list(by_rate["BatchNorm"]),
                "that torch draws by default hardly learn at any rate.")
 
 # %% role="concept"
-claim("lowest accuracy with BatchNorm at rates from 0.03 to 3",
+claim("lowest accuracy with BatchNorm at learning rates from 0.03 to 3",
       min(list(by_rate["BatchNorm"].values())[1:]), above=0.7)
-claim("no norm layer, He's weights: accuracy at the best rate",
+claim("no norm layer, He's weights: accuracy at the best learning rate",
       max(by_rate["no norm, He's weights"].values()), above=0.75)
-claim("no norm layer, He's weights: accuracy at a rate of 1",
+claim("no norm layer, He's weights: accuracy at a learning rate of 1",
       by_rate["no norm, He's weights"][1], below=0.6)
 
 # %% [markdown] role="concept"
@@ -127,10 +128,10 @@ for name, after in (("no norm", nn.Identity()), ("BatchNorm", norm)):
           f"gradient x {large[1] / small[1]:.2f}")
 
 # %% role="concept"
-claim("factor by which BatchNorm's output grows if the weights are "
-      "multiplied by 10", large[0] / small[0], expected=1, within=0.01)
-claim("factor by which the gradient grows if the weights are multiplied by "
-      "10, with BatchNorm",
+claim("with BatchNorm: factor by which the output grows if the weights "
+      "are multiplied by 10", large[0] / small[0], expected=1, within=0.01)
+claim("with BatchNorm: factor by which the gradient grows if the weights "
+      "are multiplied by 10",
       large[1] / small[1], expected=0.1, within=0.005)
 
 # %% [markdown] role="concept"
@@ -258,11 +259,11 @@ print({scale: f"{gap:.1e}" for scale, gap in off.items()})
 spread = F.layer_norm(rows, (64,)).std(-1).mean()
 
 # %% role="concept"
-claim("largest difference between eps under the root and eps outside, "
-      "for inputs of scale 1", off[1], below=1e-3)
-claim("largest difference between eps under the root and eps outside, "
-      "for inputs of scale 0.001", off[1e-3], above=0.1)
-claim("unbiased std after LayerNorm over 64 values, which is sqrt(64/63)",
+claim("inputs of scale 1: largest difference in output between eps under "
+      "and outside the root", off[1], below=1e-3)
+claim("inputs of scale 0.001: largest difference in output between eps "
+      "under and outside the root", off[1e-3], above=0.1)
+claim("unbiased std of 64 values after LayerNorm (in theory: sqrt(64/63))",
       spread, expected=math.sqrt(64 / 63), within=1e-4)
 
 # %% [markdown] role="concept"
@@ -338,12 +339,12 @@ plot_lines(range(1, 23), {"running mean": followed,
                "batches.")
 
 # %% role="concept"
-claim("fraction of the way to the batch's mean that the running mean "
-      "covers in one batch",
+claim("running mean: fraction of the way to the batch's mean after one "
+      "batch",
       followed[0], expected=0.1,
       within=1e-5)
-claim("fraction of the way that the running mean covers in 22 batches, "
-      "which is 1 - 0.9^22",
+claim("running mean: fraction of the way to the batch's mean after 22 "
+      "batches (1 - 0.9^22)",
       followed[-1],
       expected=1 - 0.9 ** 22, within=1e-4)
 
@@ -376,10 +377,10 @@ padding_moves = {
 print({name: f"{moved:.2f}" for name, moved in padding_moves.items()})
 
 # %% role="concept"
-claim("BatchNorm: change of the first row's output when other rows are "
+claim("BatchNorm: change in the first row's output when other rows are "
       "padded",
       padding_moves["BatchNorm"], above=0.3)
-claim("LayerNorm: change of the first row's output when other rows are "
+claim("LayerNorm: change in the first row's output when other rows are "
       "padded",
       padding_moves["LayerNorm"], expected=0)
 
@@ -436,7 +437,8 @@ print(f"without BatchNorm: {unnormed:.2f}")
 measured("05.1", 0)
 
 # %% trap="05.1" role="look"
-claim("camera images: accuracy one at a time minus accuracy in one batch",
+claim("camera images: accuracy if fed one at a time minus accuracy if fed "
+      "in one batch",
       camera[1] - camera[497], expected=0, within=0.01)
 
 # %% [markdown] trap="05.1" role="look"
@@ -497,7 +499,7 @@ share = (logits(classifier, x_camera, 1).argmax(1) == y_test).float().mean()
 print(f"accuracy on camera images after recalibration: {share:.2f}")
 
 # %% trap="05.1" role="repair"
-claim("accuracy on camera images, one at a time, after update_bn", share,
+claim("after update_bn: accuracy on camera images fed one at a time", share,
       above=0.92)
 
 # %% [markdown] trap="05.1" role="repair"
@@ -527,9 +529,9 @@ print(f"largest gap: {gap:.1e}, moved by a pass in eval mode: {moved:.1f}")
 # %% trap="05.1" role="more"
 claim("largest difference between logits of digits fed one at a time and "
       "in one batch", gap, below=1e-3)
-claim("accuracy on test digits, one at a time", alone, above=0.93)
-claim("accuracy on camera images, one at a time", camera[1], below=0.5)
-claim("largest change of a stored mean in a forward pass in eval mode",
+claim("accuracy on test digits fed one at a time", alone, above=0.93)
+claim("accuracy on camera images fed one at a time", camera[1], below=0.5)
+claim("largest change in a stored mean during a forward pass in eval mode",
       moved, expected=0)
 
 # %% [markdown] trap="05.1" role="more"
@@ -572,11 +574,11 @@ plot_columns(in_train_mode, xlabel="rows in a batch, train mode",
                  "a dashed line.")
 
 # %% trap="05.1" role="more"
-claim("accuracy of a net without norm layers on camera images",
+claim("net without norm layers: accuracy on camera images",
       unnormed, below=0.5)
-claim("accuracy in train mode, 2 rows at a time", in_train_mode[2],
+claim("in train mode: accuracy on batches of 2 rows", in_train_mode[2],
       below=0.75)
-claim("accuracy in train mode, 32 rows at a time", in_train_mode[32],
+claim("in train mode: accuracy on batches of 32 rows", in_train_mode[32],
       above=0.88)
 
 # %% [markdown] trap="05.1" role="more"
@@ -597,7 +599,8 @@ spread = one_image.std(correction=0)
 claim("BatchNorm1d raises an error for one row in train "
       "mode", bool(refused),
       expected=True)
-claim("standard deviation of one image of 8 x 8 pixels after BatchNorm2d",
+claim("standard deviation of one image of 8 x 8 pixels after BatchNorm2d "
+      "in train mode",
       spread, expected=1, within=0.01)
 
 # %% [markdown] trap="05.1" role="folklore"
@@ -613,19 +616,19 @@ def stored_gaps(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
     """Measure how far a batch is from each BatchNorm's stored statistics.
 
     A channel's mean is the mean of the norm's input in model(x), over all
-    axes except 1. Divide the distance of this mean from running_mean by the
-    stored standard deviation, the root of running_var. Do not build a
-    graph.
+    axes except 1. Take the distance of this mean from running_mean. Divide
+    the distance by the stored standard deviation, the root of running_var.
 
     Args:
-        model: in eval mode, with nn.BatchNorm1d on (N, C) and
-            nn.BatchNorm2d on (N, C, H, W) at any depth, each called once.
-            Afterwards the model's hooks, modes and values are as they were.
-        x: a batch that model accepts.
+        model: is in eval mode. Its BatchNorms are nn.BatchNorm1d on (N, C)
+            and nn.BatchNorm2d on (N, C, H, W). They can be at any depth,
+            and each is called once. Afterwards the model's hooks, modes and
+            values are as they were.
+        x: a batch that model accepts. Do not build a graph.
 
     Returns:
-        A dict with each norm's largest distance, a float, by the norm's
-        name in model.named_modules().
+        A dict with each norm's largest distance, a float. The keys are the
+        norms' names in model.named_modules().
 
     Example: a fresh nn.BatchNorm1d(1) with x [[1.], [3.]] gives {"": 2.0}.
     """
@@ -853,11 +856,11 @@ claim("loss of post-norm minus the median of three pre-norm losses, all at "
 # the bar for warm-up the best of three. Here are the losses:
 
 # %% trap="05.2" role="more"
-claim("loss of post-norm after 50 steps at a rate of 0.007, where guessing "
-      "has a loss of 2.303",
+claim("loss of post-norm after 50 steps at a rate of 0.007 (guessing has "
+      "a loss of 2.303)",
       loss["post-norm"], above=2.2)
-claim("loss of post-norm with 50 steps of warm-up to a rate of 0.007, "
-      "lowest of three", loss["post-norm, warm-up, best of three"],
+claim("post-norm with 50 steps of warm-up to a rate of 0.007: lowest loss "
+      "of three runs", loss["post-norm, warm-up, best of three"],
       below=2.15)
 claim("loss of post-norm at a rate of 0.0007",
       loss["post-norm, 0.0007"], below=2.15)
@@ -892,7 +895,7 @@ plot_lines(range(1, 17), sizes, xlabel="layer",
 
 # %% trap="05.2" role="more"
 claim("size of the pre-norm stream after the last layer divided by its "
-      "size after the first",
+      "size after the first layer",
       sizes["pre-norm"][-1] / sizes["pre-norm"][0], above=1.1)
 claim("size of the post-norm stream after the last "
       "layer", sizes["post-norm"][-1],
@@ -909,9 +912,9 @@ claim("size of the post-norm stream after the last "
 def told_apart(layers: list, x: torch.Tensor) -> list[float]:
     """Measure what fraction of a stream differs between its rows, by layer.
 
-    Subtract the mean row from the stream, and divide the mean square of the
-    rest by the mean square of the whole stream. For a stream of zeros, the
-    fraction is 0.0. Fractions down to 1e-6 are accurate to 1 %.
+    Subtract the mean row from the stream. Take the mean square of the rest.
+    Divide it by the mean square of the whole stream. For a stream of zeros,
+    the fraction is 0.0. Fractions down to 1e-6 are accurate to 1 %.
 
     Args:
         layers: K functions, K >= 0. Call each once, in order, on the
@@ -941,7 +944,7 @@ def told_apart(layers: list, x: torch.Tensor) -> list[float]:
 #    row, what is left of each row after you subtract the mean row, and how large are
 #    the two mean squares?
 # 2. The mean row is the mean over axis 0 and has the shape of a row, so write `x - x.mean(0)`.
-# 3. Keep the stream in one variable. With `nn.Identity()` before the layers, the same loop also returns the fraction for `x` itself.
+# 3. Keep the stream in one variable. With `nn.Identity()` before the layers, the same loop also computes the fraction for `x` itself.
 
 # %% [markdown] trap="05.2" role="keep"
 # **Keep:** Train a post-norm net with a warm-up or a low learning rate. Pre-norm keeps
@@ -1049,8 +1052,8 @@ claim("accuracy with a random half of the units: trained with dropout 0.5 "
 
 # %% [markdown] role="concept"
 # The network trained with dropout has the lower test loss. This network also gets more
-# digits right when you remove a random half of its units, because it was trained with
-# half of its units missing.
+# digits right when you remove a random half of its units, because half of the units were
+# missing at every training step.
 #
 # **Where to put it:** Place dropout after the activation of a wide layer and, in a
 # transformer, on the output of each branch. Common values of $p$ are 0.5 for wide fully
@@ -1139,7 +1142,7 @@ draw_grids({"who drops": torch.tensor([acts["train"], acts["eval"]]).T},
                "units only in train mode.")
 
 # %% trap="05.3" role="look"
-claim("number of the six ways that drop units in eval mode",
+claim("number of ways, out of six, that drop units in eval mode",
       sum(acts["eval"]),
       expected=3)
 
@@ -1280,9 +1283,10 @@ claim("dropout without the division: accuracy in eval mode",
 def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
     """Name the modules where two calls to model(x) begin to differ.
 
-    List a module if its inputs in the two calls were equal and its outputs
-    were not, however little the two outputs differ. Return the names in the
-    order of model.named_modules(), with "" for the model itself.
+    List a module only if its inputs in the two calls were equal. Its
+    outputs in the two calls must differ. Even the smallest difference
+    counts. Return the names in the order of model.named_modules(), with ""
+    for the model itself.
 
     Args:
         model: each module takes one tensor, does not change it, returns one
@@ -1290,7 +1294,7 @@ def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
             never called is not listed.
         x: an input that model accepts.
 
-    Call the model twice, leave each module in its mode, and set no seed.
+    Call the model twice, and leave each module in its mode. Set no seed.
     Leave no hook behind and build no graph.
 
     Example: return ["", "body"] for a model whose body calls F.dropout.
@@ -1324,7 +1328,7 @@ def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
 # %% [markdown] trap="05.3" role="keep"
 # **Keep:** `eval()` reaches only the registered modules of a model. Functions do not know
 # the mode, so pass `self.training` to `F.dropout`. A traced model keeps the mode in which
-# it was traced, and the module of an exported program refuses `eval()`, so call `eval()`
+# it was traced, and the module of an exported program rejects `eval()`, so call `eval()`
 # *before* you trace or export. **In your own code:** Call the model twice in eval mode
 # and assert that the results are equal. **Source:** The documentation of
 # [`F.dropout`](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html):
@@ -1364,9 +1368,9 @@ claim("factor by which the mean square grows, divided by n sigma^2",
       expected=1, within=0.1)
 
 # %% [markdown] role="concept"
-# So a variance of $\sigma^2 = 1/n$ keeps the size of the signal, where $n$ is the
-# number of inputs, the *fan-in*. Stack twenty linear layers whose weights have variance
-# $1/n$, and compare the result with stacks that have half and twice that variance:
+# So a variance of $\sigma^2 = 1/n$ keeps the size of the signal, where $n$ is the number
+# of inputs, the *fan-in*. Stack twenty linear layers whose weights have variance $1/n$,
+# and compare the result with stacks whose weights have half or twice that variance:
 
 # %% role="concept"
 sizes = {}
@@ -1417,18 +1421,16 @@ for name, (forward, backward) in grows.items():
     print(f"{name:11}  forward x {forward:.2f}   backward x {backward:.2f}")
 
 # %% role="concept"
-claim("factor by which the gradient's mean square grows, with weights of "
-      "variance 1 / fan-in",
+claim("weights of variance 1 / fan-in: factor by which the gradient's "
+      "mean square grows",
       grows["1 / fan-in"][1], expected=8, within=0.5)
-claim("factor by which the signal's mean square grows, with weights of "
-      "variance 1 / fan-out",
+claim("weights of variance 1 / fan-out: factor by which the signal's mean "
+      "square grows",
       grows["1 / fan-out"][0], expected=1 / 8, within=0.01)
-claim("factor by which the signal's mean square grows, with Xavier's "
-      "weights",
+claim("Xavier's weights: factor by which the signal's mean square grows",
       grows["Xavier"][0],
       expected=2 * 64 / 576, within=0.02)
-claim("factor by which the gradient's mean square grows, with Xavier's "
-      "weights",
+claim("Xavier's weights: factor by which the gradient's mean square grows",
       grows["Xavier"][1],
       expected=2 * 512 / 576, within=0.1)
 
@@ -1465,7 +1467,7 @@ torch.set_rng_state(before)
 # ## He's weights in a tanh net
 #
 # In a net of ten layers of 512 units, a teammate replaces ReLU with tanh and keeps He's
-# weights, whose variance is $2/n$ for $n$ inputs, twice Xavier's in a square layer. You
+# weights. Their variance is $2/n$ for $n$ inputs, twice Xavier's in a square layer. You
 # have read that He's weights saturate tanh at once. "Leave them," says a colleague. "Tanh
 # keeps the signal better with He's weights than with Xavier's."
 #
@@ -1506,8 +1508,8 @@ print(f"tanh, saturated with He: {saturated:.2%}")
 measured("05.4", 0)
 
 # %% trap="05.4" role="look"
-claim("fraction of saturated outputs in the tenth layer, tanh with He's "
-      "weights", saturated,
+claim("tanh with He's weights: fraction of saturated outputs in the tenth "
+      "layer", saturated,
       below=0.01)
 
 # %% trap="05.4" role="look"
@@ -1574,8 +1576,8 @@ plot_columns(kept, xlabel="gain of the tanh layers", form=".2f",
                  "grows a little.")
 
 # %% trap="05.4" role="repair"
-claim("fraction of the mean square that ten tanh layers keep, with the "
-      "fitting gain", kept["fitting"], expected=1, within=0.1)
+claim("with the fitting gain: fraction of the mean square that ten tanh "
+      "layers keep", kept["fitting"], expected=1, within=0.1)
 
 # %% [markdown] trap="05.4" role="repair"
 # The rule needs only the mean square of the activation's output, so it also works for
@@ -1594,21 +1596,21 @@ init_depth
 # gain for tanh, `calculate_gain("tanh")` or 5/3, is a little too large:
 
 # %% trap="05.4" role="more"
-claim("mean square of the tenth layer's outputs, tanh with He's weights",
+claim("tanh with He's weights: mean square of the tenth layer's outputs",
       size["tanh, He"],
       above=0.2)
-claim("mean square of the tenth layer's outputs, tanh with Xavier's "
-      "weights", size["tanh, Xavier"], below=0.08)
-claim("mean square of the tenth layer's outputs divided by 0.5^10, ReLU "
-      "with Xavier's weights",
+claim("tanh with Xavier's weights: mean square of the tenth layer's "
+      "outputs", size["tanh, Xavier"], below=0.08)
+claim("ReLU with Xavier's weights: mean square of the tenth layer's "
+      "outputs divided by 0.5^10",
       size["ReLU, Xavier"] / 0.5 ** 10, above=0.3, below=3)
-claim("mean square of the tenth layer's outputs, ReLU with He's weights",
+claim("ReLU with He's weights: mean square of the tenth layer's outputs",
       size["ReLU, He"], above=0.3, below=3)
 claim("mean square of tanh's outputs for inputs from N(0, 1)",
       left, expected=0.394,
       within=0.005)
-claim("fraction of the mean square that ten tanh layers keep, with torch's "
-      "gain of 5/3", kept["torch"],
+claim("with torch's gain of 5/3: fraction of the mean square that ten "
+      "tanh layers keep", kept["torch"],
       expected=1.08, within=0.1)
 
 # %% [markdown] trap="05.4" role="more"
@@ -1649,10 +1651,10 @@ plot_bars({f"{name}, {init}": share
               "ReLU with Xavier at 0.1, which is chance.")
 
 # %% trap="05.4" role="more"
-claim("lowest accuracy of tanh with He's weights in three settings",
+claim("tanh with He's weights: lowest accuracy in three settings",
       min(pair[0] for pair in tanh.values()), above=0.85)
-claim("tanh: accuracy with He's weights minus accuracy with Xavier's, "
-      "lowest of three settings",
+claim("tanh, lowest of three settings: accuracy with He's weights minus "
+      "accuracy with Xavier's",
       min(a - b for a, b in tanh.values()), above=-0.05)
 claim("ReLU, SGD at a rate of 0.03: accuracy with He's weights minus "
       "accuracy with Xavier's",
@@ -1667,8 +1669,8 @@ claim("ReLU, SGD at a rate of 0.03: accuracy with He's weights minus "
 first = (last_layer(torch.tanh, he, depth=1).abs() > 0.99).float().mean()
 
 # %% trap="05.4" role="more"
-claim("fraction of saturated outputs in the first layer, tanh with He's "
-      "weights", first,
+claim("tanh with He's weights: fraction of saturated outputs in the first "
+      "layer", first,
       expected=0.06, within=0.01)
 
 # %% [markdown] trap="05.4" role="folklore"
@@ -1686,15 +1688,15 @@ def gain_for(act) -> float:
     The result is within 2 % of that gain.
 
     Args:
-        act: an element-wise function or nn.Module. It gets float32 and may
-            write into its input. Its outputs can be as small as 1e-12 or as
-            large as 1e12.
+        act: an element-wise function or nn.Module. The function gets
+            float32 and may write into its input. The outputs can be as
+            small as 1e-12 or as large as 1e12.
 
     Returns:
         A Python float.
 
-    Do not build a graph, change act or set a seed. You may draw random
-    numbers.
+    Do not build a graph. Do not change act or set a seed. You may draw
+    random numbers.
 
     Example: the identity has gain 1, and ReLU has gain 1.414.
     """
@@ -1882,8 +1884,8 @@ def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
 
     Each parameter, even if it is frozen or tied, becomes decay * (its old
     value) + (1 - decay) * (model's value). Each buffer becomes a copy of
-    model's buffer, whatever the dtype, because counters and masks have no
-    average.
+    model's buffer. This holds for every dtype, because counters and masks
+    have no average.
 
     Args:
         average, model: have the same structure, with any dtypes and
@@ -1892,7 +1894,7 @@ def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
 
     average keeps its tensors, so the change also reaches an optimizer or a
     state_dict made before. model does not change. No mode and no gradient
-    changes, no memory is shared, and no graph is built.
+    changes. No memory is shared. No graph is built.
 
     Example: if a parameter is 1 in average and 2 in model, decay 0.75 makes
     it 1.25 in average.
@@ -1906,8 +1908,9 @@ def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="05.5" role="hint"
-# 1. A module has two kinds of tensors, `parameters()` and `buffers()`. Your update has to reach both.
-# 2. `old = ...` only binds a name and changes no tensor. Methods that end in `_` write in place.
+# 1. A module has two kinds of tensors, `parameters()` and `buffers()`. Your update has to reach both kinds.
+# 2. `old = ...` only binds a name and changes no tensor. Methods whose names end in `_`
+#    write in place.
 # 3. Under `no_grad`, use `old.mul_(decay).add_(new, alpha=1 - decay)` for parameters and `copy_` for buffers.
 
 # %% [markdown] trap="05.5" role="keep"
@@ -1946,11 +1949,11 @@ print({name: f"gain {gains[name]:.2f}, mean square of the tenth sum "
        f"{value:.2f}" for name, value in sums.items()})
 
 # %% role="concept"
-claim("mean square of the tenth layer's sums, sigmoid with the gain from "
-      "the mean square",
+claim("sigmoid with the gain from the mean square: mean square of the "
+      "tenth layer's sums",
       sums["mean square"], expected=1, within=0.2)
-claim("mean square of the tenth layer's sums, sigmoid with the gain from "
-      "the variance", sums["variance"], above=4)
+claim("sigmoid with the gain from the variance: mean square of the tenth "
+      "layer's sums", sums["variance"], above=4)
 
 # %% [markdown] role="concept"
 # The mean square determines the size of the sums. But what fraction of the tenth
@@ -1972,12 +1975,12 @@ print(f"differs: {differs:.0e}; accuracy:",
       {name: f"{share:.2f}" for name, share in learns.items()})
 
 # %% role="concept"
-claim("fraction of the tenth layer's sums that differs between rows, gain "
-      "from the mean square", differs, below=1e-5)
-claim("accuracy of ten sigmoid layers, Adam at a rate of 0.001, gain from "
-      "the mean square", learns["mean square"], below=0.3)
-claim("accuracy of ten sigmoid layers with the mean subtracted, gain from "
-      "the mean square",
+claim("gain from the mean square: fraction of the tenth layer's sums that "
+      "differs between rows", differs, below=1e-5)
+claim("ten sigmoid layers, gain from the mean square: accuracy with Adam "
+      "at a rate of 0.001", learns["mean square"], below=0.3)
+claim("ten sigmoid layers with the mean subtracted, gain from the mean "
+      "square: accuracy",
       learns["centred"],
       above=0.8)
 
@@ -2017,10 +2020,10 @@ print(f"default gain {gain:.3f}; left of the gradient after 50 steps: "
 # %% role="concept"
 claim("gain of a fresh nn.Linear", gain, expected=math.sqrt(1 / 3),
       within=0.01)
-claim("fraction of the gradient left after 50 linear steps with an "
+claim("fraction of the gradient's norm left after 50 linear steps with an "
       "orthogonal matrix", linear,
       expected=1, within=1e-3)
-claim("fraction of the gradient left after 50 tanh steps with an "
+claim("fraction of the gradient's norm left after 50 tanh steps with an "
       "orthogonal matrix", curved, below=0.6)
 
 # %% [markdown] role="quiz"
@@ -2052,7 +2055,7 @@ claim("fraction of the gradient left after 50 tanh steps with an "
 # - [ ] BatchNorm in eval mode :: In eval mode, BatchNorm uses its stored statistics.
 
 # %% [markdown] role="quiz"
-# **4. You called `model.eval()`, but two calls on the same input return different
+# **4. You called `model.eval()`, but two calls with the same input return different
 # outputs. What do you search the code for?**
 #
 # - [x] `F.dropout` without `training=`, and `dropout_p=` in attention calls :: A function does not know the mode unless you pass it.
@@ -2141,11 +2144,11 @@ small = torch.randn(32, 64)
 claim("largest difference between LayerNorm by hand and the fused "
       "LayerNorm",
       (by_hand(small) - fused(small)).abs().max(), below=1e-5)
-claim("bytes moved by LayerNorm by hand divided by bytes moved by the "
-      "fused LayerNorm",
+claim("number of bytes moved: LayerNorm by hand divided by the fused "
+      "LayerNorm",
       moved["by_hand"] / moved["fused"], expected=4, within=0.05)
-claim("kernel launches of LayerNorm by hand divided by launches of the "
-      "fused LayerNorm",
+claim("number of kernel launches: LayerNorm by hand divided by the fused "
+      "LayerNorm",
       counted["by_hand"].orders / counted["fused"].orders, above=6)
 
 # %% role="gpu"
@@ -2256,7 +2259,8 @@ answers
 #   head an input of size one.
 # - Dropout keeps units from relying on one another. Inverted dropout divides the
 #   surviving units by $1-p$ in training, so that dropout has nothing to do in eval mode.
-# - `eval()` reaches only registered modules. Pass the mode to functions yourself.
+# - `eval()` reaches only registered modules. Pass the mode to functions such as
+#   `F.dropout` yourself.
 # - Choose initial weights that keep the mean square of the signal, with a gain that
 #   compensates for what the activation removes. Check separately whether the signal
 #   still differs between rows.

@@ -41,10 +41,11 @@ before = torch.get_rng_state()    # put back below, with the augmentations
 # %% [markdown] role="concept"
 # ## Overfitting: the network learns the rows, not the rule
 #
-# A network with enough weights can store its training rows one by one. It then gets every
-# training row right but does worse on new rows, because it has learned the rows, not the
-# rule behind them. This failure is called *overfitting*. You see overfitting as a gap
-# between the score on the training rows and the score on held-out rows.
+# A network with enough weights can store its training rows one by one. The network then
+# gets every training row right but does worse on new rows, because it has learned the
+# rows, not the rule behind them. This failure is called *overfitting*. You see
+# overfitting as a gap between the score on the training rows and the score on held-out
+# rows.
 #
 # The size of this gap depends on how many rows the network has to store. Train the same
 # network on more and more digits:
@@ -74,11 +75,11 @@ plot_lines(counts, {"training digits": on_training,
                "comes close to 1 with 1,280.")
 
 # %% role="concept"
-claim("accuracy on training digits minus accuracy on test digits, 20 "
-      "training digits",
+claim("20 training digits: accuracy on training digits minus accuracy on "
+      "test digits",
       on_training[0] - on_test[0], above=0.1)
-claim("accuracy on training digits minus accuracy on test digits, 1,280 "
-      "training digits",
+claim("1,280 training digits: accuracy on training digits minus accuracy "
+      "on test digits",
       on_training[-1] - on_test[-1], below=0.1)
 
 # %% [markdown] role="concept"
@@ -96,7 +97,7 @@ claim("accuracy on training digits minus accuracy on test digits, 1,280 "
 # |---|---|---|---|
 # | falls | falls | the network is still learning | keep training |
 # | falls | flat | the validation rows are few or noisy, or nothing more can be learned from the training rows | validate on more rows; raise the patience |
-# | falls | rises | overfitting, or the network has only become too confident | look at the accuracy. If it also falls, restore the best weights, then try more data or a remedy of the next section |
+# | falls | rises | overfitting, or the network has only become too confident | look at the accuracy. If it also falls, restore the best weights, then try more data or a remedy from the next section |
 # | flat | flat | the network does not learn | train on only ten rows. If the network cannot fit these rows, look at the rate, the labels and the code |
 
 # %% [markdown] role="concept"
@@ -116,7 +117,7 @@ claim("accuracy on training digits minus accuracy on test digits, 1,280 "
 # | label smoothing | certainty | after trap 06.4 |
 # | early stopping | training for long enough to store the rows | trap 06.3 |
 #
-# Try the remedies one at a time on a hard case, 200 digits of which about three in ten
+# Try the remedies one at a time on a hard case, 200 digits, of which about three in ten
 # have a random label. A network can get random labels right only by memorizing them.
 
 # %% role="concept"
@@ -184,11 +185,11 @@ claim("highest test loss with a remedy other than smoothing, divided by "
           "early stopping")) / remedies["none"], below=1)
 
 # %% [markdown] role="concept"
-# (The bar for early stopping is the lowest test loss of the run without a remedy.
-# Choosing an epoch by the test loss is fine for an illustration but not for a reported
-# result, as trap 06.3 explains.) You can combine the remedies, but only up to a point,
-# because a network that is held back in every way fits nothing. If the network memorizes
-# no rows, a regularizer can even cost accuracy.
+# (The bar for early stopping is the lowest test loss of the run without a remedy. You may
+# choose an epoch by the test loss for an illustration, but not for a reported result, as
+# trap 06.3 explains.) You can combine the remedies, but only up to a point, because a
+# network that is held back in every way fits nothing. If the network memorizes no rows, a
+# regularizer can even cost accuracy.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -231,10 +232,9 @@ draw_grids({"as a batch": batch[:, 0].mean(0),
                "one cell. One by one, they fill a square of nine cells.")
 
 # %% role="concept"
-claim("number of different positions of 64 dots, moved as a batch",
+claim("64 dots moved as a batch: number of different positions",
       at_once, expected=1)
-claim("number of different positions of 64 dots, moved one by one, out of "
-      "9",
+claim("64 dots moved one by one: number of different positions, out of 9",
       one_by_one,
       above=5)
 
@@ -394,8 +394,8 @@ claim("accuracy of the network trained without shifts, scored with shifts",
       shared["without"], below=0.6)
 
 # %% [markdown] trap="06.1" role="look"
-# A shift of one pixel costs the plain network half of its accuracy. In production,
-# nothing shifts the digits, so the ranking flips:
+# A shift of one pixel costs the network trained without shifts half of its accuracy. In
+# production, nothing shifts the digits, so the ranking flips:
 
 # %% trap="06.1" role="look"
 plot_bars({f"{name}: {how}": share
@@ -409,8 +409,8 @@ plot_bars({f"{name}: {how}": share
               "shifts is ahead.")
 
 # %% trap="06.1" role="look"
-claim("accuracy on unshifted digits: trained without shifts minus trained "
-      "with shifts",
+claim("accuracy on unshifted digits: after training without shifts minus "
+      "after training with them",
       fixed["without"] - fixed["with shifts"], above=0.01)
 
 # %% [markdown] trap="06.1" role="why"
@@ -458,7 +458,7 @@ plot_lines(range(1, 31), {name: v.tolist() for name, v in asked.items()},
                "far up and down.")
 
 # %% trap="06.1" role="repair"
-claim("largest minus smallest of thirty test losses, without a shift",
+claim("without a shift: largest minus smallest of thirty test losses",
       spread["fixed"], expected=0)
 
 # %% [markdown] trap="06.1" role="more" topics="the shares in numbers · do shifts help at all · how far the draws spread"
@@ -472,18 +472,18 @@ claim("accuracy of the network trained with shifts, scored with shifts",
 claim("accuracy of the network trained without shifts, on unshifted "
       "digits", fixed["without"],
       above=0.9)
-claim("largest minus smallest of thirty test losses, with a new shift for "
-      "every image",
+claim("with a new shift for every image: largest minus smallest of thirty "
+      "test losses",
       spread["each image"], above=0.01)
-claim("largest minus smallest of thirty test losses, with one shift for "
-      "the whole batch",
+claim("with one shift for the whole batch: largest minus smallest of "
+      "thirty test losses",
       spread["whole batch"], above=0.05)
 
 # %% [markdown] trap="06.1" role="folklore"
 # **Told:** With the training pipeline, the validation loss is noisy, and a fixed seed
 # fixes that. **Measured:** With a fixed seed, the loss no longer varies between
-# evaluations, but it is still measured on shifted digits, so it is wrong in two ways.
-# First, the loss depends on the draw, an error that more test digits would reduce.
+# evaluations. But the loss is still measured on shifted digits, so it is wrong in two
+# ways. First, the loss depends on the draw, an error that more test digits would reduce.
 # Second, its mean over many draws is too high, an error that more test digits would not
 # reduce. On all test digits, with a new shift for every image, the second error is
 # larger:
@@ -494,8 +494,8 @@ print(f"shifted, loss too high by {off:.3f}; thirty draws spread over "
       f"{spread['each image']:.3f}")
 
 # %% trap="06.1" role="folklore"
-claim("shift for every image: error of the mean test loss divided by the "
-      "spread of 30 losses",
+claim("new shift for every image: error of the mean test loss divided by "
+      "the spread of 30 losses",
       off / spread["each image"],
       above=1)
 
@@ -576,7 +576,7 @@ claim("two calls of the training pipeline differ", views_differ,
       expected=True)
 claim("largest difference between two calls of the scoring pipeline",
       (seen - scoring(flower)).abs().max(), expected=0)
-claim("largest absolute value after normalization",
+claim("largest absolute value of a pixel after normalization",
       seen.abs().max(), below=2.7)
 
 # %% [markdown] role="concept"
@@ -631,11 +631,11 @@ for a in (0.2, 1.0, 5.0):
 print({a: f"{part:.2f}" for a, part in nearly_one.items()})
 
 # %% role="concept"
-claim("fraction of blends with more than 0.9 of one image, alpha 0.2",
+claim("alpha of 0.2: fraction of blends with more than 0.9 of one image",
       nearly_one[0.2], expected=0.68, within=0.05)
-claim("fraction of blends with more than 0.9 of one image, alpha 1",
+claim("alpha of 1: fraction of blends with more than 0.9 of one image",
       nearly_one[1.0], expected=0.2, within=0.03)
-claim("fraction of blends with more than 0.9 of one image, alpha 5",
+claim("alpha of 5: fraction of blends with more than 0.9 of one image",
       nearly_one[5.0], below=0.02)
 
 # %% [markdown] role="concept"
@@ -747,9 +747,9 @@ hard_model, hard_losses = mixed_run(lambda soft: soft.argmax(1))
 
 # %% trap="06.2" role="guess"
 guess("06.2",
-      "Show the same even blend to this network and to a network trained "
-      "without blends. How does this network's largest class probability "
-      "compare with the other network's?",
+      "The network trained with `MixUp` and a network trained without "
+      "blends both get the same even blend. How does the first network's "
+      "largest class probability compare with the second network's?",
       choices=["about the same",
                "clearly lower",
                "clearly higher"])
@@ -772,8 +772,8 @@ print(f"argmax of soft labels {sure(hard_model):.2f}, "
 measured("06.2", 0)
 
 # %% trap="06.2" role="look"
-claim("largest class probability on even blends: trained with argmax minus "
-      "trained without blends",
+claim("largest class probability on even blends: trained with argmax "
+      "minus trained without blends",
       sure(hard_model) - sure(plain), expected=0, within=0.08)
 
 # %% [markdown] trap="06.2" role="why"
@@ -815,11 +815,11 @@ plot_columns({"never saw a blend": sure(plain), "argmax": sure(hard_model),
                  "0.5.")
 
 # %% trap="06.2" role="repair"
-claim("mean of the largest class probability on even blends, trained with "
-      "soft labels",
+claim("trained with soft labels: mean of the largest class probability on "
+      "even blends",
       sure(soft_model), below=0.6)
 
-# %% [markdown] trap="06.2" role="more" topics="the loss of two labels · what the loss function refuses and what it accepts"
+# %% [markdown] trap="06.2" role="more" topics="the loss of two labels · what the loss function rejects and what it accepts"
 # Without class weights, float labels give the same loss as a weighted sum of two loss
 # terms. `F.cross_entropy` rejects integer labels of shape (N, K), such as the result of
 # `F.one_hot`. But the function silently accepts two wrong kinds of labels: the result of
@@ -848,8 +848,8 @@ print(f"{two_terms:.3f}; argmax {hardened:.3f}, rows of 2 {doubled:.3f}")
 # %% trap="06.2" role="more"
 claim("test accuracy of the network trained with argmax",
       accuracy(hard_model, x_test, y_test), above=0.9)
-claim("mean of the largest class probability on even blends, trained with "
-      "argmax",
+claim("trained with argmax: mean of the largest class probability on even "
+      "blends",
       sure(hard_model), above=0.6)
 claim("loss with soft labels minus the weighted sum of the losses for the "
       "two labels",
@@ -885,10 +885,10 @@ plot_lines(range(10, 601, 20),
                "above a half. The curve of argmax is far below it.")
 
 # %% trap="06.2" role="folklore"
-claim("mean entropy of the label of a blend of two classes, all weights "
-      "equally likely", entropy,
+claim("all weights equally likely: mean entropy of the label of a blend "
+      "of two classes", entropy,
       expected=0.5, within=0.005)
-claim("training loss with soft labels, mean of the last 200 steps", late,
+claim("mean training loss of the last 200 steps with soft labels", late,
       above=0.45)
 claim("last 200 steps: training loss with argmax divided by training loss "
       "with soft labels",
@@ -897,7 +897,9 @@ claim("last 200 steps: training loss with argmax divided by training loss "
 # %% trap="06.2" role="exercise" points=3 difficulty=2 minutes=15
 def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
                order: torch.Tensor, lam: torch.Tensor) -> torch.Tensor:
-    """Return the mean Mixup loss of a batch, a tensor to call backward on.
+    """Return the mean Mixup loss of a batch.
+
+    The loss is a tensor to call backward on.
 
     Args:
         model: returns logits (N, K). Call it once, on the blends.
@@ -962,7 +964,7 @@ for epoch, loss in enumerate(losses):
         break
 
 # %% role="concept"
-claim("epoch whose weights the rule keeps", best, expected=2)
+claim("number of the epoch whose weights the rule keeps", best, expected=2)
 
 # %% [markdown] trap="06.3" role="situation" core=true fault="early stopping watches the training loss" symptom="early stopping never triggers although the validation loss has been rising for a long time"
 # ## Patience
@@ -1030,8 +1032,8 @@ guess("06.3",
 
 # %% trap="06.3" role="look"
 lowest = min(val)
-print(f"in batches of 30 it stops after {single} of 1000 steps, on all "
-      f"digits after {by_train} of 200")
+print(f"with batches of 30, it stops after {single} of 1000 steps, with "
+      f"all digits after {by_train} of 200")
 print(f"validation loss {lowest:.2f} at epoch {val.index(lowest)}, "
       f"{val[-1]:.2f} at the end")
 
@@ -1039,8 +1041,8 @@ print(f"validation loss {lowest:.2f} at epoch {val.index(lowest)}, "
 measured("06.3", 2)
 
 # %% trap="06.3" role="look"
-claim("steps before the run stops when it watches the loss of single "
-      "batches, out of 1,000",
+claim("run that watches the loss of single batches: number of steps, out "
+      "of 1,000, until it stops",
       single, below=100)
 
 # %% [markdown] trap="06.3" role="look"
@@ -1049,8 +1051,8 @@ claim("steps before the run stops when it watches the loss of single "
 # early:
 
 # %% trap="06.3" role="look"
-claim("epochs before the run stops when it watches the training loss, out "
-      "of 200", by_train,
+claim("run that watches the training loss: number of epochs, out of 200, "
+      "until it stops", by_train,
       expected=200)
 
 # %% trap="06.3" role="look"
@@ -1070,8 +1072,8 @@ by_val = stops_at(val)
 print(f"watching the validation loss it stops at {by_val}")
 
 # %% trap="06.3" role="repair"
-claim("epochs before the run stops when it watches the validation loss, "
-      "out of 200", by_val, below=150)
+claim("run that watches the validation loss: number of epochs, out of "
+      "200, until it stops", by_val, below=150)
 
 # %% [markdown] trap="06.3" role="repair"
 # The run ends ten epochs after the lowest validation loss, so restore the best weights,
@@ -1140,12 +1142,12 @@ def stop_and_best(losses: list[float], patience: int,
     """Return (epoch when training stops, epoch whose weights to restore).
 
     The first loss that is not NaN is progress. A later loss is progress if
-    it is more than min_delta below the loss at the last progress.
-    Training stops at the patience-th epoch in a row without progress,
-    otherwise at the last epoch. Restore the first epoch with the lowest
-    loss up to the stop, whether that loss was progress or not. A NaN is
-    neither progress nor the lowest loss. If all losses up to the stop are
-    NaN, restore epoch 0.
+    it is more than min_delta below the loss at the last progress. Training
+    stops at the patience-th epoch in a row without progress. Otherwise, it
+    stops at the last epoch. Restore the first epoch with the lowest loss up
+    to the stop, whether that loss was progress or not. A NaN is neither
+    progress nor the lowest loss. If all losses up to the stop are NaN,
+    restore epoch 0.
 
     Args:
         losses: the validation losses of epochs 0, 1, 2 and so on. Do not
@@ -1177,13 +1179,13 @@ def stop_and_best(losses: list[float], patience: int,
 
 # %% [markdown] trap="06.3" role="keep"
 # **Keep:** For early stopping, watch the loss on validation rows that are not used in
-# training. Do not choose the epoch by the test set, because it would no longer be a
-# test set. **In your own code:** Plot the training and the validation loss, and mark
-# the lowest validation loss. **Source:** [Prechelt
-# 1998](https://doi.org/10.1007/3-540-49430-8_3): with stopping criteria that wait
-# longer, networks generalize a little better but take much more training time. **Seen
-# in the wild:** In [cito#38](https://github.com/citoverse/cito/issues/38), early
-# stopping used the list of training losses instead of the validation losses.
+# training. Do not choose the epoch by the test set, because it would no longer be a test
+# set. **In your own code:** Plot the training and the validation loss, and mark the
+# lowest validation loss. **Source:** [Prechelt
+# 1998](https://doi.org/10.1007/3-540-49430-8_3): with stopping criteria that wait longer,
+# networks generalize a little better but take much more training time. **Seen in the
+# wild:** In [cito#38](https://github.com/citoverse/cito/issues/38), early stopping used
+# the list of training losses instead of the validation losses.
 
 # %% [markdown] trap="06.4" role="situation" core=true fault="the best state_dict is kept without a copy" symptom="best model state restored after training gives the same accuracy as the last epoch"
 # ## The best weights, kept for later
@@ -1240,7 +1242,7 @@ print(f"state_dict(): lowest {lowest:.3f}, last {last:.3f}, "
 measured("06.4", 8 - sum(shares.values()), right=(2, 2))
 
 # %% trap="06.4" role="look"
-claim("number of the eight ways that keep the model's own tensors",
+claim("number of ways, out of eight, that keep the model's own tensors",
       sum(shares.values()),
       expected=6)
 
@@ -1316,16 +1318,15 @@ claim("number of entries of a BatchNorm's state_dict() that are not "
 # %% trap="06.4" role="exercise" points=4 difficulty=3 minutes=15
 def keep_best(model: nn.Module, train_epoch, val_loss,
               epochs: int) -> float:
-    """Train, restore the state of the best epoch, and return the lowest
+    """Train, and restore the state of the best epoch. Return the lowest
     validation loss.
 
     In each epoch, call train_epoch(model), which changes tensors of
     state_dict(), and then val_loss(model), which returns a float, finite or
     NaN. epochs >= 1.
 
-    Among equal losses, the first counts, and NaN never counts. If all
-    losses are NaN, leave the model as it is after the last epoch and return
-    inf.
+    Among equal losses, the first counts. NaN never counts. If all losses
+    are NaN, leave the model as it is after the last epoch and return inf.
 
     Every parameter stays the same object, and its gradient does not matter.
     Keep at most one copy of a state at a time, the best epoch's.
@@ -1370,8 +1371,9 @@ def keep_best(model: nn.Module, train_epoch, val_loss,
 # A label says "certainly a 3". So the loss keeps falling as long as the right class's
 # logit grows relative to the others, and the network becomes more and more confident.
 # *Label smoothing* asks for a little less certainty. With $\epsilon = 0.1$ and `K`
-# classes, the right class gets $1 - \epsilon + \epsilon/K$ and every other class gets
-# $\epsilon/K$. You can write smoothing in one line, and torch also has it built in:
+# classes, the target is $1 - \epsilon + \epsilon/K$ for the right class and $\epsilon/K$
+# for every other class. You can write smoothing in one line, and torch also has it built
+# in:
 
 # %% role="concept" tags=["plumbing"]
 before = torch.get_rng_state()    # put back below, before the next trap
@@ -1422,17 +1424,17 @@ print("wrong labels, validation loss after (steps, smoothing):",
       {key: f"{loss:.2f}" for key, loss in held_loss.items()})
 
 # %% role="concept"
-claim("accuracy minus mean confidence, clean labels with smoothing 0.1",
+claim("clean labels, smoothing of 0.1: accuracy minus mean confidence",
       soft_labels, above=0.07)
-claim("accuracy minus mean confidence, clean labels without smoothing",
+claim("clean labels, no smoothing: accuracy minus mean confidence",
       sharp, below=0.05)
-claim("after 800 steps on wrong labels: validation loss with smoothing "
-      "divided by loss without",
+claim("800 steps on wrong labels: validation loss with smoothing divided "
+      "by the loss without it",
       held_loss[800, 0.1] / held_loss[800, 0.0], below=1)
 
 # %% role="concept"
-claim("after 100 steps on wrong labels: validation loss with smoothing "
-      "divided by loss without",
+claim("100 steps on wrong labels: validation loss with smoothing divided "
+      "by the loss without it",
       held_loss[100, 0.1] / held_loss[100, 0.0], above=0.9)
 
 # %% [markdown] role="concept"
@@ -1511,21 +1513,22 @@ print(f"accuracy, mean of ten data sets: chosen by class means "
 measured("06.5", 100 * by_spread, right=(35, 65))
 
 # %% trap="06.5" role="look"
-claim("accuracy on coin flips with columns chosen on all rows", reported,
+claim("accuracy on coin flips if the columns are chosen on all rows",
+      reported,
       above=0.8)
 
 # %% [markdown] trap="06.5" role="look"
 # `widest` also used all rows, but no labels:
 
 # %% trap="06.5" role="look"
-claim("accuracy on coin flips with columns chosen by spread on all rows",
+claim("accuracy on coin flips if the columns are chosen on all rows by "
+      "their spread",
       by_spread, expected=0.5, within=0.15)
 
 # %% [markdown] trap="06.5" role="why"
 # Among 2,000 columns of noise, some match 60 coin flips by chance. When you chose these
-# columns, you also used the labels of the patients in the test fold. For each fold,
-# every step that chooses or fits something by the labels may use only the training
-# rows.
+# columns, you also used the labels of the patients in the test fold. For each fold, every
+# step that uses labels may use only the training rows.
 
 # %% trap="06.5" role="why"
 used = torch.ones(5, 5)
@@ -1565,7 +1568,8 @@ plot_columns({"on all rows": reported, "inside the fold": honest},
                  "inside the fold, it is about a half.")
 
 # %% trap="06.5" role="repair"
-claim("accuracy on coin flips with columns chosen inside the fold", honest,
+claim("accuracy on coin flips if the columns are chosen inside the fold",
+      honest,
       expected=0.5, within=0.15)
 
 # %% [markdown] trap="06.5" role="folklore"
@@ -1607,10 +1611,10 @@ moved = {name: sum(with_scaler(x, y, False) - with_scaler(x, y, True)
 print({name: f"{100 * m:+.1f} points" for name, m in moved.items()})
 
 # %% trap="06.5" role="folklore"
-claim("largest change of the mean accuracy when the scaler is fitted on "
+claim("largest change in the mean accuracy when the scaler is fitted on "
       "all rows",
       max(map(abs, moved.values())), below=0.05)
-claim("change of the mean accuracy when the columns are chosen on all rows",
+claim("change in the mean accuracy when the columns are chosen on all rows",
       reported - honest,
       above=0.3)
 
@@ -1646,7 +1650,8 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="06.5" role="hint"
-# 1. For each fold, `select` and `fit` get the same rows, all rows outside the fold.
+# 1. For each fold, `select` and `fit` get the same rows, namely all rows outside the
+#    fold.
 # 2. Let `inside = folds == fold`. Then `select` and `fit` get the rows that `~inside` selects, and the model predicts `x[inside][:, columns]`.
 # 3. Count the correctly classified rows over all folds and divide once, because folds can differ in size.
 
@@ -1752,8 +1757,8 @@ print(f"pixels that got darker: {darker:.0%}; test accuracy, trained on "
       f"bytes {by_bytes:.2f}, with room {by_ints:.2f}")
 
 # %% trap="06.6" role="repair"
-claim("accuracy on plain test digits: trained with a wider type minus "
-      "trained with bytes",
+claim("accuracy on plain test digits: augmentation in a wider type minus "
+      "augmentation in bytes",
       by_ints - by_bytes, above=0.15)
 
 # %% [markdown] trap="06.6" role="more" topics="how many pixels · which lines raise an error"
@@ -1780,21 +1785,24 @@ claim("100 + 300 in uint8", silent["u + 300"], expected=144)
 claim("bytes += 10.5 raises an error", refused, expected=True)
 
 # %% [markdown] trap="06.6" role="more"
-# The next claims are about the fraction of pixels that become darker in a brighter
-# image, with bytes and with a wider type, and about the accuracy after training with
-# bytes:
+# The next claims are about two results. One is the fraction of pixels that become darker
+# when you brighten an image, in bytes and in a wider type. The other is the accuracy
+# after training on images augmented in bytes:
 
 # %% trap="06.6" role="more"
-claim("fraction of pixels that become darker, with bytes",
+claim("fraction of pixels that become darker if the sum is calculated in "
+      "bytes",
       darker_bytes, above=0.15, below=0.3)
-claim("accuracy on plain test digits after training with bytes", by_bytes,
+claim("accuracy on plain test digits after training on images augmented "
+      "in bytes", by_bytes,
       below=0.8)
-claim("fraction of pixels that become darker, with a wider type",
+claim("fraction of pixels that become darker if the sum is calculated in "
+      "a wider type",
       darker, expected=0)
 
 # %% trap="06.6" role="exercise" points=2 difficulty=1 minutes=10
 def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
-    """Return img with d added to every pixel, clamped to 0 and 255.
+    """Return img with d added to every pixel. Clamp the sums to 0 and 255.
 
     Args:
         img: uint8 of any shape, contiguous or not. It does not change.
@@ -1882,7 +1890,7 @@ print(f"rows split: dice {dice_rows:.2f}, true labels {true_rows:.2f}, "
 measured("06.7", 100 * dice_rows, right=(60, 90))
 
 # %% trap="06.7" role="look"
-claim("accuracy on test rows with labels from a die, split by rows",
+claim("split by rows, labels from a die: accuracy on the test rows",
       dice_rows,
       above=0.4)
 
@@ -1936,7 +1944,7 @@ plot_bars({"dice, rows drawn": dice_rows,
               "are about equally good.")
 
 # %% trap="06.7" role="repair"
-claim("accuracy on test rows with labels from a die, split by originals",
+claim("split by originals, labels from a die: accuracy on the test rows",
       dice_groups,
       below=0.3)
 
@@ -1961,14 +1969,15 @@ with torch.random.fork_rng(devices=[]):
 print(f"dice, rows drawn: {dice_rows:.2f}, with louder noise {loud:.2f}")
 
 # %% trap="06.7" role="more"
-claim("labels from a die, split by rows: accuracy lost if the noise is "
+claim("split by rows, labels from a die: accuracy lost if the noise is "
       "three times as strong",
       dice_rows - loud, above=0.15)
-claim("accuracy on test rows minus accuracy on new digits, split by rows",
+claim("split by rows: accuracy on the test rows minus accuracy on new "
+      "digits",
       true_rows - new_rows,
       above=0)
-claim("gap between accuracy on test rows and new digits: split by "
-      "originals minus split by rows",
+claim("gap between accuracy on test rows and on new digits: split by "
+      "originals minus by rows",
       (true_groups - new_groups) - (true_rows - new_rows), below=0)
 claim("accuracy on new digits: split by rows minus split by originals",
       new_rows - new_groups, above=-0.05)
@@ -1978,8 +1987,8 @@ def split_groups(groups: torch.Tensor, share: float,
                  seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (training rows, test rows): row numbers, int64, ascending.
 
-    Each row is in exactly one of the two, and no group is in both. The test
-    part has round(share * number of groups) groups.
+    Each row is in exactly one of the two parts. No group is in both parts.
+    The test part has round(share * number of groups) groups.
 
     Args:
         groups: (N,) int64, any numbers. Row i belongs to group groups[i].
@@ -2146,9 +2155,9 @@ precision, _ = precision_and_recall(z_of["both"])
 aucs = [auc(z) for z in z_of.values()]
 
 # %% trap="06.8" role="more"
-claim("fraction of alarms that are right with both remedies", precision,
+claim("with both remedies: fraction of alarms that are right", precision,
       below=0.12)
-claim("largest minus smallest AUC of the four ways",
+claim("AUC of the four ways: largest minus smallest",
       max(aucs) - min(aucs), below=0.02)
 claim("increase of the mean logit with both remedies, in units of log k",
       added["both"], expected=1.75, within=0.4)
@@ -2161,8 +2170,8 @@ def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
     """Return the logits, corrected to the training data's own base rate.
 
     Training multiplied the odds by the mean weight of the positives divided
-    by the mean weight of the negatives, and by pos_weight. Undo both
-    factors.
+    by the mean weight of the negatives. It also multiplied the odds by
+    pos_weight. Undo both factors.
 
     Args:
         z: (M,) logits of a model.
@@ -2239,10 +2248,10 @@ finder = stroke_finder(changed)
 
 # %% trap="06.9" role="guess"
 guess("06.9",
-      "The network gets a test image that is not mirrored. Take the stroke "
-      "pixels that become background if you mirror the mask. What "
-      "probability of a stroke does the network predict for them, on "
-      "average?", unit="%")
+      "The network gets a test image that is not mirrored. Some of its "
+      "pixels belong to a stroke, but their mirror pixels, left to right, "
+      "are background. On average, what stroke probability does the "
+      "network predict for these pixels?", unit="%")
 
 # %% trap="06.9" role="look"
 test_images = x_test.view(-1, 8, 8)
@@ -2263,8 +2272,8 @@ print(f"their mirror pixels: {found[one_sided.flip(-1)].mean():.2f}")
 measured("06.9", 100 * found[one_sided].mean(), right=(42, 58))
 
 # %% trap="06.9" role="look"
-claim("mean probability of a stroke at stroke pixels whose mirror pixel is "
-      "background",
+claim("stroke pixels whose mirror pixel is background: mean predicted "
+      "probability of a stroke",
       found[one_sided].mean(), expected=0.5, within=0.08)
 
 # %% [markdown] trap="06.9" role="why"
@@ -2306,15 +2315,15 @@ plot_bars({"drawn separately": overlap(finder),
               "of predicted and true strokes is clearly larger.")
 
 # %% trap="06.9" role="repair"
-claim("overlap of predicted and true strokes: drawn together minus drawn "
-      "separately",
+claim("overlap of predicted and true strokes: joint draws minus separate "
+      "draws",
       overlap(finder_together) - overlap(finder), above=0.05)
 
 # %% [markdown] trap="06.9" role="more" topics="torchvision and plain tensors · interpolated masks"
 # Torchvision's v2 transforms take an image and its mask in one call and use one draw for
-# both. But they need to know which tensor is the mask. Given two plain tensors, they
-# change the first tensor and return the second unchanged, without a warning. Wrap the
-# mask in `tv_tensors.Mask`:
+# both. But the transforms need to know which tensor is the mask. Given two plain tensors,
+# they change the first tensor and return the second unchanged, without a warning. Wrap
+# the mask in `tv_tensors.Mask`:
 
 # %% trap="06.9" role="more"
 from torchvision import tv_tensors
@@ -2331,10 +2340,11 @@ def agree(pairs):
 print(f"pairs that agree: plain {agree(plain)}, typed {agree(typed)} of 50")
 
 # %% trap="06.9" role="more"
-claim("plain tensors: calls that changed the mask, out of 50",
+claim("plain tensors: number of calls, out of 50, that changed the mask",
       sum(bool((b != masks[:1]).any()) for _, b in plain), expected=0)
-claim("plain tensors: pairs that agree, out of 50", agree(plain), below=15)
-claim("with tv_tensors: pairs that agree, out of 50",
+claim("plain tensors: number of pairs, out of 50, that agree",
+      agree(plain), below=15)
+claim("with tv_tensors: number of pairs, out of 50, that agree",
       agree(typed), expected=50)
 
 # %% [markdown] trap="06.9" role="more"
@@ -2354,7 +2364,7 @@ def augmented_pairs(images: torch.Tensor, masks: torch.Tensor, shift: int,
                     ignore: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Mirror and shift each image at random, and its mask in the same way.
 
-    With probability 1/2 a pair is mirrored, left to right. Then the pair
+    With probability 1/2, a pair is mirrored left to right. Then the pair
     moves by a number of rows and a number of columns, drawn independently,
     with every number from -shift to shift equally likely. Every pair has
     its own draws. Pixels that come in from outside get the value 0 in an
@@ -2387,7 +2397,7 @@ def augmented_pairs(images: torch.Tensor, masks: torch.Tensor, shift: int,
 
 # %% [markdown] trap="06.9" role="hint"
 # 1. First draw for each pair whether to mirror it and by how many rows and columns to shift it. Then apply the same draws to the image and to its mask.
-# 2. Pad the image with 0 and the mask with `ignore`, by `shift` on all sides. Then a shift is the choice of a window of H x W pixels.
+# 2. Pad the image with 0 and the mask with `ignore`, by `shift` on all sides. Then shifting an image means choosing a window of H x W pixels.
 # 3. `flip(-1)` mirrors images and masks left to right, because columns are the last
 #    axis of both.
 
@@ -2577,7 +2587,8 @@ for _ in batches_of(Rows(x_train, y_train)):
     rates.append(schedule.get_last_lr()[0])
 
 # %% trap="06.10" role="more"
-claim("steps in one pass with two workers", len(rates), expected=260)
+claim("number of steps in one pass with two workers",
+      len(rates), expected=260)
 claim("learning rate after 130 steps", rates[129], expected=0, within=1e-6)
 claim("learning rate after the pass divided by the initial learning rate",
       rates[-1] / 0.1, expected=1, within=1e-3)
@@ -2658,8 +2669,8 @@ def worker_rows(stream, worker: int, workers: int, rank: int, world: int):
 
     Every worker of every rank calls this function, each with a copy of the
     same stream. Together they yield every row exactly once. The row counts
-    of two ranks differ by at most one, and so do the row counts of two
-    workers of one rank.
+    of two ranks differ by at most one. So do the row counts of two workers
+    of one rank.
 
     Args:
         stream: an iterator over rows of any type. Rows can be equal. There
@@ -2685,8 +2696,8 @@ def worker_rows(stream, worker: int, workers: int, rank: int, world: int):
 # %% [markdown] trap="06.10" role="hint"
 # 1. Deal the rows to the ranks first, in turn. The row at position `place` of the stream
 #    goes to rank `place % world`.
-# 2. Then deal the rank's own rows to its workers. `place // world` counts the rank's rows.
-#    If `workers` is 0, count one worker.
+# 2. Then deal the rank's own rows to its workers. `place // world` numbers the rank's
+#    rows from 0. If `workers` is 0, count one worker.
 # 3. A function with `yield` in a loop over `stream` reads only as many rows as its caller
 #    asks for.
 
@@ -2736,7 +2747,7 @@ claim("target in a column, 300 patients: percentage points by which the "
       added["target in a column"][1], above=30)
 by_heart = added["columns chosen on all rows"]
 claim("columns chosen on all rows: excess score with 300 patients divided "
-      "by excess with 40",
+      "by excess score with 40",
       by_heart[1] / by_heart[0], below=0.5)
 
 # %% role="concept"
@@ -2865,7 +2876,7 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
 #
 # - [ ] fair, because no test row was used for training :: You used the test labels 50 times to choose the setting.
 # - [x] too good, because you chose the luckiest of 50 settings :: Choosing is learning.
-#   Report the score on a third part of the data.
+#   Report the score on rows that you used neither to train nor to choose.
 # - [ ] fair if the test set is shuffled :: The order of the rows makes no difference.
 
 # %% [markdown] role="quiz"
@@ -2920,13 +2931,13 @@ times_bytes = augment(u).nbytes / u[..., :224, :224].nbytes
 print(orders, f"floats divided by bytes: {times_bytes:.0f}")
 
 # %% role="gpu"
-claim("operations on a whole batch: number for 16 images divided by number "
-      "for 2 images",
+claim("whole batch: number of operations for 16 images, divided by the "
+      "number for 2 images",
       orders["batch", 16] / orders["batch", 2], expected=1)
-claim("operations image by image: number for 16 images divided by number "
-      "for 2 images",
+claim("image by image: number of operations for 16 images, divided by the "
+      "number for 2 images",
       orders["images", 16] / orders["images", 2], above=7)
-claim("bytes of the crops as floats divided by their bytes as uint8",
+claim("size of the crops in bytes: as floats, divided by the size as uint8",
       times_bytes,
       expected=4, within=0.01)
 
@@ -3025,8 +3036,8 @@ answers
 # - A network overfits when it learns its training rows, not the rule. Plot the
 #   training and the validation loss before you choose a remedy.
 # - Weight decay, dropout, augmentation, Mixup, label smoothing and early stopping all
-#   belong to one family, regularization. Each of these remedies makes it harder to store
-#   rows.
+#   belong to one family, regularization. Each of these remedies makes it harder for the
+#   network to store rows.
 # - Every augmentation claims that the label stays correct. To check this claim, look at
 #   augmented images.
 # - Build two pipelines, a random one for training and a fixed one for scoring.
@@ -3037,8 +3048,9 @@ answers
 # - For early stopping, watch the loss on rows that are not used in training, and count
 #   the epochs since the last progress.
 # - To keep the weights of an epoch, copy the weights and the buffers.
-# - Split first. Do every step that learns from labels or makes copies after the split.
-# - Bytes wrap around at 255. Convert to a wider type, calculate, clamp, then convert
+# - Split the data first. Do every step that learns from labels or makes copies after the
+#   split.
+# - Bytes wrap around at 255. Convert to a wider type, calculate, clamp, and then convert
 #   back.
 # - A balanced sampler and a class weight are the same remedy for a rare class. Use only
 #   one of the two.

@@ -18,24 +18,23 @@ UNEVEN = ("unequal parts", "a short last part", "one row a rank, and many",
           "a step longer for tall matrices")
 STACKS = ("three matrices", "three matrices of unequal size", "a loud matrix", "a cut in each",
           "one rank, three matrices", "many matrices")
-ex.promise("stack", "for stacked matrices. The stack holds one or more matrices on top of each "
-                    "other: sizes[0] rows of the first, then sizes[1] rows of the second, and so "
-                    "on.",
+ex.promise("stack", "One or more matrices are stacked on top of each other: sizes[0] rows of the "
+                    "first, then sizes[1] rows of the second, and so on.",
            cases=(*STACKS, *EMPTY, *UNEVEN, "the example", "a wide stack",
                   "a shard that is a part of a table"), says=("rows of rank",))
-ex.promise("cut", "Its rows are split over the ranks in order, and a split can fall inside a "
-                  "matrix.",
+ex.promise("cut", "The rows of the stack are split over the ranks in order, and a split can fall "
+                  "inside a matrix.",
            says=("rows of rank",))
 ex.promise("uneven", "Args: shard: (n, m) float32, the rows on this rank. n can differ from rank "
-                     "to rank",
+                     "to rank.",
            cases=(*UNEVEN, *EMPTY, "the example", "a cut in each"))
-ex.promise("empty", "and can be 0.", cases=EMPTY)
+ex.promise("empty", "n can be 0.", cases=EMPTY)
 ex.promise_table("""
 gather     | gather: gather(shard) returns the list of all ranks' shards. | rows of rank
-once       | Every rank has to call it once, or the other ranks wait for ever. | calls of gather
+once       | Every rank has to call gather once, or the other ranks wait for ever. | calls of gather
 whole      | orthogonalize: orthogonalize(matrix) returns a new tensor of the same shape. Pass it
              one whole matrix at a time. | rows of rank
-shape      | Return this rank's (n, m) rows of Muon's step, | shape of the rows; type of the rows;
+shape      | Return this rank's (n, m) rows of Muon's step. | shape of the rows; type of the rows;
              rows of rank
 left alone | shard does not change. | values changed in the shards
 example    | Example: for shards [[2., 4.], [1., 0.]] and [[0., 5.]], sizes [1, 2], and an

@@ -28,10 +28,11 @@ beta2       | beta2: 0 <= beta2 < 1. | case a small beta; a beta of 0; a beta of
               gradient; a million numbers that bfloat16 holds
 form        | Returns: (N,) bfloat16. | next moment
 exact       | Where x is a bfloat16 value, return x itself. | values that moved
-neighbours  | Elsewhere, return one of the two bfloat16 neighbours of x, | no bfloat16 neighbour
-probability | the upper one with probability (x - lower) / (upper - lower). | fraction rounded up
-each        | Draw for every entry separately, | entries that differ from the
-anew        | and again in each call. | entries that differ in two calls
+neighbours  | Elsewhere, return one of the two bfloat16 neighbours of x. | no bfloat16 neighbour
+probability | Return the upper one with probability (x - lower) / (upper - lower). | fraction
+              rounded up
+each        | Draw for every entry separately. | entries that differ from the
+anew        | Draw again in each call. | entries that differ in two calls
 generator   | generator: the only source of randomness. | bytes of torch's own generator; entries
               that a second generator
 left alone  | v and grad do not change. | values changed in v and grad

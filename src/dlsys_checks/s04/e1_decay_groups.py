@@ -19,12 +19,12 @@ form       | weight_decay: the decay of the first group. Returns: [first, second
              list of tensors, "weight_decay": float}. | parts of the; type of the; weight_decay of
              the first; a copy
 no decay   | The second group's decay is 0.0. | weight_decay of the second
-axes       | The first holds the tensors with two or more axes, | case norms in a Sequential;
+axes       | A tensor with two or more axes is in the first group. | case norms in a Sequential;
              torch's encoder layer; tensors of 0 to 4 axes; parameters with misleading names; a
              frozen first layer; random layers; axes of length one
-embeddings | except the weights of nn.Embedding. | case an embedding shared with the head; a head
-             before the embedding it shares; an embedding deep inside; only an embedding; an
-             embedding of its own class; random layers
+embeddings | But the weight of an nn.Embedding is in the second group. | case an embedding shared
+             with the head; a head before the embedding it shares; an embedding deep inside; only an
+             embedding; an embedding of its own class; random layers
 frozen     | Args: model: may have frozen tensors (requires_grad False), which are in no group. |
              frozen
 once       | All other tensors are in exactly one group, even when two modules share them. | twice;

@@ -21,9 +21,9 @@ gradients    | The gradients are already in place. A weight without a gradient d
                a weight without a gradient
 groups       | There may be one group or several. | case two groups, the first one farther; three
                groups, the middle one farthest
-as they were | Afterwards, the weights, the gradients and the optimizer are as they were, | weights
+as they were | Afterwards, the weights, the gradients and the optimizer are as they were. | weights
                changed; gradients changed; memory changed; settings changed
-next step    | so the next real step moves exactly as far as you say. | farthest move; real step
+next step    | So the next real step moves exactly as far as you say. | farthest move; real step
 example      | Example: for SGD at rate 0.1 with gradients 3 and -5, return 0.5. | case the example
 """)
 

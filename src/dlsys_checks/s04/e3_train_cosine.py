@@ -30,19 +30,19 @@ functions | Args: losses: one function per micro-batch. Each returns its scalar 
             losses, in order; number of calls of the losses
 epochs    | epochs: how many times to go through the losses, in order. |
             number of calls of the losses
-update    | accumulate: update after this many micro-batches, | number of updates; gradients of
-            update
+update    | accumulate: make an update after this many micro-batches. | number of updates; gradients
+            of update
 """)
-ex.promise("rest", "and also after the last one of each epoch,", cases=RAGGED)
+ex.promise("rest", "Also make an update after the last micro-batch of each epoch.", cases=RAGGED)
 ex.promise_table("""
-sum          | with the sum of their gradients. | gradients of update
-no rest left | and none are left at the end. | parameters with a gradient left
-leftover     | Gradients that are left over from before do not count, | case gradients left over
+sum          | Each update uses the sum of its micro-batches' gradients. | gradients of update
+no rest left | No gradients are left at the end. | parameters with a gradient left
+leftover     | Gradients that are left over from before do not count. | case gradients left over
                from before
-rate         | Update k of all U updates, counted from 0, runs at start * (1 + cos(pi k / U)) / 2, |
+rate         | Update k of all U updates, counted from 0, runs at start * (1 + cos(pi k / U)) / 2. |
                rate of
-own rate     | where start is the rate that each group started with. | case three groups with rates
-               of their own; momentum and two groups
+own rate     | For each group, start is the rate that the group started with. | case three groups
+               with rates of their own; momentum and two groups
 example      | Example: with 5 losses, 2 epochs and accumulate 2, U is 6. | case the example
 """)
 

@@ -25,16 +25,16 @@ one step      | Take one step of `opt` | after step; steps of the optimizer
 without decay | Args: opt: was made without decay, and its groups keep a decay of 0. | weight_decay
                 of the groups
 decoupled     | with decoupled weight decay. | after step
-factor        | First multiply each weight by 1 - lr * weight_decay, | after step
-own rate      | where lr is the rate of its own group. | case rates that change; two groups; three
-                groups; two optimizers in turn; SGD with momentum
+factor        | First multiply each weight by 1 - lr * weight_decay. | after step
+own rate      | Here, lr is the rate of the weight's own group. | case rates that change; two
+                groups; three groups; two optimizers in turn; SGD with momentum
 then steps    | Then let opt take its usual step. | after step; steps of the optimizer
 no gradient   | A parameter whose grad is None does not change. | case a parameter without a
                 gradient; a gradient of zero
-with Adam     | With torch.optim.Adam, the result is AdamW, | case Adam; Adam with amsgrad; three
+with Adam     | With torch.optim.Adam, the result is AdamW. | case Adam; Adam with amsgrad; three
                 groups
-with SGD      | and with SGD, it is SGDW. | case SGD; SGD with momentum; SGD with Nesterov's
-                momentum; no decay
+with SGD      | With torch.optim.SGD, the result is SGDW. | case SGD; SGD with momentum; SGD with
+                Nesterov's momentum; no decay
 example       | Example: for SGD at rate 0.1, weight 2, gradient 1 and decay 0.5, the weight becomes
                 2 * 0.95 - 0.1 = 1.8. | case the example
 """)

@@ -30,20 +30,22 @@ ENDS = ("a sweep that runs away", f"just over {TIMES} times the lowest",
 ex.promise_table("""
 answer    | Return a tenth of the rate at which a range test has its lowest loss. | suggested rate
 one batch | loss_of: loss_of(model) draws a batch and returns its scalar loss, above 0. Call it once
-            per step, | weights at draw; batches drawn
-SGD       | Step k = 0 ... steps - 1 runs plain SGD | weights at draw
+            per step. | weights at draw; batches drawn
+SGD       | Run plain SGD for steps k = 0 ... steps - 1. | weights at draw
 left over | Args: model: may hold gradients from before, which do not count. | case a gradient left
             over; a sweep that runs away; two models in turn
-rates     | at the rate low * (high / low)**(k / (steps - 1)). | weights at draw; suggested rate
+rates     | The rate of step k is low * (high / low)**(k / (steps - 1)). | weights at draw;
+            suggested rate
 two steps | steps: 2 or more. | case two steps
-before    | before the update. | weights at draw; suggested rate; batches drawn
+before    | Then make the update. | weights at draw; suggested rate; batches drawn
 first     | The first of several equal losses counts. | case two equal lowest losses
-NaN       | Stop at a loss that is NaN | case a NaN
+NaN       | Stop at a loss that is NaN. | case a NaN
 """)
-ex.promise("times", f"or more than {TIMES} times the lowest so far.", cases=ENDS)
-ex.promise("as before", "Afterwards the model's state_dict() is as before,",
+ex.promise("times", f"Also stop at a loss of more than {TIMES} times the lowest so far.",
+           cases=ENDS)
+ex.promise("as before", "Afterwards, the model's state_dict() is as before.",
            says=("entries of state_dict",))
-ex.promise("objects", "and its parameters are the same objects.", says=("different objects",))
+ex.promise("objects", "The parameters are the same objects.", says=("different objects",))
 ex.promise("example", "Example: if step 2 of 5, from 1e-4 to 1, has the lowest loss, return "
                       "0.01 / 10 = 0.001.",
            cases=("the example",))

@@ -22,9 +22,9 @@ torch       | as torch.optim.SGD does. | weights after
 by hand     | Write the rule out, without torch.optim. | optimizers of torch.optim
 numbers     | Args: w, grad: (N,) float32. | case one value; many values; tiny values; huge values
 left alone  | Do not change grad. | the caller's gradient
-overwritten | The caller can overwrite it later. | case one buffer for all gradients
-own state   | state: a dict for this weight alone, | case two weights in turn
-empty state | empty before its first step. | raised KeyError
+overwritten | The caller can overwrite grad later. | case one buffer for all gradients
+own state   | state: a dict for this weight alone. | case two weights in turn
+empty state | It is empty before the first step. | raised KeyError
 changes     | lr, momentum: may change from step to step. | case a rate that changes; a momentum
               that changes
 None        | If grad is None, neither w nor state changes. | case steps with None; None at first

@@ -22,22 +22,22 @@ DECAYED = ("a few steps", "a gradient of zeros", "200 steps", "a rate that chang
 ex.promise_table("""
 step        | Take one step of AdamW | weights after
 in place    | on w, in place. | case a column of a table
-Adam        | With weight_decay 0.0, it is Adam. | case no decay; the example
+Adam        | With weight_decay 0.0, AdamW is Adam. | case no decay; the example
 by hand     | Write the rule out, without torch.optim. | optimizers of torch.optim
 numbers     | Args: w, grad: (N,) float32. | case one value; many values; tiny values; huge values
 left alone  | Do not change grad. | the caller's gradient
-own state   | state: a dict for this weight alone, | case two weights in turn; two weights, each
+own state   | state: a dict for this weight alone. | case two weights in turn; two weights, each
               with its settings
-empty state | empty before its first step. | raised KeyError
+empty state | It is empty before the first step. | raised KeyError
 rate        | lr: may change from step to step. | case a rate that changes
 settings    | betas, eps, weight_decay: may differ from weight to weight. | case two weights, each
               with its settings; other betas; gradients that fade; a large eps
 """)
 ex.promise("decoupled", "The decay is decoupled, so first multiply w by 1 - lr * "
                         "weight_decay.", cases=DECAYED, says=("weights after",))
-ex.promise("200 steps", "Over 200 steps, the weights match "
-                        "torch.optim.AdamW's,", cases=("200 steps",))
-ex.promise("eps", "even with gradients near eps.", cases=NEAR_EPS)
+ex.promise("200 steps", "Over 200 steps, the weights match torch.optim.AdamW's.",
+           cases=("200 steps",))
+ex.promise("eps", "This also holds for gradients near eps.", cases=NEAR_EPS)
 ex.promise("example", "Example: with w 1, gradient -7, rate 0.1 and decay 0, w becomes 1.1.",
            cases=("the example",))
 

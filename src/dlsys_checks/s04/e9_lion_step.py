@@ -17,23 +17,23 @@ PLAIN = ("a few steps", "60 steps", "gradients of zeros", "two weights in turn",
          "two weights, each with its settings", "a rate that changes", "other betas",
          "a column of a table", "an entry without a gradient", "one value", "many values",
          "tiny values", "huge values")
-ex.promise("step", "then take one step of Lion,", says=("weights after",))
-ex.promise("in place", "in place.", cases=("a column of a table",))
-ex.promise("decay", "Apply decoupled decay to w,", cases=(*PLAIN, "the example"),
+ex.promise("step", "Then take one step of Lion.", says=("weights after",))
+ex.promise("in place", "Work in place.", cases=("a column of a table",))
+ex.promise("decay", "Apply decoupled decay to w.", cases=(*PLAIN, "the example"),
            says=("weights after",))
 ex.promise("numbers", "Args: w, grad: (N,) float32.",
            cases=("one value", "many values", "tiny values", "huge values"))
 ex.promise("left alone", "Do not change grad.", says=("the caller's gradient",))
-ex.promise("own state", "state: a dict for this weight alone,",
+ex.promise("own state", "state: a dict for this weight alone.",
            cases=("two weights in turn", "two weights, each with its settings"))
-ex.promise("empty state", "empty before its first step.", says=("raised KeyError",))
+ex.promise("empty state", "It is empty before the first step.", says=("raised KeyError",))
 ex.promise("rate", "lr: may change from step to step.", cases=("a rate that changes",))
 ex.promise("settings", "betas, weight_decay: may differ from weight to weight.",
            cases=("two weights, each with its settings", "other betas", "no decay"))
-ex.promise("first beta", "The first beta blends the direction of the step,",
+ex.promise("first beta", "The first beta blends the direction of the step.",
            cases=(*PLAIN, "no decay"))
-ex.promise("second beta", "the second updates the momentum,", cases=(*PLAIN, "no decay"))
-ex.promise("start", "which starts at zero.", cases=(*PLAIN, "no decay"))
+ex.promise("second beta", "The second beta updates the momentum.", cases=(*PLAIN, "no decay"))
+ex.promise("start", "The momentum starts at zero.", cases=(*PLAIN, "no decay"))
 ex.promise("sign of 0", "The sign of 0 is 0.",
            cases=("an entry without a gradient", "gradients of zeros"))
 ex.promise("example", "Example: with w 1, gradient -3, rate 0.1 and decay 0.5, the first step "

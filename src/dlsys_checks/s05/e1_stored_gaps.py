@@ -16,18 +16,18 @@ ex = exercise("05.1", "stored_gaps", seen=("kind", "x", "state"))
 
 ex.promise_table("""
 result     | Measure how far a batch is from each BatchNorm's stored statistics. | gap of; names of
-eval       | Args: model: in eval mode, | gap of; statistics that the call; raised ValueError
-kinds      | with nn.BatchNorm1d on (N, C) and nn.BatchNorm2d on (N, C, H, W) | case images; one
-             image; other norms between | gap of; names of
-depth      | at any depth, each called once. | case norms inside blocks; a norm that is the whole
-             model; one of three channels; the example
+eval       | Args: model: is in eval mode. | gap of; statistics that the call; raised ValueError
+kinds      | Its BatchNorms are nn.BatchNorm1d on (N, C) and nn.BatchNorm2d on (N, C, H, W). | case
+             images; one image; other norms between | gap of; names of
+depth      | They can be at any depth, and each is called once. | case norms inside blocks; a norm
+             that is the whole model; one of three channels; the example
 input      | x: a batch that model accepts. | case integers looked up
 enters     | A channel's mean is the mean of the norm's input in model(x), over all axes except 1. |
              gap of; raised RuntimeError
-distance   | Divide the distance of this mean from running_mean | gap of
-deviations | by the stored standard deviation, the root of running_var. | gap of
-largest    | Returns: A dict with each norm's largest distance, a float, | gap of; type of the gap
-names      | by the norm's name in model.named_modules(). | names of
+distance   | Take the distance of this mean from running_mean. | gap of
+deviations | Divide the distance by the stored standard deviation, the root of running_var. | gap of
+largest    | Returns: A dict with each norm's largest distance, a float. | gap of; type of the gap
+names      | The keys are the norms' names in model.named_modules(). | names of
 as it was  | Afterwards the model's hooks, modes and values are as they were. | hooks after;
              training flags; statistics that the call; values of the model; parameters whose
 no graph   | Do not build a graph. | graphs built

@@ -27,9 +27,9 @@ in turn  | Call each once, in order, on the previous result. | order of calls; a
 x        | x: (N, ...) float32, N >= 1. | case one row; rows of rows; one number a row
 list     | Returns: K + 1 floats: the fraction of x, then the fraction after each layer. | number
            of; type of the
-rest     | Subtract the mean row from the stream, | fraction
-squares  | and divide the mean square of the rest | fraction
-whole    | by the mean square of the whole stream. | fraction
+rest     | Subtract the mean row from the stream. | fraction
+squares  | Take the mean square of the rest. | fraction
+whole    | Divide it by the mean square of the whole stream. | fraction
 zero     | For a stream of zeros, the fraction is 0.0. | case a stream of zeros
 tiny     | Fractions down to 1e-6 are accurate to 1 %. | case rows nearly alike; rows more and more
            alike; a stream of small numbers

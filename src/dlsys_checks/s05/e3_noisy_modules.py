@@ -14,19 +14,19 @@ ex = exercise("05.3", "noisy_modules", seen=("kind", "x", "scale", "live", "fron
 
 ex.promise_table("""
 result    | Name the modules where two calls to model(x) begin to differ. | names
-given     | List a module if its inputs in the two calls were equal | names
-returned  | and its outputs were not, | names
-little    | however little the two outputs differ. | case noise of a millionth; the last place of
-            one number
+given     | List a module only if its inputs in the two calls were equal. | names
+returned  | Its outputs in the two calls must differ. | names
+little    | Even the smallest difference counts. | case noise of a millionth; the last place of one
+            number
 names     | Return the names in the order of model.named_modules(), with "" for the model itself. |
             names; type of the result
 called    | Args: model: each module takes one tensor, does not change it, returns one tensor, and
             is called once per pass, or never. A module that is never called is not listed. | case a
             list of modules; a part that is not called
 x         | x: an input that model accepts. | case integers looked up
-mode      | Call the model twice, leave each module in its mode, | names; calls of the model;
+mode      | Call the model twice, and leave each module in its mode. | names; calls of the model;
             training flags
-generator | and set no seed. | names; set a seed
+generator | Set no seed. | names; set a seed
 as it was | Leave no hook behind | hooks after
 no graph  | and build no graph. | graphs built
 example   | Example: return ["", "body"] for a model whose body calls F.dropout. | case the example

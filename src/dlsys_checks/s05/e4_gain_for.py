@@ -21,14 +21,14 @@ second moment | For z from N(0, 1), gain**2 times the mean of act(z)**2 is 1. | 
 precision     | The result is within 2 % of that gain. | gain of
 any act       | Args: act: an element-wise function or nn.Module. | case a module; a module with a
                 weight; a module in place
-in place      | It gets float32 and may write into its input. | case a module in place; a function
-                in place
-any scale     | Its outputs can be as small as 1e-12 or as large as 1e12. | case a tiny output; a
+in place      | The function gets float32 and may write into its input. | case a module in place; a
+                function in place
+any scale     | The outputs can be as small as 1e-12 or as large as 1e12. | case a tiny output; a
                 huge output
 float         | Returns: A Python float. | type of the gain
-no graph      | Do not build a graph, | graphs built
-left          | change act or set a seed. You may draw random numbers. | that the call changed;
-                set a seed
+no graph      | Do not build a graph. | graphs built
+left          | Do not change act or set a seed. You may draw random numbers. | that the call
+                changed; set a seed
 example       | Example: the identity has gain 1, and ReLU has gain 1.414. | case the example
 """)
 

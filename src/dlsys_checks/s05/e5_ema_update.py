@@ -29,15 +29,15 @@ structure    | Args: average, model: have the same structure, with any dtypes an
                tied
 parameters   | Each parameter, even if it is frozen or tied, becomes decay * (its old value) + (1 -
                decay) * (model's value). | parameter
-buffers      | Each buffer becomes a copy of model's buffer, | buffer
-dtype        | whatever the dtype, because counters and masks have no average. | buffer count;
-               buffer seen; buffer mask; buffer total; raised RuntimeError
+buffers      | Each buffer becomes a copy of model's buffer. | buffer
+dtype        | This holds for every dtype, because counters and masks have no average. | buffer
+               count; buffer seen; buffer mask; buffer total; raised RuntimeError
 same tensors | average keeps its tensors, so the change also reaches an optimizer or a state_dict
                made before. | tensors of average replaced; tensors of average moved
 model left   | model does not change. | of model after; requires_grad of
-modes        | No mode and no gradient changes, | training flags; gradients of model or
-no sharing   | no memory is shared, | memory shared
-no graph     | and no graph is built. | graphs; raised RuntimeError
+modes        | No mode and no gradient changes. | training flags; gradients of model or
+no sharing   | No memory is shared. | memory shared
+no graph     | No graph is built. | graphs; raised RuntimeError
 decay        | decay: 0 <= decay <= 1. | case a decay of 0; a decay of 1; three steps; a large
                decay; own buffers, a decay of 0
 example      | Example: if a parameter is 1 in average and 2 in model, decay 0.75 makes it 1.25 in

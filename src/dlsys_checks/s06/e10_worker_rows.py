@@ -15,8 +15,8 @@ ex.promise_table("""
 once    | Yield this worker's share of the rows of a stream. Every worker of every rank calls this
           function, each with a copy of the same stream. Together they yield every row exactly
           once. | times that; not in the stream
-ranks   | The row counts of two ranks differ by at most one, | rows of each rank
-workers | and so do the row counts of two workers of one rank. | rows of each worker
+ranks   | The row counts of two ranks differ by at most one. | rows of each rank
+workers | So do the row counts of two workers of one rank. | rows of each worker
 type    | Args: stream: an iterator over rows of any type. | case lines of text; rows around 0;
           rows that are None
 equal   | Rows can be equal. | case equal rows

@@ -21,8 +21,8 @@ ex = exercise("06.2", "mixup_loss", seen=("weights", "calls"),
               kept=("blends",))
 
 ex.promise_table("""
-mean     | Return the mean Mixup loss of a batch, | loss
-backward | a tensor to call backward on. | gradient of the weights
+mean     | Return the mean Mixup loss of a batch. | loss
+backward | The loss is a tensor to call backward on. | gradient of the weights
 blend    | x: (N, ...) float32. Row i is blended with row order[i]. | blends
 repeats  | order: (N,) int64, row numbers; a row can appear twice. | case a row used twice
 share    | lam: lam[i] is the weight of row i, in the blend and in the loss. | case a weight for

@@ -27,8 +27,8 @@ ex.promise_table("""
 progress | A later loss is progress if it is more than min_delta below the loss at the last
            progress. | epoch of the stop
 first    | The first loss that is not NaN is progress. | epoch of the stop
-patience | Training stops at the patience-th epoch in a row without progress, | epoch of the stop
-last     | otherwise at the last epoch. | epoch of the stop
+patience | Training stops at the patience-th epoch in a row without progress. | epoch of the stop
+last     | Otherwise, it stops at the last epoch. | epoch of the stop
 restored | Restore the first epoch with the lowest loss up to the stop, whether that loss was
            progress or not. | epoch of the best
 """)

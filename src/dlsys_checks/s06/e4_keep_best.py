@@ -23,13 +23,13 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("06.4", "keep_best", seen=("kinds", "losses", "moves"))
 
 ex.promise_table("""
-lowest       | and return the lowest validation loss. | lowest loss
-state        | Train, restore the state of the best epoch, | state after
+lowest       | Return the lowest validation loss. | lowest loss
+state        | Train, and restore the state of the best epoch. | state after
 order        | In each epoch, call train_epoch(model), which changes tensors of state_dict(), and
                then val_loss(model), which returns a float, finite or NaN. epochs >= 1. | calls in
                order
-ties         | Among equal losses, the first counts, | case equal losses
-nan          | and NaN never counts. | case NaN at first; NaN in between; nothing but NaN
+ties         | Among equal losses, the first counts. | case equal losses
+nan          | NaN never counts. | case NaN at first; NaN in between; nothing but NaN
 all nan      | If all losses are NaN, leave the model as it is after the last epoch and return inf.
                | case nothing but NaN
 same objects | Every parameter stays the same object, and its gradient does not matter. | replaced

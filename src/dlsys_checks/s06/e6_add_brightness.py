@@ -11,8 +11,8 @@ from dlsys_helpers.expect import expect_equal, expect_length, expect_parts
 ex = exercise("06.6", "add_brightness", seen=("calls",))
 
 ex.promise_table("""
-added      | Return img with d added to every pixel, | pixels
-cut        | clamped to 0 and 255. | pixels
+added      | Return img with d added to every pixel. | pixels
+cut        | Clamp the sums to 0 and 255. | pixels
 type       | Returns: A new uint8 tensor. | dtype; type of the; share memory
 any shape  | Args: img: uint8 of any shape, contiguous or not. | shape of the; pixels
 left alone | It does not change. | calls that changed img

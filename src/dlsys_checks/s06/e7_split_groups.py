@@ -24,8 +24,8 @@ ex.promise("pair", "Return (training rows, test rows): row numbers, int64, ascen
 ex.promise("groups", "Args: groups: (N,) int64, any numbers. Row i belongs to group groups[i].",
            cases=NAMED)
 ex.promise_table("""
-once    | Each row is in exactly one of the two, | rows of both parts
-apart   | and no group is in both. | groups in both
+once    | Each row is in exactly one of the two parts. | rows of both parts
+apart   | No group is in both parts. | groups in both
 share   | The test part has round(share * number of groups) groups. | groups in the test part
 seed    | seed: from 0 to 2**32 - 1. Draw the test groups with this seed, so that every set is
           equally likely. The same seed gives the same split, and different seeds give different

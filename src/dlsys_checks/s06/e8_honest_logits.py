@@ -30,8 +30,8 @@ ex.promise("pos_weight", "pos_weight: > 0, the value used in the loss.", cases=W
 ex.promise("labels", "y: (N,) float32, the model's training labels, with both 0 and 1 present.",
            cases=SAMPLED)
 ex.promise("means", "Training multiplied the odds by the mean weight of the positives divided by "
-                    "the mean weight of the negatives,", cases=SAMPLED)
-ex.promise("both", "and by pos_weight. Undo both factors.", cases=WEIGHTED)
+                    "the mean weight of the negatives.", cases=SAMPLED)
+ex.promise("both", "It also multiplied the odds by pos_weight. Undo both factors.", cases=WEIGHTED)
 ex.promise("left", "The inputs do not change.", says=("after the call",))
 ex.promise("example", "Example: with equal weights and pos_weight 1, z stays as it is.",
            cases=("the example",))

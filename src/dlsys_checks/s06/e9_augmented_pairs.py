@@ -17,7 +17,7 @@ ex = exercise("06.9", "augmented_pairs", seen=("images", "masks", "shift", "igno
 ex.promise_table("""
 pair     | Mirror and shift each image at random, and its mask in the same way. | is the old one;
            mask of image
-mirrored | With probability 1/2 a pair is mirrored, left to right. | pairs that are mirrored; is the
+mirrored | With probability 1/2, a pair is mirrored left to right. | pairs that are mirrored; is the
            old one
 offsets  | Then the pair moves by a number of rows and a number of columns, drawn independently,
            with every number from -shift to shift equally likely. | pairs that move by
