@@ -225,8 +225,8 @@ print(f"2 bits: symmetric {read[2]:.2f}, affine {by_four:.2f}")
 measured("11.1", 0)
 
 # %% trap="11.1" role="look"
-claim("accuracy at 2 bits with affine grids minus accuracy with symmetric "
-      "grids", by_four - read[2], above=0.35)
+claim("accuracy at 2 bits: affine grids minus symmetric grids",
+      by_four - read[2], above=0.35)
 
 # %% [markdown] trap="11.1" role="why"
 # Rounding errors of both signs mostly cancel in a sum of 64 products. But at 2 bits, a
@@ -312,8 +312,8 @@ claim("accuracy lost at 2 bits", full - read[2], above=0.25)
 claim("affine grids, 2 bits: accuracy with groups of 16 minus accuracy "
       "with whole matrices",
       two_bits["affine, groups of 16"] - two_bits["affine"], above=0)
-claim("accuracy at 2 bits with groups of 16 and the ends in 8 bits",
-      two_bits["groups and ends"], above=0.85)
+claim("accuracy with groups of 16 in 2 bits, and the first and last matrix "
+      "in 8 bits", two_bits["groups and ends"], above=0.85)
 
 # %% [markdown] trap="11.1" role="more"
 # If a scale takes 32 bits, then 2 bits in groups of 16 amount to more than 4 bits per
@@ -329,10 +329,10 @@ print(f"2 bits in groups of 16: {in_groups:.2f}, of 64: "
       f"{bits_each(2, 64, zero=2):.2f}")
 
 # %% trap="11.1" role="more"
-claim("bits per weight, scale and zero included, for 2 bits in groups of "
-      "16", in_groups, expected=4.125)
-claim("bits per weight, scale and zero included, for 2 bits in groups of "
-      "64", bits_each(2, 64, zero=2), below=2.6)
+claim("number of bits per weight, scale and zero included, with 2 bits in "
+      "groups of 16", in_groups, expected=4.125)
+claim("number of bits per weight, scale and zero included, with 2 bits in "
+      "groups of 64", bits_each(2, 64, zero=2), below=2.6)
 
 # %% [markdown] trap="11.1" role="folklore"
 # **Told:** 4 bits cost several points of accuracy, unless the first and the last layer
@@ -352,7 +352,7 @@ alone = [only(k, whole(2)) for k in range(4)]
 print("2 bits in one matrix:", [f"{share:.2f}" for share in alone])
 
 # %% trap="11.1" role="folklore"
-claim("symmetric grids: accuracy with the ends in 8 bits minus accuracy "
+claim("symmetric grids: accuracy with both ends in 8 bits minus accuracy "
       "with 2 bits everywhere",
       two_bits["symmetric, ends in 8 bits"] - two_bits["symmetric"],
       above=0.05)
@@ -562,8 +562,8 @@ print("before:", tuple(w.shape), tuple(following.shape), "  after:",
       tuple(w[keep].shape), tuple(following[:, keep].shape))
 
 # %% role="concept"
-claim("largest gap between outputs of the masked and the smaller pair of "
-      "layers", (masked_out - smaller_out).abs().max(), below=1e-5)
+claim("largest gap between the outputs of the masked and the smaller pair "
+      "of layers", (masked_out - smaller_out).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
 # (These layers have no bias. If your layers have biases, also remove the unit's bias.)
@@ -749,9 +749,9 @@ print(f"zeros: fresh Adam {zeros(fresh):.2f}, used before "
 # %% trap="11.2" role="more"
 claim("fraction of zeros with masked gradients and a new Adam optimizer",
       zeros(fresh), above=0.79)
-claim("fraction of zeros with masked gradients and an Adam optimizer used "
-      "before", zeros(warm), below=0.5)
-claim("fraction of zeros with masked gradients, after one step of a new "
+claim("fraction of zeros with masked gradients and a previously used Adam "
+      "optimizer", zeros(warm), below=0.5)
+claim("fraction of zeros after one step with masked gradients and a new "
       "Muon optimizer", zeros(whole_step), below=0.5)
 
 # %% [markdown] trap="11.2" role="folklore"
@@ -770,8 +770,9 @@ size = {name: sum(m.weight.nbytes for m in linears(model))
 print(f"half pruned: accuracy {half:.2f}   bytes {size}")
 
 # %% trap="11.2" role="folklore"
-claim("accuracy lost by pruning half, divided by accuracy lost by pruning "
-      "four fifths", (before - half) / (before - at_once), below=0.6)
+claim("accuracy lost by pruning half the weights, divided by accuracy lost "
+      "by pruning 4/5 of them",
+      (before - half) / (before - at_once), below=0.6)
 claim("bytes of the pruned weights divided by bytes of the dense weights",
       size["pruned"] / size["dense"], expected=1)
 
@@ -1010,8 +1011,8 @@ claim("accuracy at temperature 4 minus accuracy with labels alone",
       reads[4] - reads["labels"], above=0.015)
 claim("probability that the teacher leaves for the other digits at "
       "temperature 4", others(4), above=0.25)
-claim("gradient norm at T = 1 divided by norm at T = 20, both without the "
-      "factor T squared", size[1] / size[20], above=40)
+claim("without the factor T squared: gradient norm at T = 1 divided by "
+      "gradient norm at T = 20", size[1] / size[20], above=40)
 claim("accuracy at T = 20 without the factor T squared minus accuracy "
       "with labels alone",
       beside["no labels, without"] - reads["labels"], above=0.005)
@@ -1410,8 +1411,7 @@ plot_bars(calibrated, xlabel="relative error of the output",
               "error is nearly as large as with rounding to nearest.")
 
 # %% trap="11.4" role="repair"
-claim("output error with the largest inputs first, divided by error with "
-      "the smallest first",
+claim("output error: largest inputs first divided by smallest inputs first",
       off["largest first"][1] / off["smallest first"][1], below=0.8)
 
 # %% [markdown] trap="11.4" role="repair"
@@ -1464,7 +1464,7 @@ print("largest first divided by smallest first:",
 
 # %% trap="11.4" role="folklore"
 claim("output error: largest inputs first divided by smallest first, "
-      "worst of three layers", max(ratios), below=1)
+      "highest of three ratios", max(ratios), below=1)
 claim("output error at 2 bits: largest inputs first divided by smallest "
       "first, second layer",
       two["largest first"] / two["smallest first"], below=0.8)
@@ -1558,8 +1558,8 @@ print("accuracy:     ", *[f"{share:.2f}" for share in both])
 measured("11.5", 0)
 
 # %% trap="11.5" role="look"
-claim("bytes that the line of code reports after quantization, divided by "
-      "bytes before", said[1] / said[0], expected=1)
+claim("bytes reported by the line of code after quantization, divided by "
+      "bytes reported before", said[1] / said[0], expected=1)
 
 # %% [markdown] trap="11.5" role="why"
 # The new weight is a wrapper that *claims* to be a float32 matrix, so that the rest of
@@ -1606,8 +1606,9 @@ for name, tensor in rows.items():
           f"{tensor.untyped_storage().nbytes()}")
 
 # %% trap="11.5" role="repair"
-claim("length of a file with a view of ten rows, divided by the bytes of "
-      "ten rows", saved({"t": table[:10]}) / table[:10].nbytes, above=500)
+claim("length of a file with a view of ten rows, divided by the number of "
+      "bytes in ten rows",
+      saved({"t": table[:10]}) / table[:10].nbytes, above=500)
 
 # %% [markdown] trap="11.5" role="more" topics="a copy of the rows · what 8 bits cost"
 # A copy of the ten rows has its own storage. The claims below also show that 8 bits cost
@@ -1639,7 +1640,7 @@ print("counted", counted(packed), "  file", packed_file)
 # %% trap="11.5" role="folklore"
 claim("bytes that the line of code counts in the packed model",
       counted(packed), expected=0)
-claim("length of the packed model's file, divided by length of the "
+claim("length of the packed model's file, divided by the length of the "
       "float32 model's file",
       packed_file / files[0], above=0.24, below=0.28)
 
@@ -2116,8 +2117,8 @@ draw_grids({"digits at a time": answered},
                "accept all four numbers.")
 
 # %% trap="11.7" role="repair"
-claim("number of batch sizes, out of four, that the file accepts, with an "
-      "example of two digits", len(takes(two_digits)[0]), expected=4)
+claim("exported with two digits: number of batch sizes, out of four, that "
+      "the file accepts", len(takes(two_digits)[0]), expected=4)
 
 # %% [markdown] trap="11.7" role="repair"
 # The file's declared inputs say which sizes it accepts. A declared size that is a number
@@ -2153,10 +2154,10 @@ for (name, switch), no in refusals.items():
     print(f"{name:8} switch {switch!s:5} refused {no}")
 
 # %% trap="11.7" role="more"
-claim("number of models, out of two, that torch.export refuses without the "
+claim("number of models, out of two, that torch.export rejects without the "
       "switch",
       refusals["plain", False] + refusals["by rows", False], expected=2)
-claim("does torch.export with the switch refuse only the recurrent "
+claim("does torch.export with the switch reject only the recurrent "
       "classifier",
       refusals["by rows", True] and not refusals["plain", True],
       expected=True)
@@ -2164,7 +2165,7 @@ claim("largest gap between file and model on the example", gap, below=1e-3)
 claim("number of batch sizes, out of four, that the plain classifier's "
       "file accepts",
       len(takes(plain_file)[0]), expected=4)
-claim("largest gap between file and model, with an example of two digits",
+claim("exported with two digits: largest gap between file and model",
       largest_gap(two_digits, by_rows), below=1e-3)
 
 # %% [markdown] trap="11.7" role="more"
@@ -2214,10 +2215,10 @@ print("gap at a different temperature:", other(opened, torch.tensor(4.0)))
 claim("does torch.jit.script accept this forward method",
       refusal(lambda model, _: torch.jit.script(model), with_settings, None)
       == "none", expected=False)
-claim("does a program exported with a number refuse a different "
+claim("exported with a number: does the program reject a different "
       "temperature", "temperature" in str(other(fixed, 4.0)), expected=True)
-claim("largest gap between program and model at a different temperature, "
-      "given as a tensor", other(opened, torch.tensor(4.0)), below=1e-4)
+claim("largest gap between program and model, with a different temperature "
+      "as a tensor", other(opened, torch.tensor(4.0)), below=1e-4)
 
 # %% trap="11.7" role="exercise" points=3 difficulty=2 minutes=15
 def free_dims(examples: list):
@@ -2416,8 +2417,8 @@ print(f"accuracy: along the sum {on_device:.2f}, sizes moved into the "
       f"weights {moved:.2f}")
 
 # %% trap="11.8" role="repair"
-claim("accuracy lost with blocks along the sum and sizes moved into the "
-      "weights", exact - moved, below=0.05)
+claim("accuracy lost with blocks along the sum if the inputs' sizes move "
+      "into the weights", exact - moved, below=0.05)
 
 # %% [markdown] trap="11.8" role="more" topics="a test that shows nothing · torchao's numbers · which way a power of two is rounded"
 # On inputs without a loud unit, blocks along either axis have about the same error, so a
@@ -2453,7 +2454,7 @@ claim("accuracy of the emulation minus accuracy of the device",
 claim("no loud input: error with blocks along digits divided by error "
       "with blocks along the sum",
       product_off(0) / product_off(1), above=0.85, below=1.15)
-claim("number of values in which torchao's MXFP4 differs from ours",
+claim("number of values that differ between torchao's MXFP4 and ours",
       int((theirs != mxfp4(inputs, 1)).sum()), expected=0)
 claim("fraction of the quiet inputs that become zero, with blocks along "
       "the sum",
@@ -2644,7 +2645,7 @@ plot_lines(range(10, 151, 10), lines, xlabel="step", ylabel="loss in nats",
 measured("11.9", final[256], right=(2, 3.5))
 
 # %% trap="11.9" role="look"
-claim("final loss with 256 digits per step divided by final loss with 16 "
+claim("final loss with 256 digits per step, divided by final loss with 16 "
       "digits per step", final[256] / final[16], above=3)
 
 # %% [markdown] trap="11.9" role="why"
@@ -2719,10 +2720,10 @@ reached = {batch: first_step(batch) for batch in (16, 64, 256)}
 print({batch: f"{share:.2f}" for batch, share in reached.items()})
 
 # %% trap="11.9" role="more"
-claim("fraction of the weights with a nonzero gradient in a first step of "
-      "256 digits", reached[256], expected=0)
-claim("fraction of the weights with a nonzero gradient in a first step of "
-      "16 digits", reached[16], above=0.1)
+claim("fraction of weights that get a nonzero gradient in a first step "
+      "with 256 digits", reached[256], expected=0)
+claim("fraction of weights that get a nonzero gradient in a first step "
+      "with 16 digits", reached[16], above=0.1)
 
 # %% [markdown] trap="11.9" role="more"
 # torchao returns the same numbers, with one scale and with two. In torchao, block scales
@@ -2753,10 +2754,10 @@ two_off = differ(nvfp4_two(numbers, 1), by_torchao(numbers, True))
 lost = (by_torchao(numbers / 1000, False) == 0).float().mean().item()
 
 # %% trap="11.9" role="more"
-claim("fraction of numbers that torchao rounds differently from us, with "
-      "one scale", one_off, below=1e-3)
-claim("fraction of numbers that torchao rounds differently from us, with "
-      "two scales", two_off, below=1e-3)
+claim("with one scale: fraction of numbers that torchao and our code round "
+      "differently", one_off, below=1e-3)
+claim("with two scales: fraction of numbers that torchao and our code "
+      "round differently", two_off, below=1e-3)
 claim("fraction of numbers of size 0.001 that torchao rounds to zero, "
       "with one scale", lost, above=0.98)
 
@@ -2776,8 +2777,8 @@ claim("relative error with one scale, for numbers of size 10,000",
       alone[-1], above=0.7)
 claim("largest relative error with two scales, over all sizes",
       max(both), below=0.12)
-claim("fraction of zeros in the other rows if one number is 10,000,000, "
-      "with two scales", (left == 0).float().mean(), expected=1)
+claim("with two scales: fraction of zeros in the other rows if one number "
+      "is 10,000,000", (left == 0).float().mean(), expected=1)
 
 # %% trap="11.9" role="exercise" points=3 difficulty=2 minutes=12
 def nvfp4_scales(parts: list) -> tuple:
@@ -2904,8 +2905,8 @@ for name, model in kinds.items():
 # %% role="concept"
 claim("relative error of the logits, with only the weights in 8 bits",
       logits["weights, 8 bits"], below=0.02)
-claim("larger of the relative errors of the dynamic and the static "
-      "classifier's logits",
+claim("relative error of the logits, larger value of the dynamic and the "
+      "static classifier",
       max(logits["dynamic, 8 bits"], logits["static, 40 digits"]),
       below=0.5)
 
@@ -3195,8 +3196,8 @@ for name, plan in plans.items():
           f" accuracy {accuracy(model, x_test, y_test):.2f}")
 
 # %% role="concept"
-claim("largest rise in the loss minus smallest rise, over four matrices",
-      max(rise) - min(rise), above=0.05)
+claim("largest rise in the loss minus smallest rise in the loss, over four "
+      "matrices", max(rise) - min(rise), above=0.05)
 claim("largest weight error divided by smallest weight error, over four "
       "matrices",
       max(map(weights_off, range(4))) / min(map(weights_off, range(4))),
@@ -3300,12 +3301,12 @@ size = {"dense": saved(dense.state_dict()), "without units":
 print(f"largest gap of a logit {gap:.0e}   bytes {size}")
 
 # %% role="concept"
-claim("largest gap between logits of the smaller and the masked net", gap,
-      below=1e-4)
+claim("largest gap between the logits of the smaller and the masked net",
+      gap, below=1e-4)
 claim("length of the smaller net's file, divided by length of the dense "
       "net's file", size["without units"] / size["dense"], below=0.55)
-claim("length of the file with positions, divided by length of the dense "
-      "net's file", size["with places"] / size["dense"], above=1.2)
+claim("length of the file that stores positions, divided by length of the "
+      "dense net's file", size["with places"] / size["dense"], above=1.2)
 
 # %% [markdown] role="concept"
 # Half of the weights are gone, and yet the file has grown, because by default, torch
@@ -3359,8 +3360,8 @@ print({name: f"{n / numbers:.2f}" for name, n in lengths.items()})
 # %% role="concept"
 claim("length of torch.export's file, divided by the bytes of the weights",
       lengths["torch.export"] / numbers, below=1.1)
-claim("length of torch.export's file with a view as its example, divided "
-      "by bytes of the weights",
+claim("exported with a view: length of torch.export's file, divided by the "
+      "bytes of the weights",
       lengths["its example a view"] / numbers, above=1.3)
 claim("largest gap between the large classifier and its ONNX file",
       largest_gap(large_file, large_reader), below=1e-3)
@@ -3594,8 +3595,8 @@ claim("bytes read with int4, divided by bytes read with 16 bits",
       read["int4"] / read["16 bits"],
       expected=0.25)
 claim("FLOPs per byte with one row", per_byte(1), expected=1)
-claim("FLOPs per byte with 4,096 rows, divided by the ridge of an H200",
-      per_byte(4096) / datasheet(None).ridge, above=10)
+claim("FLOPs per byte with 4,096 rows, divided by the ridge point of an "
+      "H200", per_byte(4096) / datasheet(None).ridge, above=10)
 
 def over(kind, rows):
     """Time with this kind of weight, divided by time with 16 bits."""

@@ -244,8 +244,8 @@ few, many = price(16), price(1024)
 print(f"times as long: {few[2]:.1f} for 16 rows, {many[2]:.1f} for 1,024")
 
 # %% trap="12.1" role="folklore"
-claim("operations that anomaly mode adds for 16 rows, divided by "
-      "operations for 1,024 rows", few[0] / many[0], expected=1)
+claim("operations added by anomaly mode for 16 rows, divided by operations "
+      "added for 1,024 rows", few[0] / many[0], expected=1)
 claim("FLOPs of a step with 1,024 rows, divided by FLOPs of a step with "
       "16 rows", many[1] / few[1], expected=64)
 
@@ -402,7 +402,8 @@ plot_lines(range(1, 201), {"SGD": log, "Adam": busy_log,
 # image.
 
 # %% trap="12.2" role="why"
-claim("relative change of the first layer, with SGD", moved[0], below=1e-4)
+claim("relative change in the first layer's weights, with SGD",
+      moved[0], below=1e-4)
 
 # %% [markdown] trap="12.2" role="repair"
 # With ReLU, He initialization (trap 01.3) and a lower learning rate, the gradient reaches
@@ -438,15 +439,16 @@ plot_lines(range(1, 10), {"sigmoid, SGD": moved, "sigmoid, Adam": busy,
 
 # %% trap="12.2" role="more"
 last_hidden = asleep[:-1](x_train).std(0).max().item()
-claim("net trained with Adam: gap between its predictions for a 0 and for "
+claim("net trained with Adam: gap between the predictions for a 0 and for "
       "a 9", abs(answers[9] - answers[0]), below=2)
 claim("final loss with SGD, divided by the first loss", last / log[0],
       below=0.5)
-claim("relative change of the last layer, with SGD", moved[-1], above=1)
+claim("relative change in the last layer's weights, with SGD",
+      moved[-1], above=1)
 claim("largest standard deviation of a unit in the last hidden layer, over "
       "the images", last_hidden, below=1e-5)
-claim("relative change of the first layer, with ReLU", awake_moved[0],
-      above=0.03)
+claim("relative change in the first layer's weights, with ReLU",
+      awake_moved[0], above=0.03)
 
 # %% [markdown] trap="12.2" role="folklore"
 # **Told:** A layer that moves is learning. **Measured:** This is false under Adam, which
@@ -455,7 +457,8 @@ claim("relative change of the first layer, with ReLU", awake_moved[0],
 # anything, compare the loss with the variance of the targets.
 
 # %% trap="12.2" role="folklore"
-claim("relative change of the first layer, with Adam", busy[0], above=0.3)
+claim("relative change in the first layer's weights, with Adam",
+      busy[0], above=0.3)
 
 # %% trap="12.2" role="exercise" points=3 difficulty=2 minutes=10
 def layer_report(model: nn.Module, step) -> dict:
@@ -537,8 +540,8 @@ print(f"{'a uniform guess':28} {math.log(10):.2f}")
 # %% role="concept"
 claim("gap between the untrained classifier's loss and the loss of a "
       "uniform guess", abs(float(sight["loss"]) - math.log(10)), below=0.3)
-claim("classes in the first batch", sight["classes in it"],
-      above=7)
+claim("number of different classes in the first batch",
+      sight["classes in it"], above=7)
 
 # %% [markdown] role="concept"
 # An untrained classifier with ten classes has a loss near `ln 10`. A loss far from `ln
@@ -629,8 +632,8 @@ others = [digest(one_pixel, y_train), digest(x_train, one_label),
 # %% role="concept"
 claim("does the same data have the same hash",
       digest(*digits()[:2]) == header["data"], expected=True)
-claim("changes out of three that leave the hash the same: one pixel, one "
-      "label, the shape", others.count(header["data"]), expected=0)
+claim("number of changes that leave the hash the same: one pixel, one "
+      "label or the shape", others.count(header["data"]), expected=0)
 
 # %% [markdown] role="concept"
 # Compare the hashes when you *load* a checkpoint, and report which hash differs. In a
@@ -761,11 +764,11 @@ alone, _ = epochs(1)
 none, also_none = epochs(0)[0], epochs(0)[0]
 
 # %% trap="12.3" role="more"
-claim("fraction of equal shifts in two runs with the same seed",
+claim("fraction of shifts that are equal in two runs with the same seed",
       (first == again).float().mean(), expected=1)
 claim("fraction of shifts that are the same with one worker and with two",
       (first == alone).float().mean(), below=0.9)
-claim("fraction of equal shifts in two runs without workers",
+claim("fraction of shifts that are equal in two runs without workers",
       (none == also_none).float().mean(), below=0.2)
 
 # %% [markdown] trap="12.3" role="more"
@@ -871,8 +874,8 @@ plot_columns(matters, xlabel="setting", ylabel="variance explained",
 # %% role="concept"
 claim("fraction of the variance that the learning rate explains",
       matters["rate"], above=0.35)
-claim("variance that the learning rate explains minus variance that the "
-      "next setting explains",
+claim("fraction of the variance explained: by the learning rate minus by "
+      "the next setting",
       matters["rate"] - max(v for k, v in matters.items() if k != "rate"),
       above=0.1)
 
@@ -1048,10 +1051,10 @@ for row in zip(z.tolist(), by_erf.tolist(), by_erfc.tolist()):
     print("z {:5}   ndtr {:.4g}   erfc {:.4g}".format(*row))
 
 # %% trap="12.4" role="more"
-claim("probability of a value ten standard deviations below the mean, by "
-      "ndtr", by_erf[2], expected=0)
-claim("probability of a value ten standard deviations below the mean, by "
-      "erfc", by_erfc[2], above=1e-24)
+claim("probability of a value ten standard deviations below the mean, "
+      "computed by ndtr", by_erf[2], expected=0)
+claim("probability of a value ten standard deviations below the mean, "
+      "computed by erfc", by_erfc[2], above=1e-24)
 
 # %% [markdown] trap="12.4" role="folklore"
 # **Told:** A Bayesian search is for "less than `20` dimensions" (in the tutorial named
@@ -1300,8 +1303,8 @@ nan_hunt
 
 # %% trap="12.5" role="more"
 claim("loss with where as the guard", loss, above=0.1, below=0.4)
-claim("guards out of six whose gradients are all finite", whole,
-      expected=2)
+claim("number of guards, out of six, whose gradients are all finite",
+      whole, expected=2)
 claim("largest gap between the losses of any two guards",
       max(by_guard.values()) - min(by_guard.values()), below=1e-4)
 claim("fraction of gradients that are NaN before clipping", before,
@@ -1334,9 +1337,10 @@ for name, (value, gradient) in family.items():
     print(f"{name:22} value finite: {value}   gradient: {gradient}")
 
 # %% trap="12.5" role="folklore"
-claim("functions out of five with a value that is not finite",
+claim("number of functions, out of five, with a value that is not finite",
       sum(not value for value, _ in family.values()), expected=0)
-claim("functions out of five with a gradient that is not finite",
+claim("number of functions, out of five, with a gradient that is not "
+      "finite",
       sum(not gradient for _, gradient in family.values()), expected=4)
 
 # %% trap="12.5" role="exercise" points=3 difficulty=2 minutes=10
@@ -1466,7 +1470,7 @@ for fault, place in places.items():
 # %% role="concept"
 claim("largest finite number in float16", torch.finfo(torch.float16).max,
       expected=65504)
-claim("faults out of five that are found at the right place",
+claim("number of faults, out of five, that are found at the right place",
       sum(found.startswith(place) for found, place in zip(
           places.values(), ("batch", "weight 0.weight", "module 1", "loss",
                             "gradient, 'Sqrt"))), expected=5)
@@ -1585,9 +1589,8 @@ print(f"{len(stored)} losses: {alive:.2f} MB of weights alive, "
 measured("12.6", alive + slopes + activations, right=(10, 15))
 
 # %% trap="12.6" role="look"
-claim("weights still in memory, as a multiple of one classifier's weights",
-      alive / one,
-      expected=5)
+claim("MB of weights still in memory, divided by MB of one classifier's "
+      "weights", alive / one, expected=5)
 
 # %% [markdown] trap="12.6" role="why"
 # As it runs, `backward()` frees the tensors saved in the graph, even if something still
@@ -1653,7 +1656,7 @@ plot_columns(left, xlabel="stored as", ylabel="MB of weights alive",
 claim("MB of activations that the stored losses keep in memory",
       activations, expected=0)
 claim("MB that one stored loss keeps in memory, divided by MB of one "
-      "classifier", reached / one, expected=2)
+      "classifier's weights", reached / one, expected=2)
 claim("MB of weights in memory if the losses are stored detached",
       left["loss.detach()"], expected=0)
 
@@ -1700,8 +1703,9 @@ print(f"retain_graph {stays:.2f} MB; a loss for the log {logged:.3f} MB")
 # %% trap="12.6" role="folklore"
 claim("MB of activations that a running sum keeps in memory, largest of "
       "three nets", max(held for held, _ in found.values()), expected=0)
-claim("nodes in the graph of a running sum over 20 steps, fewest of three "
-      "nets", min(nodes for _, nodes in found.values()), above=100)
+claim("number of nodes in the graph of a running sum over 20 steps, "
+      "smallest of three nets",
+      min(nodes for _, nodes in found.values()), above=100)
 claim("MB of activations that a running sum keeps in memory with "
       "retain_graph", stays, above=1.9)
 
@@ -1897,8 +1901,8 @@ claim("test accuracy with the data sorted by label",
 # %% trap="12.7" role="more"
 claim("fraction of images whose nearest neighbour has the same label, "
       "with correct labels", agreement(x_train, y_train), above=0.9)
-claim("summed loss of a batch with each row twice, divided by that batch's "
-      "summed loss", doubled("sum"), expected=2, within=0.001)
+claim("summed loss of a batch with each row twice, divided by its summed "
+      "loss with each row once", doubled("sum"), expected=2, within=0.001)
 
 # %% trap="12.7" role="exercise" points=4 difficulty=3 minutes=15
 def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
@@ -2023,7 +2027,8 @@ print(f"killed {over[0]} times; {over[1]} files load")
 measured("12.8", over[1], right=(0, 0))
 
 # %% trap="12.8" role="look"
-claim("files out of 20 that load after the kill", over[1], expected=0)
+claim("number of files, out of 20, that load after the kill",
+      over[1], expected=0)
 
 # %% [markdown] trap="12.8" role="why"
 # Opening a file for writing empties it, and from then on, the old state is gone. A file
@@ -2054,8 +2059,8 @@ print(f"killed {beside[0]} times; {beside[1]} files load, "
       f"{beside[2]} from step 100")
 
 # %% trap="12.8" role="repair"
-claim("files out of 20 that load and hold the old state", beside[2],
-      expected=20)
+claim("number of files, out of 20, that load and hold the old state",
+      beside[2], expected=20)
 
 # %% trap="12.8" role="repair"
 kb = round(os.path.getsize(path) / 1000)
@@ -2274,10 +2279,10 @@ plot_lines([60 * t for t in every], {"time lost": [100 * v for v in lost]},
                "slowly.")
 
 # %% role="concept"
-claim("best interval between two saves among those tried, in minutes",
+claim("best of the intervals between two saves that were tried, in minutes",
       60 * cheapest, expected=35)
-claim("best interval between two saves by the formula, in minutes",
-      60 * by_formula, expected=34.6, within=0.1)
+claim("best interval between two saves according to the formula, in "
+      "minutes", 60 * by_formula, expected=34.6, within=0.1)
 
 # %% [markdown] role="concept"
 # The lost time is smallest when the interval is `sqrt(2 * save time * time between
@@ -2424,7 +2429,7 @@ for names in starts:
 measured("12.9", 0)
 
 # %% trap="12.9" role="look"
-claim("different numberings in four starts",
+claim("number of different numberings in four starts",
       len({tuple(names) for names in starts}), expected=4)
 
 # %% [markdown] trap="12.9" role="look"
@@ -2498,8 +2503,8 @@ print("sorted:", *found["sorted"].pop())
 shell, once_more, children, _ = found.values()
 
 # %% trap="12.9" role="repair"
-claim("different numberings over all starts that had the variable set in "
-      "time", len(shell | once_more | children), expected=1)
+claim("number of different numberings in all starts that had the variable "
+      "set in time", len(shell | once_more | children), expected=1)
 
 # %% [markdown] trap="12.9" role="repair"
 # A sorted list still changes when you add a class, because all classes after the new
@@ -2540,8 +2545,8 @@ print("differ in two starts:", ", ".join(differ))
 print("equal:", {0, 8} == {8, 0}, "  as lists:", list({0, 8}), list({8, 0}))
 
 # %% trap="12.9" role="folklore"
-claim("things out of eight that differ between two starts", len(differ),
-      expected=3)
+claim("number of expressions, out of eight, whose results differ between "
+      "two starts", len(differ), expected=3)
 claim("do two equal sets of numbers iterate in the same order",
       list({0, 8}) == list({8, 0}), expected=False)
 
@@ -2671,7 +2676,7 @@ for name, part in first_apart.items():
     print(f"{name:17} first part that differs: {part}")
 
 # %% role="concept"
-claim("runs out of four in which the right part is named",
+claim("number of runs, out of four, in which the right part is named",
       sum(part == wanted for part, wanted in zip(first_apart.values(), (
           "none", "first weights", "first batch", "first loss"))),
       expected=4)
@@ -2803,7 +2808,8 @@ print("lines on stderr, 'will be ignored':", told)
 measured("12.10", count(rows, "val_loss"), right=(0, 0))
 
 # %% trap="12.10" role="look"
-claim("validation losses in the file", count(rows, "val_loss"), expected=0)
+claim("number of validation losses in the file",
+      count(rows, "val_loss"), expected=0)
 
 # %% [markdown] trap="12.10" role="why"
 # A W&B run has *one* step counter. `step=` sets this counter, which can only go up. After
@@ -2844,7 +2850,7 @@ print("axes:", axes)
 print("validation losses:", count(mended, "val_loss"))
 
 # %% trap="12.10" role="repair"
-claim("validation losses in the file, with their own axis",
+claim("number of validation losses in the file, with an axis of their own",
       count(mended, "val_loss"), expected=5)
 
 # %% [markdown] trap="12.10" role="repair"
@@ -2859,7 +2865,7 @@ epochs_seen = [row["epoch"] for row in twice if "epoch" in row]
 print("epochs:", epochs_seen)
 
 # %% trap="12.10" role="repair"
-claim("rows for epoch 3 in the log of the resumed run",
+claim("number of rows for epoch 3 in the log of the resumed run",
       epochs_seen.count(3), expected=2)
 
 # %% [markdown] trap="12.10" role="repair"
@@ -2873,11 +2879,12 @@ claim("rows for epoch 3 in the log of the resumed run",
 # their own axis, no version has a reason to warn:
 
 # %% trap="12.10" role="more"
-claim("training losses in the file", count(rows, "loss"), expected=100)
-claim("warnings on stderr about the five dropped validation losses", told,
-      below=6)
-claim("warnings on stderr when the validation losses have their own axis",
-      warned, expected=0)
+claim("number of training losses in the file",
+      count(rows, "loss"), expected=100)
+claim("number of warnings on stderr about the five dropped validation "
+      "losses", told, below=6)
+claim("number of warnings on stderr when the validation losses have their "
+      "own axis", warned, expected=0)
 
 # %% [markdown] trap="12.10" role="more"
 # Half of the repair is not enough. If the axis is defined but `step=` is still in the
@@ -2893,9 +2900,9 @@ half, _, _ = tracked(half_repaired)
 batches = [row["batch"] for row in twice if "batch" in row]
 
 # %% trap="12.10" role="more"
-claim("validation losses in the file, with the axis defined but step= "
-      "still in the call", count(half, "val_loss"), expected=0)
-claim("batches that the log of the resumed run contains twice",
+claim("number of validation losses in the file if an axis is defined but "
+      "the call keeps step=", count(half, "val_loss"), expected=0)
+claim("number of batches that the log of the resumed run contains twice",
       len(batches) - len(set(batches)), expected=30)
 
 # %% [markdown] trap="12.10" role="folklore"
@@ -2917,9 +2924,9 @@ print("validation losses at the steps", places)
 print("names in such a row:", sorted(merged[19]))
 
 # %% trap="12.10" role="folklore"
-claim("validation losses in the file, logged with the last batch number",
-      count(merged, "val_loss"), expected=5)
-claim("step of the first validation loss, logged with the last batch "
+claim("number of validation losses in the file if logged with the last "
+      "batch number", count(merged, "val_loss"), expected=5)
+claim("step of the first validation loss if logged with the last batch "
       "number", places[0], expected=19)
 claim("does the row of the first validation loss contain the epoch",
       "epoch" in merged[19], expected=False)
@@ -3011,8 +3018,8 @@ versions = [version(x) for x in (x_train, x_train, one_pixel)]
 print(*versions, sep="\n")
 
 # %% role="concept"
-claim("number of versions for the data, the same data, and data with a "
-      "changed pixel", len(set(versions)), expected=2)
+claim("number of versions after saving the data, the same data and data "
+      "with a changed pixel", len(set(versions)), expected=2)
 
 # %% [markdown] role="concept"
 # A run declares which artifact it used and which artifact it produced, and the server
@@ -3137,8 +3144,8 @@ for name, (taken, read) in runs.items():
     print(f"{name:20} {taken:3} steps taken, accuracy {read:.2f}")
 
 # %% trap="12.11" role="repair"
-claim("steps that the guard lets through, with smoothing over all classes",
-      runs["smoothed, guard"][0], expected=0)
+claim("number of steps that the guard lets through, with smoothing over "
+      "all classes", runs["smoothed, guard"][0], expected=0)
 
 # %% [markdown] trap="12.11" role="repair"
 # With smoothing over the allowed classes only, the loss is finite and passes the guard.
@@ -3320,7 +3327,7 @@ by_counts = [counted(Counted(), nines, nines, size) for size in by_size]
 print("by counts:", by_counts)
 
 # %% trap="12.12" role="repair"
-claim("lowest F1 of the perfect answers from counts, over four batch sizes",
+claim("perfect answers: lowest F1 from counts, over four batch sizes",
       min(by_counts), expected=1)
 
 # %% [markdown] trap="12.12" role="repair"
@@ -3342,7 +3349,7 @@ print("never reset:", [round(score, 2) for score in log])
 print("from zero:  ", [round(score, 2) for score in own])
 
 # %% trap="12.12" role="repair"
-claim("F1 on the last night with counts never reset minus F1 with counts "
+claim("F1 on the last night: with counts never reset minus with counts "
       "from zero", log[-1] - own[-1], above=0.2)
 
 # %% [markdown] trap="12.12" role="more" topics="other numbers for 0/0 · sorted data · scikit-learn"
@@ -3367,10 +3374,10 @@ said = {"silent, with a 1": filled(silent, nines, empty=1.0),
 print({name: round(score, 2) for name, score in said.items()})
 
 # %% trap="12.12" role="more"
-claim("F1 of a detector that never reports a nine, with a 1 for 0/0",
+claim("F1 of a detector that never reports a nine, if 0/0 counts as 1",
       said["silent, with a 1"], expected=0.4, within=0.02)
-claim("F1 of the 'nine or four' detector without empty batches minus its "
-      "F1 from counts",
+claim("'nine or four' detector: F1 without empty batches minus F1 from "
+      "counts",
       said["nine or four, left out"] - said["nine or four, by counts"],
       expected=-0.1, within=0.02)
 
@@ -3387,8 +3394,8 @@ nothing = torch.zeros(8, dtype=torch.bool)
 # %% trap="12.12" role="more"
 claim("F1 that the job reports for the perfect answers on sorted data",
       nightly(ordered, ordered), below=0.15)
-claim("F1 of the 'nine or four' detector from scikit-learn minus its F1 "
-      "from counts", f1_score(nines, nine_or_four)
+claim("'nine or four' detector: F1 from scikit-learn minus F1 from counts",
+      f1_score(nines, nine_or_four)
       - said["nine or four, by counts"], expected=0, within=1e-9)
 claim("scikit-learn's F1 for 0/0",
       f1_score(nothing, nothing, zero_division=0), expected=0)
@@ -3506,12 +3513,12 @@ norms = spikes["SGD", "as it is"][:, 1]
 over_usual = (norms[100] / norms[50:100].median()).item()
 
 # %% role="concept"
-claim("gradient norm at the damaged step, divided by the median of the 50 "
-      "steps before it", over_usual, above=20)
+claim("gradient norm at the damaged step, divided by the median norm in "
+      "the 50 steps before it", over_usual, above=20)
 claim("SGD: mean loss in the ten steps after the damage, divided by the "
       "mean loss before it", jump["SGD", "as it is"], above=3)
-claim("clipping or skipping: loss after the damage divided by loss "
-      "before, largest of four runs",
+claim("clipping or skipping: loss after the damage divided by loss before "
+      "it, largest of 4 runs",
       max(v for (_, remedy), v in jump.items() if remedy != "as it is"),
       below=1.8)
 
@@ -3562,11 +3569,11 @@ heads = {name: [attention_logits(size, name == "QK-norm")
 # %% role="concept"
 largest = {name: [z.abs().max().item() for z in found]
            for name, found in heads.items()}
-claim("without QK-norm: growth of the largest logit when the weights grow "
-      "eightfold", largest["plain"][-1] / largest["plain"][0], expected=64,
-      within=0.01)
-claim("with QK-norm: growth of the largest logit when the weights grow "
-      "eightfold", largest["QK-norm"][-1]
+claim("without QK-norm: factor by which the largest logit grows when the "
+      "weights grow eightfold",
+      largest["plain"][-1] / largest["plain"][0], expected=64, within=0.01)
+claim("with QK-norm: factor by which the largest logit grows when the "
+      "weights grow eightfold", largest["QK-norm"][-1]
       / largest["QK-norm"][0], expected=1, within=0.001)
 claim("with QK-norm: largest logit divided by the square root of the width",
       max(largest["QK-norm"]) / 16**0.5, below=1.0001)
@@ -3618,8 +3625,8 @@ print("exit status:", ended.returncode)
 print(told)
 
 # %% role="concept"
-claim("lines of the output that name trap 12.11", told.count("trap 12.11"),
-      expected=1)
+claim("number of lines in the output that name trap 12.11",
+      told.count("trap 12.11"), expected=1)
 claim("exit status of the script under the tool", ended.returncode,
       expected=0)
 
@@ -3811,13 +3818,13 @@ for way, losses in ends.items():
 middles = [np.median(losses) for losses in ends.values()]
 widest = max(losses[-1] / losses[0] for losses in ends.values())
 runs = [sum(len(s.trials) for s in ways[way]) for way in ways]
-claim("within one method: worst loss of eight searches divided by the "
-      "best, largest of three", widest, above=1.5)
-claim("between methods: worst median divided by the best, relative to the "
-      "ratio within one method", max(middles) / min(middles) / widest,
-      below=0.95)
-claim("runs of Hyperband, divided by runs of random search",
-      runs[2] / runs[0], above=1.05)
+claim("within one method: worst loss of eight searches divided by best, "
+      "largest of three ratios", widest, above=1.5)
+claim("between methods: worst median divided by best, relative to the "
+      "ratio within one method",
+      max(middles) / min(middles) / widest, below=0.95)
+claim("number of runs with Hyperband, divided by number of runs with "
+      "random search", runs[2] / runs[0], above=1.05)
 
 # %% [markdown] role="concept"
 # *Hyperband* is based on one idea: give many settings a short run, keep the better ones,
@@ -3876,8 +3883,8 @@ print("rates:", " ".join("-" if r is None else f"{r:.2f}" for r in rates))
 repeated = sum(rate in rates[:6] for rate in rates[7:])
 claim("is the killed run still listed as running",
       study.trials[6].state.name == "RUNNING", expected=True)
-claim("runs, out of four after the kill, that repeat earlier settings",
-      repeated, expected=4)
+claim("number of runs, out of four after the kill, that repeat earlier "
+      "settings", repeated, expected=4)
 
 # %% [markdown] role="concept"
 # Two problems remain. The killed run stays `RUNNING` until you close the run with
@@ -3896,8 +3903,9 @@ print("rates:", " ".join(f"{r:.2f}" for r in fresh_rates))
 # %% role="concept"
 claim("is the killed run closed", study.trials[6].state.name == "FAIL",
       expected=True)
-claim("runs that repeat earlier settings, with the number of runs so far "
-      "as the seed", sum(rate in rates for rate in fresh_rates), expected=0)
+claim("number of runs that repeat earlier settings if the seed is the "
+      "number of runs so far",
+      sum(rate in rates for rate in fresh_rates), expected=0)
 
 # %% [markdown] role="concept"
 # ### The same search as a W&B sweep
@@ -4043,10 +4051,11 @@ print(f"20 graphs of 512 rows: {20 * batch_bytes / 1e9:.2f} GB;",
       "operations of a step:", orders)
 
 # %% role="gpu"
-claim("different float32 sums in 20 orders", len(sums), above=1)
-claim("different integer sums in 20 orders", len(whole), expected=1)
-claim("operations of a step in anomaly mode, divided by operations of a "
-      "plain step", orders["watched"] / orders["step"], above=2)
+claim("number of different float32 sums in 20 orders", len(sums), above=1)
+claim("number of different integer sums in 20 orders",
+      len(whole), expected=1)
+claim("number of operations in an anomaly-mode step, divided by the number "
+      "in a plain step", orders["watched"] / orders["step"], above=2)
 
 # %% role="gpu"
 @gpu_result("12/order",
