@@ -384,21 +384,21 @@ def hits(model: nn.Module, names: list[str]) -> dict[str, list[str]]:
     """Find the paths of the nn.Linear modules that each name matches.
 
     As in peft, a name matches a path that equals the name or ends with a
-    dot and the name. Modules of other kinds do not count, at any depth;
-    subclasses of nn.Linear do.
+    dot and the name. Modules of other kinds do not count, at any depth.
+    Subclasses of nn.Linear count.
 
     Args:
         names: different strings, none empty, possibly with dots. The list
             may be empty.
 
     Returns:
-        A dict in the order of names, with a list of paths for each, in the
-        order of model.named_modules(), which lists a shared module once,
-        under its first path. Raises ValueError if a name matches nothing,
-        with all such names in its text and no other names. model and names
-        do not change, and nothing is kept between calls. Example: in
-        nn.Sequential(nn.Linear(2, 2), nn.ReLU()) the name "0" matches
-        ["0"], and "1" matches nothing.
+        A dict in the order of names, with a list of paths for each name, in
+        the order of model.named_modules(). A shared module occurs once in
+        this order, under its first path. Raises ValueError if a name
+        matches nothing. The error's text contains all such names and no
+        other names. model and names do not change. Nothing is kept between
+        calls. Example: in nn.Sequential(nn.Linear(2, 2), nn.ReLU()) the
+        name "0" matches ["0"], and "1" matches nothing.
     """
     # BEGIN SOLUTION
     found = {name: [] for name in names}
@@ -1019,13 +1019,14 @@ def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
     """Build the ids and labels of a training text after a learned prefix.
 
     The prefix of `virtual` tokens and the text share n_positions positions.
-    If they need more, the prompt loses its first tokens, as few as needed.
-    Raises ValueError if prefix and answer alone need more positions.
+    If prefix and text need more positions, the prompt loses its first
+    tokens, as few as needed. Raises ValueError if prefix and answer alone
+    need more positions.
 
     Args:
         prompt, answer: (P,) and (Q,), int64. The text is the prompt, then
-            the answer. Ids can repeat, even across the two. Both can be
-            empty, and neither changes.
+            the answer. Ids can repeat, even across the two. Prompt and
+            answer can be empty and do not change.
 
     Returns:
         A tuple of two int64 tensors as long as the text that is left: ids
@@ -1270,13 +1271,13 @@ claim("number of trainable parameters in the first adapter after a second "
 def passport(model: nn.Module) -> dict:
     """Report which layers have LoRA and which parameters are trained.
 
-    A LoRA layer is a module that has parameters A and B of its own, of any
-    shapes; it may have other parameters.
+    A LoRA layer is a module that has its own parameters A and B, of any
+    shapes. It may also have other parameters.
 
     Returns a dict:
         "layers": the paths of the LoRA layers, in the order of
         model.named_modules(). "trainable": the number of values in model
-        that require a gradient, an int. "other": the paths of parameters
+        that require a gradient, as an int. "other": the paths of parameters
         that require a gradient and are not A or B of a LoRA layer.
         "frozen": the paths of every A or B that belongs to a LoRA layer and
         requires no gradient. "other" and "frozen" are in the order of
@@ -1763,13 +1764,15 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
     Args:
         file: a dict from such paths to tensors of a floating-point dtype.
 
-    Raises ValueError if a path of the adapter is missing in file, if file
-    has any other path, if a shape differs, or if every lora_B in file is
-    all zeros. In each of these cases, model does not change.
+    Raises ValueError if a path of the adapter is missing in file. Any other
+    path in file also raises ValueError. A shape that differs raises
+    ValueError. A file in which every lora_B is all zeros also raises
+    ValueError. In each of these cases, model does not change.
 
     Each parameter gets the values of its tensor, in the parameter's dtype.
-    It stays the same object, keeps its requires_grad and shares no memory
-    with file. The rest of model, file and the grad mode do not change.
+    It stays the same object and keeps its requires_grad. It shares no
+    memory with file. The rest of model, file and the grad mode do not
+    change.
     """
     # BEGIN SOLUTION
     ends = ("lora_A.default.weight", "lora_B.default.weight")
@@ -2028,7 +2031,7 @@ def lm_labels(ids: torch.Tensor, prompts: torch.Tensor,
 
     Padding can have the id of EOS or of any other token, and a text can
     contain EOS in the middle. The result is int64. Each call returns new
-    memory, and the arguments do not change.
+    memory. The arguments do not change.
     Example: ids [[0, 5, 6, 0]], prompts [1] and lengths [3] return
     [[-100, -100, 6, 0]].
     """
@@ -2281,8 +2284,9 @@ def encode_texts(tokenizer, texts: list[str]):
     Returns:
         ids (N, T) and mask (N, T), both int64. T is the length of the
         longest row. Shorter rows are padded on the left with
-        `tokenizer.pad_token_id`, which may be the id of any token. The mask
-        is 1 for the tokens of a text, BOS included, and 0 for padding.
+        `tokenizer.pad_token_id`. The padding id may be the id of any token.
+        The mask is 1 for the tokens of a text, BOS included, and 0 for
+        padding.
 
     Example: BOS is 1 and padding 0, and two texts have the ids [1, 5] and
     [6, 7, 8]. Then ids is [[0, 0, 1, 5], [1, 6, 7, 8]], and mask is

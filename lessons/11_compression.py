@@ -369,14 +369,15 @@ def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
             neighbours.
 
     Returns (codes, scales, zeros):
-        low = min(weights, 0) and high = max(weights, 0) in a group, so the
+        In a group, low = min(weights, 0) and high = max(weights, 0), so the
         group's grid contains 0. scales: (high - low) / (2**bits - 1),
-        float32, or 1 for a group of zeros. zeros: -low / scale, rounded,
-        uint8. Both have the shape (R, C // group). codes: (R, C) uint8,
-        each the code from 0 to 2**bits - 1 whose level, scale * (code -
-        zero), is nearest to the weight.
+        float32. A group of zeros has the scale 1. zeros: -low / scale,
+        rounded, uint8. scales and zeros have the shape (R, C // group).
+        codes: (R, C) uint8, each the code from 0 to 2**bits - 1 whose
+        level, scale * (code - zero), is nearest to the weight.
 
-    Example: [[0., 4., 6.]], bits 2, group 3: [[0, 2, 3]], [[2.]], [[0]].
+    Example: w [[0., 4., 6.]], bits 2 and group 3 give [[0, 2, 3]], [[2.]]
+    and [[0]].
     """
     # BEGIN SOLUTION
     rows, top = w.shape[0], 2**bits - 1
@@ -778,17 +779,17 @@ claim("bytes of the pruned weights divided by bytes of the dense weights",
 
 # %% trap="11.2" role="exercise" points=3 difficulty=2 minutes=8
 def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
-    """Take one step of the optimizer, then set each pruned weight to 0.
+    """Take one step of the optimizer. Then set each pruned weight to 0.
 
     Args:
         masks: {parameter: bool tensor of its shape}, False where a weight
             is pruned. A parameter without a mask is not pruned.
 
-    A pruned weight is 0 even if its gradient is missing or not finite, and
-    even if its parameter is frozen or unknown to the optimizer. All other
-    weights get the values that optimizer.step() alone would give them, in
-    the same tensors. Gradients, masks and the optimizer's settings do not
-    change.
+    A pruned weight is 0 even if its gradient is missing or not finite. A
+    pruned weight is also 0 if its parameter is frozen or unknown to the
+    optimizer. All other weights get the values that optimizer.step() alone
+    would give them. All weights stay in the same tensors. Gradients, masks
+    and the optimizer's settings do not change.
 
     Example: with SGD at rate 1, weights 2 and 2, gradients 3 and 3, and
     mask False and True, the weights become 0 and -1.
@@ -1043,11 +1044,11 @@ def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
         labels: (N,) int64.
 
     The divergence of a row is the sum over classes of p * (log p - log q).
-    p are the teacher's and q the student's probabilities, both at
-    temperature T > 0; the cross-entropy is at temperature 1. Both terms are
-    means over the rows. The result is a scalar, and finite even if p or q
-    is 0 in float32.
-    Only the student gets gradients. The arguments do not change.
+    Here p are the teacher's probabilities and q the student's. Both
+    probabilities are at temperature T > 0, and the cross-entropy is at
+    temperature 1. Both terms are means over the rows. The result is a
+    scalar, and finite even if p or q is 0 in float32. Only the student gets
+    gradients. The arguments do not change.
 
     Example: logits [[0., 0.]] for both, label 0 and alpha 0.5 give 0.3466.
     """
@@ -1475,19 +1476,20 @@ def drop_inputs(w: torch.Tensor, x: torch.Tensor, drop: list
     """Remove some inputs from a layer and adjust its other weights.
 
     Args:
-        w, x: (O, I) and (N, I), float64, of magnitudes from 1e-8 to 1e8.
-            The rows of x are typical inputs, N >= I, and the columns of x
-            are linearly independent.
-        drop: indices of inputs, at least one, each once, in any order,
-            possibly all.
+        w, x: (O, I) and (N, I), float64. The magnitudes of w and x are
+            between 1e-8 and 1e8. The rows of x are typical inputs, N >= I,
+            and the columns of x are linearly independent.
+        drop: indices of one or more inputs, possibly all, each index once,
+            in any order.
 
     Returns:
-        (O, I) float64, with zeros in the columns listed in drop, and with
-        the other columns chosen so that x @ w.T changes as little as
-        possible, in the sum of squares.
+        (O, I) float64, with zeros in the columns listed in drop. The other
+        columns are chosen so that x @ w.T changes as little as possible, in
+        the sum of squares.
 
     The arguments do not change.
-    Example: w [[1., 1.]], x [[1., 1.], [1., 0.]], drop [1]: [[1.5, 0.]].
+    Example: w [[1., 1.]], x [[1., 1.], [1., 0.]] and drop [1] give
+    [[1.5, 0.]].
     """
     # BEGIN SOLUTION
     rest = [j for j in range(w.shape[1]) if j not in drop]
@@ -1649,14 +1651,14 @@ def stored_bytes(state: dict) -> int:
     """Count the tensor bytes that torch.save would write for a state dict.
 
     Args:
-        state: a dict with strided CPU tensors as its values, or dicts,
-            lists and tuples of tensors, at any depth. Any other values do
-            not count. state is left as it is.
+        state: a dict whose values are strided CPU tensors, or dicts, lists
+            and tuples of tensors, at any depth. Any other values do not
+            count. state is left as it is.
 
     Returns:
         The bytes of all storages, not of the tensors: each storage counts
-        once, no matter how many tensors share it, and in full, even if a
-        tensor uses only a part of it or uses it several times.
+        once, no matter how many tensors share it. A storage counts in full,
+        even if a tensor uses only a part of it or uses it several times.
 
     Example: {"a": torch.zeros(3)} gives 12.
     """
@@ -1959,15 +1961,17 @@ def disagreements(model: torch.nn.Module, program, batches: list,
 
     Returns:
         The indices of the batches that differ, from 0, in ascending order.
-        A batch differs if the program raises an Exception, if it returns no
-        tensor or a tensor of a different shape or dtype, or if an entry is
-        not finite or is further from the model's entry than rtol times the
-        largest absolute value in the model's output for this batch.
+        A batch differs if the program raises an Exception. A batch also
+        differs if the program returns no tensor, or a tensor of a different
+        shape or dtype. A batch also differs if an entry is not finite, or
+        is further from the model's entry than rtol times the largest
+        absolute value in the model's output for this batch.
 
-    Model and program each get their own copy of a batch. Both run without
-    gradients, the model in eval mode; afterwards the grad mode and the mode
-    of each module are as before.
-    Example: nn.ReLU() and torch.abs, batches [1.], [-1.], rtol 0.1: [1].
+    Model and program each get their own copy of a batch. Model and program
+    run without gradients, and the model runs in eval mode. Afterwards, the
+    grad mode and the mode of each module are as before.
+    Example: nn.ReLU() and torch.abs, with batches [1.] and [-1.] and rtol
+    0.1, give [1].
     """
     # BEGIN SOLUTION
     modes = [(module, module.training) for module in model.modules()]
@@ -2232,13 +2236,14 @@ def free_dims(examples: list):
     Returns:
         A copy of the structure of the first example. A tensor is replaced
         by a tuple of the dimensions whose size is not the same in all
-        examples, in ascending order; everything else by None.
+        examples, in ascending order. Everything else is replaced by None.
 
     Raises ValueError if something varies that an exporter cannot make
-    dynamic: the type of a value, a number, str or None, the length of a
-    list or tuple, the keys of a dict (in any order), a tensor's dtype or
-    number of dimensions. The error is raised as well if a varying dimension
-    has size 0 or 1 in the first example.
+    dynamic. The type of a value must not vary. A number, str or None must
+    not vary. The length of a list or tuple must not vary. The keys of a
+    dict must not vary. Their order may vary. A tensor's dtype and number of
+    dimensions must not vary. The error is raised as well if a varying
+    dimension has size 0 or 1 in the first example.
     Example: [(zeros(2, 3), 0.5), (zeros(7, 3), 0.5)] gives ((0,), None).
     """
     # BEGIN SOLUTION
@@ -2510,14 +2515,15 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
         equation: two operands and a result, such as "td,od->to". One letter
             is summed: it is in both operands but not in the result. All
             other letters are in the result; some can be in both operands.
-        a, b: float32, in any memory order, left as they are. The summed
-            axis has a multiple of 32 entries.
+        a, b: float32, in any memory order, left as they are. The number of
+            entries along the summed axis is a multiple of 32.
 
-    First a and b are rounded: each block of 32 neighbours along the summed
-    axis shares a scale, the largest power of two that is at most a quarter
-    of the block's largest absolute value. A number becomes the nearest of
-    0, 0.5, 1, 1.5, 2, 3, 4 and 6 times the scale, with its sign; 32 zeros
-    stay zeros. Then a and b are multiplied and added in float32.
+    First, a and b are rounded. Each block of 32 neighbours along the summed
+    axis shares a scale. The scale is the largest power of two that is at
+    most a quarter of the block's largest absolute value. A number becomes
+    the nearest of 0, 0.5, 1, 1.5, 2, 3, 4 and 6 times the scale, with its
+    sign. 32 zeros stay zeros. Then a and b are multiplied and added in
+    float32.
 
     Example: "k,k->" with [33., 1., ..., 1.] and 32 ones gives 32., not 64.
     """
@@ -2792,10 +2798,11 @@ def nvfp4_scales(parts: list) -> tuple:
 
     Returns (whole, scales):
         whole: float32 of shape (), the largest absolute value in any part /
-        (6 * 448), or 1 if all values are zero. scales: a list with (R, C //
-        16) float8_e4m3fn for each part: the largest absolute value among 16
-        neighbours of a row / 6 / whole, rounded to the nearest float8. A
-        block of zeros has the scale 0.
+        (6 * 448). whole is 1 if all values are zero. scales: a list with a
+        float8_e4m3fn tensor (R, C // 16) for each part. A scale is the
+        largest absolute value among 16 neighbours of a row / 6 / whole. The
+        scale is rounded to the nearest float8. A block of zeros has the
+        scale 0.
 
     Example: parts [[2688., 0., ..., 0.]] and [[0., ..., 0., -6.]], with 16
     numbers each, give 1. and the scales [[448.]] and [[1.]].

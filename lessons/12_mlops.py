@@ -269,12 +269,13 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
             return tuples, lists and dicts of tensors, nested to any depth.
 
     Returns:
-        The module's name in named_modules(), "" for the model itself. None
-        if there is no such module.
+        The module's name in named_modules(), or "" for the model itself.
+        The result is None if there is no such module.
 
     The model, called once as model(x), keeps its weights, buffers, modes,
-    gradients and hooks. Example: nn.Sequential(Root(), nn.ReLU()), where
-    Root takes the square root, and x with a negative number give "0".
+    gradients and hooks. Example: for nn.Sequential(Root(), nn.ReLU()),
+    where Root takes the square root, and an x with a negative number, the
+    result is "0".
     """
     # BEGIN SOLUTION
     def finite(value):
@@ -466,15 +467,15 @@ def layer_report(model: nn.Module, step) -> dict:
 
     Args:
         step: a function without arguments that trains model in place. Call
-            it once, and do nothing else to the model.
+            it once. Do nothing else to the model.
 
     Returns:
         A dict with the names of named_parameters(), in their order, frozen
         parameters included. Each value is |after - before| / |before|, a
         float. The norms are taken over all elements, in a precision in
         which no float16 overflows and no float32 vanishes. The value is 0.0
-        if the parameter did not move, and math.inf if it was all zeros and
-        moved.
+        if the parameter did not move. The value is math.inf if the
+        parameter was all zeros and moved.
 
     Example: a single weight that goes from 2. to 1. gives {"weight": 0.5}.
     """
@@ -1113,13 +1114,14 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
             shape, which can be any. They are left as they are.
 
     Returns:
-        One value for each candidate, a float64 tensor of that shape.
+        One value for each candidate. The result is a float64 tensor of the
+        shape of mean.
 
     Where std is 0, the loss equals its mean, and the result is not NaN. No
     constant is added to std: tiny standard deviations count. An unlikely
-    improvement is small but not zero: it is right to a thousandth even for
-    a mean 30 standard deviations above best.
-    Example: mean [1., 2.], std [2., 0.], best 1. give [0.798, 0.].
+    improvement is small but not zero, and it is correct to a thousandth
+    even for a mean 30 standard deviations above best.
+    Example: mean [1., 2.], std [2., 0.] and best 1. give [0.798, 0.].
     """
     # BEGIN SOLUTION
     gain = best - mean
@@ -1345,10 +1347,10 @@ claim("number of functions, out of five, with a gradient that is not "
 
 # %% trap="12.5" role="exercise" points=3 difficulty=2 minutes=10
 def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
-    """Compute the square root of x where x > 0, and 0 where x <= 0.
+    """Compute the square root of x where x > 0. Where x <= 0, return 0.
 
     Args:
-        x: float32 or float64 of any shape. It is left as it is.
+        x: float32 or float64 of any shape. x is left as it is.
 
     Returns:
         A tensor of the same dtype.
@@ -1725,11 +1727,11 @@ def make_meter() -> tuple:
 
     Returns:
         (add, mean). add(loss, rows): loss is the mean loss of a batch, a
-        tensor of shape () of any float dtype, with or without a graph;
-        rows is the number of its rows, 1 or more. mean() returns the mean
-        over all rows so far, summed in double precision, as a float, and
-        math.nan before the first batch. It can be called at any time, and
-        you may add more batches after it.
+        tensor of shape () of any float dtype, with or without a graph. rows
+        is the batch's number of rows, 1 or more. mean() returns the mean
+        over all rows so far as a float, summed in double precision. Before
+        the first batch, mean() returns math.nan. mean() can be called at
+        any time, and more batches may be added after that.
 
     add leaves loss as it is, and backward() still works. After the caller
     has dropped loss, nothing that only loss referred to stays in memory. A
@@ -2202,16 +2204,16 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
         parts: a dict of objects with a state_dict().
         facts: a dict of numbers: int, float or bool, or numpy scalars.
 
-    torch.load(path), with its default weights_only, then returns a dict:
-    "parts" with the state_dicts by name, "facts" with Python numbers by
-    name, and "rng", the result of torch.get_rng_state() at the call. The
-    state of the generator does not change.
+    torch.load(path), with its default weights_only, then returns a dict
+    with "parts", the state_dicts by name, and "facts", Python numbers by
+    name. The dict also holds "rng", the result of torch.get_rng_state() at
+    the call. The state of the generator does not change.
 
     If the process is killed while it writes, path is as before: the old
     file, or no file. No byte is written into the old file. os.fsync puts
     the new bytes on the disk before the new file gets its name. A call that
-    returns leaves no extra file, and the leftovers of a killed call do not
-    stop the next call. All other files stay, even if their names begin with
+    returns leaves no extra file. The leftovers of a killed call do not stop
+    the next call. All other files stay, even if their names begin with
     path; path + ".part" and path + ".tmp" may be treated as leftovers.
     """
     # BEGIN SOLUTION
@@ -2565,8 +2567,8 @@ def class_numbers(names: list, stored: dict) -> dict:
         numbers. A class in stored keeps its number, even if no row has this
         class. Other classes get the next numbers, in the order of sorted().
 
-    The order of names and of stored makes no difference. Both are left as
-    they are.
+    The order of names and of stored makes no difference. names and stored
+    are left as they are.
 
     Example: ["b", "a", "b"] and {"c": 0} give {"c": 0, "a": 1, "b": 2}.
     """
@@ -2943,10 +2945,10 @@ def rows_to_log(events: list) -> tuple:
 
     Returns a tuple (rows, axes). axes: a dict from metric to axis. rows: a
     list of dicts in time order, each {axis: step} plus the values. If the
-    previous event on an axis has the same step, both share a row, and later
-    values replace earlier ones of the same name. An earlier step means a
-    resumed run: drop the rows of this axis at that step or later, and keep
-    the rows of other axes. Raises ValueError for a metric on two axes.
+    previous event on an axis has the same step, both share a row. Later
+    values replace earlier values of the same name. An earlier step means a
+    resumed run: drop the rows of this axis at that step or later. Keep the
+    rows of other axes. Raises ValueError for a metric on two axes.
 
     Example: [("epoch", 0, {"val": 3.0}), ("batch", 0, {"loss": 2.0})]
     returns [{"epoch": 0, "val": 3.0}, {"batch": 0, "loss": 2.0}] and
@@ -3200,10 +3202,10 @@ def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
         A tensor of shape () that has gradients.
 
     A logit of a class that is not allowed makes no difference, even if it
-    is an infinity or a NaN, and its gradient is 0. The target distribution
-    of a row has 1 - smoothing at the target, and smoothing is spread evenly
-    over all allowed classes of the row, the target included. The arguments
-    are left as they are.
+    is infinite or NaN. Its gradient is 0. The target distribution of a row
+    has 1 - smoothing at the target, and smoothing is spread evenly over all
+    allowed classes of the row, the target included. The arguments are left
+    as they are.
 
     Example: a row with a single allowed class gives 0.
     """
@@ -3417,8 +3419,8 @@ def class_f1(batches, classes: int) -> torch.Tensor:
         The scores, of shape (classes,), float64.
 
     The prediction for a row is the class with the largest logit. A row with
-    the label -100 is ignored altogether. Every call counts from zero, and
-    leaves the batches unchanged.
+    the label -100 is ignored altogether. Every call counts from zero. The
+    batches are left unchanged.
 
     Example: for labels [0, 0] and [1], and three predictions of class 0,
     the scores are [0.8, 0.].

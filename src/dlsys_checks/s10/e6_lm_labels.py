@@ -33,9 +33,9 @@ prompts    | Texts are padded on the left. prompts: (N,) int64, the number of to
 any id     | Padding can have the id of EOS or of any other token, and a text can contain EOS in the
              middle. | case padded with EOS; EOS inside the texts; padded with a word; two paddings;
              texts of padding only; EOS is also the first token; the last token is no EOS
-new        | The result is int64. Each call returns new memory, | dtype of; memory shared; after a
+new        | The result is int64. Each call returns new memory. | dtype of; memory shared; after a
              second call
-left alone | and the arguments do not change. | changes of
+left alone | The arguments do not change. | changes of
 """)
 ex.promise("example", "Example: ids [[0, 5, 6, 0]], prompts [1] and lengths [3] return [[-100, "
            "-100, 6, 0]].", cases=("the example",))

@@ -28,10 +28,10 @@ texts   | Args: texts: at least one; none is empty. | case one text; many texts;
 returns | Returns: ids (N, T) and mask (N, T), both int64. | type of; number of parts; shape of;
           dtype of
 longest | T is the length of the longest row. | ids and mask: columns
-padded  | Shorter rows are padded on the left with `tokenizer.pad_token_id`, | padding of text; ids
+padded  | Shorter rows are padded on the left with `tokenizer.pad_token_id`. | padding of text; ids
           of text
-any id  | which may be the id of any token. | case padded with BOS; padded with EOS; padded with a
-          word; BOS has the id 0
+any id  | The padding id may be the id of any token. | case padded with BOS; padded with EOS; padded
+          with a word; BOS has the id 0
 mask    | The mask is 1 for the tokens of a text, BOS included, and 0 for padding. | mask of text
 example | Example: BOS is 1 and padding 0, and two texts have the ids [1, 5] and [6, 7, 8]. Then ids
           is [[0, 0, 1, 5], [1, 6, 7, 8]], and mask is [[0, 0, 1, 1], [1, 1, 1, 1]]. | case the

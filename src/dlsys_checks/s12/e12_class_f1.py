@@ -28,8 +28,8 @@ largest  | The prediction for a row is the class with the largest logit. | case 
            huge logits
 ignored  | A row with the label -100 is ignored altogether. | case ignored rows; a batch of ignored
            rows
-zero     | Every call counts from zero, | two calls with the same batches
-left     | and leaves the batches unchanged. | numbers changed
+zero     | Every call counts from zero. | two calls with the same batches
+left     | The batches are left unchanged. | numbers changed
 example  | Example: for labels [0, 0] and [1], and three predictions of class 0, the scores are
            [0.8, 0.]. | case the example
 """)

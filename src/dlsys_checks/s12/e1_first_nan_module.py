@@ -25,10 +25,10 @@ meant     | It arises in a call that receives only finite tensors and returns on
             whole numbers; an empty tensor
 first     | Of several such calls, the one that ends first counts. | case two such modules, the
             later one registered first; deep inside; results that are not used
-none      | None if there is no such module. | case nothing wrong; a NaN passed in; an infinity
-            passed in; a NaN that is not a tensor; finite values with an infinite sum; a hook of the
-            model that repairs the output
-names     | Returns: The module's name in named_modules(), "" for the model itself. | case deep
+none      | The result is None if there is no such module. | case nothing wrong; a NaN passed in; an
+            infinity passed in; a NaN that is not a tensor; finite values with an infinite sum; a
+            hook of the model that repairs the output
+names     | Returns: The module's name in named_modules(), or "" for the model itself. | case deep
             inside; under two names; spoilt by the model itself
 forms     | Args: model: its modules do not write into their arguments. They can take keyword
             arguments, can be called several times, and can take and return tuples, lists and dicts
@@ -40,8 +40,8 @@ no tensor | Anything that is not a tensor counts as finite. | case a NaN that is
             numbers; a None passed to a part; an infinity from a number
 as it was | The model, called once as model(x), keeps its weights, buffers, modes, gradients and
             hooks. | changed in the model; calls of the model
-example   | Example: nn.Sequential(Root(), nn.ReLU()), where Root takes the square root, and x with
-            a negative number give "0". | case the example
+example   | Example: for nn.Sequential(Root(), nn.ReLU()), where Root takes the square root, and an
+            x with a negative number, the result is "0". | case the example
 """)
 
 # Who spoils the numbers; "place" for the drawn place in a chain.

@@ -11,12 +11,12 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("12.5", "safe_sqrt", seen=("x", "weight", "turned"), says="square roots")
 
 ex.promise_table("""
-root       | Compute the square root of x where x > 0, | square roots
-zero       | and 0 where x <= 0. | values where x is 0 or less
+root       | Compute the square root of x where x > 0. | square roots
+zero       | Where x <= 0, return 0. | values where x is 0 or less
 any shape  | Args: x: float32 or float64 of any shape. | case a single number; a single negative
              number; a transposed matrix; three axes; double precision; one number in a row; a row
              of one matrix; a column; no numbers
-left alone | It is left as it is. | values of x that changed; in-place
+left alone | x is left as it is. | values of x that changed; in-place
 dtype      | Returns: A tensor of the same dtype. | dtype of
 no slope   | Where x <= 0, the gradient is 0. | gradient where x is 0 or less
 slope      | Elsewhere it is the gradient of the square root. | gradient where x is above 0;
