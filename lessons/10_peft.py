@@ -425,9 +425,10 @@ def hits(model: nn.Module, names: list[str]) -> dict[str, list[str]]:
 # them with what you asked for. **Source:** The entry on `target_modules` in [peft's
 # LoraConfig](https://huggingface.co/docs/peft/package_reference/lora). **Seen in the
 # wild:** [huggingface/peft 1959](https://github.com/huggingface/peft/issues/1959): peft
-# accepts a list with an invented name, because it raises an error only if nothing
+# accepts a list with an invented name, because peft raises an error only if no name
 # matches; [bghira/SimpleTuner 766](https://github.com/bghira/SimpleTuner/issues/766):
-# five names in a trainer's lists match nothing, so the intended layers are never trained.
+# five names in a trainer's lists match nothing, so the intended layers are never
+# trained.
 
 # %% [markdown] role="concept"
 # ## How low is the rank of an update?
@@ -547,8 +548,8 @@ claim("loss with LoRA minus loss with all weights trained, both at a "
 #   multiplies the update, so it acts much like the learning rate.
 # - **Dropout:** Use none. If you have few training examples, use 0.05 to 0.1.
 #
-# The page *Which adapter, when* on the course's website lists starting points for common
-# situations.
+# The *Which adapter, when* page on the course's website lists starting points for
+# common situations.
 
 # %% [markdown] role="concept"
 # ## Adapter layers, and what they cost in service
@@ -1024,9 +1025,9 @@ def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
     need more positions.
 
     Args:
-        prompt, answer: (P,) and (Q,), int64. The text is the prompt, then
-            the answer. Ids can repeat, even across the two. Prompt and
-            answer can be empty and do not change.
+        prompt, answer: (P,) and (Q,), int64. The text is the prompt
+            followed by the answer. Ids can repeat, even across prompt and
+            answer. Prompt and answer can be empty and do not change.
 
     Returns:
         A tuple of two int64 tensors as long as the text that is left: ids
@@ -1153,9 +1154,9 @@ claim("mean accuracy after loading minus accuracy before saving",
 # The classifier adds a new head, `score`, to the base. Without a `task_type`, peft does
 # not know that `score` is a head. So peft froze the random `score` together with the
 # base, LoRA learned to work with exactly that head, and only the LoRA matrices were
-# saved. The loaded classifier starts with a different random head, so its predictions can
-# be worse than guesses. `SEQ_CLS` tells peft that `score` is a head, which is then
-# trained and saved. If your head has a different name, use `modules_to_save`.
+# saved. The loaded classifier starts with a different random head, so its predictions
+# can be worse than random guesses. `SEQ_CLS` tells peft that `score` is a head, which
+# is then trained and saved. If your head has a different name, use `modules_to_save`.
 
 # %% trap="10.4" role="repair" compare=false
 def holds(model, folder):
@@ -1793,9 +1794,13 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="10.5" role="hint"
-# 1. `model.named_parameters()` yields paths such as `base_model.model.q_proj.lora_A.default.weight`. The last three parts of a path are `path.split(".")[-3:]`. Build a dict of the adapter's parameters by the paths that a file has for them.
+# 1. `model.named_parameters()` yields paths such as
+#    `base_model.model.q_proj.lora_A.default.weight`. The last three parts of a path are
+#    `path.split(".")[-3:]`. Build a dict of the adapter's parameters, in which the keys
+#    are the paths that a file uses.
 # 2. Finish all checks before you write the first value. You can compare the `keys()` of two dicts like sets.
-# 3. `copy_` under `no_grad` writes values into a parameter without replacing the object or changing its dtype. But it broadcasts, so compare the shapes yourself.
+# 3. `copy_` under `no_grad` writes values into a parameter without replacing the object
+#    or changing its dtype. But `copy_` also broadcasts, so compare the shapes yourself.
 
 # %% [markdown] trap="10.5" role="keep"
 # **Keep:** If a LoRA adapter was never loaded, you get no error, and the model answers
@@ -2019,13 +2024,13 @@ def lm_labels(ids: torch.Tensor, prompts: torch.Tensor,
     """Make labels for a causal language model that shifts them itself.
 
     A text is a prompt and its answer. Only the answer is learned, with its
-    ids as the labels. All other labels are -100, whatever the ids.
+    ids as the labels. All other labels are -100, whatever the ids are.
 
     Args:
         ids: (N, T) int64, possibly without rows. Texts are padded on the
             left.
-        prompts: (N,) int64, the number of tokens in each prompt, from none
-            to the whole text.
+        prompts: (N,) int64, the number of tokens in each prompt, from 0 to
+            the length of its text.
         lengths: (N,) int64, the number of tokens in each text, from 0 to T,
             its EOS included.
 
@@ -2043,21 +2048,23 @@ def lm_labels(ids: torch.Tensor, prompts: torch.Tensor,
 
 # %% [markdown] trap="10.6" role="hint"
 # 1. Do not ask which id is at a position. Ask whether the position belongs to an answer. A text that is padded on the left ends at the last position.
-# 2. Two things come before an answer: the padding of its row, and its prompt. How many positions do they take together?
-# 3. Work on a copy of `ids`. A text can be empty, be only a prompt, or fill its row. None of these needs special treatment.
+# 2. Two things come before an answer: the padding of its row, and its prompt. How many
+#    positions do the two take up together?
+# 3. Work on a copy of `ids`. A text can be empty, be only a prompt, or fill its row.
+#    None of these cases needs special treatment.
 
 # %% [markdown] trap="10.6" role="keep"
 # **Keep:** Mask padding by the length of each text, not by its id. If you pad with EOS
-# and mask by id, the model never learns to stop. **In your own code:** Count the labels
-# in a batch that are EOS. There should be one EOS label for each text that ends.
-# **Source:** `DataCollatorForLanguageModeling` in
+# and mask by id, the model never learns to stop. **In your own code:** Count the EOS
+# labels in a batch. There should be one for each text that ends. **Source:**
+# `DataCollatorForLanguageModeling` in
 # [transformers](https://github.com/huggingface/transformers/blob/main/src/transformers/data/data_collator.py):
 # it sets every label that equals the padding token to -100. **Seen in the wild:**
 # [huggingface/transformers
 # 23530](https://github.com/huggingface/transformers/issues/23530): all EOS labels are
 # overwritten, not only the padding's; [huggingface/trl
-# 976](https://github.com/huggingface/trl/issues/976): a Mistral model trained in this way
-# rarely writes the token that ends a text; [mlabonne/llm-course
+# 976](https://github.com/huggingface/trl/issues/976): a Mistral model trained in this
+# way rarely writes the token that ends a text; [mlabonne/llm-course
 # 33](https://github.com/mlabonne/llm-course/issues/33): a model from a well-known
 # notebook stops only at the maximum length.
 
@@ -2279,7 +2286,7 @@ def encode_texts(tokenizer, texts: list[str]):
     at the end, or both.
 
     Args:
-        texts: at least one; none is empty.
+        texts: at least one text, none of them empty.
 
     Returns:
         ids (N, T) and mask (N, T), both int64. T is the length of the
@@ -2501,7 +2508,8 @@ claim("loss on the old language: model with the adapter off minus base",
 # %% [markdown] role="quiz"
 # **7. A model with 2048 learned positions gets a prefix of 48 tokens. Your longest training text has 2048 tokens. You**
 #
-# - [ ] change nothing, because the prefix has no ids :: The prefix still takes positions, and the text would run past the end of the table.
+# - [ ] change nothing, because the prefix has no ids :: The prefix still takes up
+#   positions, so the text would run past the end of the table.
 # - [ ] cut all texts at their end to 2000 tokens :: The end of a text is the answer, which has the labels.
 # - [x] cut the prompts at their start until 2000 tokens are left :: Then prefix and text
 #   fit, and each answer stays complete.
@@ -2671,7 +2679,8 @@ answers_here
 #   training starts from the model you have.
 # - Put LoRA into all linear modules, and use about ten times the learning rate of full
 #   fine-tuning. The rank matters less.
-# - A list of target names is a filter. Count the modules that the list matched.
+# - In peft, a list of target names is a filter. Count the modules that the list
+#   matched.
 # - An unmerged adapter costs extra small operations at each call. Merge the adapter once,
 #   with the factor $\alpha / r$, in `float32`, and compare the logits.
 # - In peft, a learned prefix uses up positions. Cut the start of the prompt, never the
@@ -2682,6 +2691,7 @@ answers_here
 # - Mask the labels of padding by the length of each text. If padding is EOS, masking by
 #   id removes the label that teaches the model to stop.
 # - Text from a chat template already begins with BOS. Encode it without special tokens.
-# - Four bits are for storing the base. Products are computed with 16 bits or more.
+# - Four bits are only a format for storing the base. Products are computed with 16 bits
+#   or more.
 #
 # **Next:** Stage 11 makes the base itself smaller.

@@ -362,8 +362,8 @@ def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
     """Quantize each group of a row with an affine grid.
 
     Args:
-        w: (R, C) float32 in any memory order, tiny or huge. It is left as
-            it is.
+        w: (R, C) float32 in any memory order, with tiny or huge values. w
+            is left as it is.
         bits: 1 to 8.
         group: a divisor of C; each row is split into groups of this many
             neighbours.
@@ -574,8 +574,8 @@ claim("largest gap between the outputs of the masked and the smaller pair "
 # %% [markdown] trap="11.2" role="situation" core=true fault="prune.remove drops the mask: pruned weights come back" symptom="sparsity is gone after fine-tuning a pruned model: prune.remove, zeros come back"
 # ## Retraining a pruned net
 #
-# You set the smallest four fifths of a classifier's weights to zero, and it gets far
-# fewer digits right. To make the pruning permanent, you call
+# You set the smallest four fifths of a classifier's weights to zero, and the classifier
+# gets far fewer digits right. To make the pruning permanent, you call
 # `torch.nn.utils.prune.remove`. Then you retrain the classifier for 100 steps of Adam.
 # The classifier is now as accurate as before the pruning, and you write your report.
 
@@ -802,8 +802,8 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="11.2" role="hint"
-# 1. The optimizer's running averages move a weight even if its gradient is zero, so take
-#    the step, and set the zeros after the step.
+# 1. The optimizer's running averages move a weight even if its gradient is zero, so
+#    take the step first, and set the zeros afterwards.
 # 2. To change a parameter in place, use `torch.no_grad()`.
 # 3. NaN times 0 is NaN, so fill in zeros instead of multiplying by the mask.
 
@@ -1197,9 +1197,9 @@ claim("loss before training: start from random weights minus start from "
 
 # %% [markdown] role="concept"
 # To imitate hidden states, add to the loss the mean squared difference between the hidden
-# states of student and teacher. If the student is narrower, as BERT-base with 768 values
-# per token is narrower than BERT-large with 1,024, put a linear layer in between, train
-# it together with the student, and discard it afterwards.
+# states of student and teacher. A student can be narrower than its teacher: BERT-base
+# has 768 values per token, and BERT-large has 1,024. In that case, put a linear layer
+# in between, train this layer together with the student, and discard it afterwards.
 
 # %% role="concept"
 with fork_rng():
@@ -1998,7 +1998,8 @@ def disagreements(model: torch.nn.Module, program, batches: list,
 # 1. Before `model.eval()`, store `(module, module.training)` for all of
 #    `model.modules()`, and restore these modes at the end.
 # 2. Compare type, shape and dtype first, because broadcasting lets you subtract tensors of shapes (1, 3) and (7, 3).
-# 3. `<=` is false for NaN, so list a batch unless its largest gap is `<=` the limit.
+# 3. `<=` is false for NaN. So count a batch as different unless its largest gap is `<=`
+#    the limit.
 
 # %% [markdown] trap="11.6" role="keep"
 # **Keep:** `torch.jit.trace` records the operations of one run, so it keeps only one
@@ -2175,7 +2176,7 @@ claim("exported with two digits: largest gap between file and model",
 # %% [markdown] trap="11.7" role="more"
 # The classifier in the next cell also takes settings, a dict of values of different
 # types. `torch.jit.script` treats every argument without a type annotation as a tensor
-# and refuses this model. `torch.export` accepts the model, but everything that is not a
+# and rejects this model. `torch.export` accepts the model, but everything that is not a
 # tensor becomes a constant (except for an integer that you declare as dynamic):
 
 # %% trap="11.7" role="more"
@@ -2515,8 +2516,8 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
         equation: two operands and a result, such as "td,od->to". One letter
             is summed: it is in both operands but not in the result. All
             other letters are in the result; some can be in both operands.
-        a, b: float32, in any memory order, left as they are. The number of
-            entries along the summed axis is a multiple of 32.
+        a, b: float32, in any memory order. a and b are left as they are.
+            The number of entries along the summed axis is a multiple of 32.
 
     First, a and b are rounded. Each block of 32 neighbours along the summed
     axis shares a scale. The scale is the largest power of two that is at
@@ -2770,8 +2771,8 @@ claim("fraction of numbers of size 0.001 that torchao rounds to zero, "
 # %% [markdown] trap="11.9" role="more"
 # For very large numbers, all block scales are 448, and every number larger than `6 * 448`
 # is clipped. Two scales can represent tensors of any size, but not sizes that are far
-# apart in the same tensor: a block is lost again if its largest number is a millionth of
-# the tensor's largest.
+# apart in the same tensor: a block is lost again if its largest number is a millionth
+# of the tensor's largest number.
 
 # %% trap="11.9" role="more"
 with_outlier = numbers.clone()
@@ -2792,9 +2793,10 @@ def nvfp4_scales(parts: list) -> tuple:
 
     Args:
         parts: one or more matrices, such as the weights of q, k and v,
-            which a server stacks for a single product: (R, C) float32 in
-            any memory order, finite, left as they are. Each has its own R;
-            C is a multiple of 16. They share one tensor scale.
+            which a server stacks for a single product. Each is (R, C)
+            float32, finite and in any memory order. All are left as they
+            are. Each has its own R; C is a multiple of 16. They share one
+            tensor scale.
 
     Returns (whole, scales):
         whole: float32 of shape (), the largest absolute value in any part /
@@ -2819,20 +2821,21 @@ def nvfp4_scales(parts: list) -> tuple:
 
 # %% [markdown] trap="11.9" role="hint"
 # 1. Use two passes: find the largest absolute value over all parts, then compute each part's blocks.
-# 2. A large negative number counts as large, so use `abs` before each maximum.
+# 2. The number with the largest absolute value can be negative, so use `abs` before
+#    each maximum.
 # 3. `part.unflatten(1, (-1, 16))` has the 16 neighbours in its last axis; `.to(torch.float8_e4m3fn)` rounds to nearest.
 
 # %% [markdown] trap="11.9" role="keep"
 # **Keep:** NVFP4's block scale is a float8 number with a small range. So also use the
 # second scale, for the whole tensor, or small tensors become zeros and large tensors are
-# clipped. **In your own code:** Round a tensor, then round it again at a thousandth and
-# at a thousand times its size. The relative error must not change. **Seen in the wild:**
-# In [`dropbox/gemlite#39`](https://github.com/dropbox/gemlite/issues/39), weights became
-# zeros because their float8 scales did; in
+# clipped. **In your own code:** Round a tensor. Then multiply the same tensor by 0.001
+# and by 1,000, and round both results. The relative error must not change. **Seen in
+# the wild:** In [`dropbox/gemlite#39`](https://github.com/dropbox/gemlite/issues/39),
+# weights became zeros because their float8 scales did; in
 # [`jax-ml/jax#30467`](https://github.com/jax-ml/jax/pull/30467), a global scale was not
 # applied everywhere, and tests compared zeros with zeros; in
-# [`pytorch/ao#2604`](https://github.com/pytorch/ao/pull/2604), a factor of 6 was missing
-# in the tensor's scale. **Source:** Intel, [NVFP4
+# [`pytorch/ao#2604`](https://github.com/pytorch/ao/pull/2604), a factor of 6 was
+# missing in the tensor's scale. **Source:** Intel, [NVFP4
 # quantization](https://intel.github.io/neural-compressor/latest/docs/source/3x/PT_NVFP4Quant.html),
 # "two-level scaling".
 
@@ -3386,12 +3389,12 @@ for rows in (1, 256):
 
 # %% [markdown] role="concept"
 # The files have about the same length, because nearly all of each file is weights. The
-# longer file fell into trap 11.5: an exported program keeps its example, and two rows of
-# the test digits are a view of a storage that holds all test digits. The times depend on
-# the machine that ran this notebook. Measure your own times, with the number of rows that
-# you serve, on the processor that will serve them. By itself, an `ExportedProgram` is not
-# faster than the model, because it runs the same kernels from a graph. To make the
-# program faster, you need a compiler.
+# longer file shows trap 11.5 again: an exported program keeps its example, and two rows
+# of the test digits are a view of a storage that holds all test digits. The times
+# depend on the machine that ran this notebook. Measure your own times, with the number
+# of rows that you serve, on the processor that will serve them. By itself, an
+# `ExportedProgram` is not faster than the model, because it runs the same kernels from
+# a graph. To make the program faster, you need a compiler.
 #
 # `AOTInductor` compiles the graph to C++ and the C++ to machine code. For this
 # classifier, the compilation takes about half a minute of processor time, so the code is
@@ -3428,8 +3431,9 @@ for rows in (1, 256):
 # **1. You use a symmetric grid of 2 bits, one for a whole matrix. Which weights become
 # zero, judged by their absolute values?**
 #
-# - [x] those below half of the largest :: The gap between two levels is the largest
-#   absolute value, and weights below half of this gap are rounded to zero.
+# - [x] those below half of the largest :: The gap between two levels equals the largest
+#   absolute weight, and weights whose absolute value is below half of this gap are
+#   rounded to zero.
 # - [ ] those below a quarter of the largest :: Two bits have four codes, but a symmetric grid uses only three levels: minus the largest, zero and the largest.
 # - [ ] those below half of the mean :: The mean does not matter; only the largest weight sets the scale.
 
@@ -3438,7 +3442,8 @@ for rows in (1, 256):
 # has the smaller output error on new rows. You choose**
 #
 # - [ ] A, because its weights are closer to the trained ones :: The next layer receives
-#   the output, not the weights. In trap 11.4, the better output had the worse weights.
+#   the output, not the weights. In trap 11.4, GPTQ had the smaller output error but the
+#   larger weight error.
 # - [ ] either, because both errors measure the same :: The two errors agree only if the
 #   inputs have the same size, are independent and have mean zero.
 # - [x] B, and check the accuracy as well :: The next layer receives the output, and in the end, the accuracy decides.
@@ -3720,7 +3725,7 @@ answers_here
 # - Blocks with a shared scale run along the summed axis. The scale is itself stored in a
 #   number format, which has a smallest and a largest number.
 #
-# The page *Which compression first* says which of these methods to try first.
+# The *Which compression first* page says which of these methods to try first.
 #
 # **Next:** Stage 12 asks what to do when the loss is NaN at step 500.
 

@@ -259,14 +259,15 @@ claim("FLOPs of a step with 1,024 rows, divided by FLOPs of a step with "
 def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
     """Find the module in which a NaN or an infinity first arises.
 
-    It arises in a call that receives only finite tensors and returns one
-    that is not finite. Of several such calls, the one that ends first
-    counts. Anything that is not a tensor counts as finite.
+    Such a value arises in a call that receives only finite tensors and
+    returns one that is not finite. Of several such calls, the one that ends
+    first counts. Anything that is not a tensor counts as finite.
 
     Args:
-        model: its modules do not write into their arguments. They can take
-            keyword arguments, can be called several times, and can take and
-            return tuples, lists and dicts of tensors, nested to any depth.
+        model: its modules do not write into their arguments. The modules
+            can take keyword arguments, can be called several times, and can
+            take and return tuples, lists and dicts of tensors, nested to
+            any depth.
 
     Returns:
         The module's name in named_modules(), or "" for the model itself.
@@ -1118,9 +1119,9 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
         shape of mean.
 
     Where std is 0, the loss equals its mean, and the result is not NaN. No
-    constant is added to std: tiny standard deviations count. An unlikely
-    improvement is small but not zero, and it is correct to a thousandth
-    even for a mean 30 standard deviations above best.
+    constant is added to std, because tiny standard deviations count. An
+    unlikely improvement is small but not zero, and it is correct to a
+    thousandth even for a mean 30 standard deviations above best.
     Example: mean [1., 2.], std [2., 0.] and best 1. give [0.798, 0.].
     """
     # BEGIN SOLUTION
@@ -1133,9 +1134,9 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="12.4" role="hint"
-# 1. Compute the formula, then let `where` choose between two results: one for a standard
-#    deviation above 0, one for 0. (No gradient passes through `where` here. Trap 12.5
-#    shows what would happen if one did.)
+# 1. Compute the formula, then let `where` choose between two results: one for a
+#    standard deviation above 0, and one for 0. (No gradient passes through `where`
+#    here. Trap 12.5 shows what would happen if one did.)
 # 2. The probability of a loss below `best` is `erfc(-z / sqrt(2)) / 2`, which is accurate
 #    even for tiny probabilities. So is `torch.special.log_ndtr(z).exp()`.
 # 3. When the standard deviation is 0, the improvement is `best - mean`, or 0 if that difference is negative.
@@ -1355,9 +1356,9 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
     Returns:
         A tensor of the same dtype.
 
-    Where x <= 0, the gradient is 0. Elsewhere it is the gradient of the
-    square root. No constant is added: the result is exact even for the
-    smallest x. A NaN in x stays a NaN in the result.
+    Where x <= 0, the gradient is 0. Elsewhere, the square root has its
+    usual gradient. No constant is added, so the result is exact even for
+    the smallest x. A NaN in x stays a NaN in the result.
 
     Example: [4., 0., -1.] gives [2., 0., 0.], with a gradient of [0.25, 0.,
     0.].
@@ -1665,9 +1666,9 @@ claim("MB of weights in memory if the losses are stored detached",
 # %% [markdown] trap="12.6" role="folklore"
 # **Told:** If you write `total_loss += loss` after the step, the memory fills up; such a
 # loop is the first example in PyTorch's own FAQ. **Measured:** The sum keeps no
-# activations alive, whether for this classifier under SGD, for a convolution with
-# BatchNorm under Adam, or for LayerNorm with dropout under AdamW. Each step adds only
-# nodes to the sum's graph. Activations do stay after `backward(retain_graph=True)`, in an
+# activations alive, whether the net is this classifier under SGD, a convolution with
+# BatchNorm under Adam, or LayerNorm with dropout under AdamW. Each step adds only nodes
+# to the sum's graph. Activations do stay after `backward(retain_graph=True)`, in an
 # `autograd.Function` that keeps them on `ctx` without `save_for_backward`, or if you
 # compute a second loss for the log and never call `backward()` on it.
 
@@ -2229,8 +2230,8 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="12.8" role="hint"
-# 1. Take three steps: collect the state, write the state to a second file, rename that
-#    file.
+# 1. Take three steps: collect the state, write the state to a second file, and rename
+#    that file.
 # 2. Numpy scalars are instances of `np.generic`, and `item()` turns each into a Python number.
 # 3. `os.fsync(file.fileno())` waits for the disk. The file must still be open when you call it.
 
@@ -2418,10 +2419,10 @@ starts = [start(script) for _ in range(4)]
 guess("12.9",
       "Do the four starts number the classes in the same way?",
       choices=["no, all four numberings differ",
-               "yes, and the result is the same if the shell sets "
-               "`PYTHONHASHSEED=42`",
-               "yes, but the result is different if the shell sets "
-               "`PYTHONHASHSEED=42`"])
+               "yes, in the same way as with `PYTHONHASHSEED=42` set in "
+               "the shell",
+               "yes, but not in the same way as with `PYTHONHASHSEED=42` "
+               "set in the shell"])
 
 # %% trap="12.9" role="look" compare=false
 for names in starts:
@@ -3406,13 +3407,14 @@ claim("scikit-learn's F1 for 0/0",
 def class_f1(batches, classes: int) -> torch.Tensor:
     """Compute the F1 score of every class over all batches together.
 
-    The F1 of a class is 2 TP / (2 TP + FP + FN), counted over all rows. It
-    is nan for a class that is neither label nor prediction of any row.
+    The F1 of a class is 2 TP / (2 TP + FP + FN), counted over all rows. F1
+    is nan for a class that is neither the label nor the prediction of any
+    row.
 
     Args:
-        batches: an iterator, which can be read only once. It yields pairs
-            of logits (n, classes) float32 and labels (n,) int64. n can
-            differ from pair to pair, and can be 0.
+        batches: an iterator, which can be read only once. The iterator
+            yields pairs of logits (n, classes) float32 and labels (n,)
+            int64. n can differ from pair to pair and can be 0.
         classes: at least 2.
 
     Returns:
@@ -3437,8 +3439,8 @@ def class_f1(batches, classes: int) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="12.12" role="hint"
-# 1. For a class, 2 TP + FP + FN is the number of its predictions plus the number of its
-#    labels. So three counts for each class are enough.
+# 1. For a class, 2 TP + FP + FN is the number of predictions of this class plus the
+#    number of its labels. So three counts for each class are enough.
 # 2. `x.bincount(minlength=classes)` counts how many times each class occurs in `x`.
 # 3. Remove the ignored rows first, from the logits and from the labels. Divide after the
 #    last batch, in float64, where `0 / 0` is nan.
@@ -3889,11 +3891,11 @@ claim("number of runs, out of four after the kill, that repeat earlier "
       "settings", repeated, expected=4)
 
 # %% [markdown] role="concept"
-# Two problems remain. The killed run stays `RUNNING` until you close the run with
-# `study.tell` and its number. And the database file does not contain the sampler's state.
-# With the same seed, the random numbers start from the beginning, so the four new runs
-# repeat the first four runs. If you use the number of runs so far as the seed, the
-# sampler draws new settings.
+# Two problems remain. The killed run stays `RUNNING` until you pass its number to
+# `study.tell`, which closes the run. And the database file does not contain the
+# sampler's state. With the same seed, the random numbers start from the beginning, so
+# the four new runs repeat the first four runs. If you use the number of runs so far as
+# the seed, the sampler draws new settings.
 
 # %% role="concept"
 study.tell(6, state=states.FAIL)

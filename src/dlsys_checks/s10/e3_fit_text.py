@@ -15,10 +15,9 @@ ex = exercise("10.3", "fit_text", seen=("start", "prompt", "answer", "n_position
 
 IGNORE = -100
 
-ex.promise("text", "Args: prompt, answer: (P,) and (Q,), int64. The text is the prompt, then the "
-           "answer.",
-           says=("ids of the text", "labels of the text"))
-ex.promise("repeats", "Ids can repeat, even across the two.",
+ex.promise("text", "Args: prompt, answer: (P,) and (Q,), int64. The text is the prompt followed "
+           "by the answer.", says=("ids of the text", "labels of the text"))
+ex.promise("repeats", "Ids can repeat, even across prompt and answer.",
            says=("labels of the text", "ids of the text"))
 ex.promise("room", "Build the ids and labels of a training text after a learned prefix. The "
            "prefix of `virtual` tokens and the text share n_positions positions.",

@@ -23,8 +23,8 @@ none    | If `tokenizer.bos_token_id` is None, add no BOS. | case no BOS; no BOS
 adds    | `tokenizer.encode(text, add_special_tokens=False)` returns the ids of a text as a list.
           Without this argument, it may also add BOS in front, EOS at the end, or both. | case BOS
           is added; EOS is added; both are added; no BOS, EOS is added
-texts   | Args: texts: at least one; none is empty. | case one text; many texts; a text that is only
-          BOS
+texts   | Args: texts: at least one text, none of them empty. | case one text; many texts; a text
+          that is only BOS
 returns | Returns: ids (N, T) and mask (N, T), both int64. | type of; number of parts; shape of;
           dtype of
 longest | T is the length of the longest row. | ids and mask: columns

@@ -20,10 +20,10 @@ ex = exercise("11.1", "quantise", seen=("w", "bits", "group", "order"), says="sc
 ex.promise_table("""
 parts       | Quantize each group of a row with an affine grid. | type of the result; parts of the
               result; scales; codes of 0; codes of
-any         | Args: w: (R, C) float32 in any memory order, tiny or huge. | case tiny; huge; stored
-              by columns; one row; one weight per group; one group per row; many groups; even
-              tinier; nearly as huge as float32 allows; gaps in memory
-left alone  | It is left as it is. | changed in w; inputs after the call
+any         | Args: w: (R, C) float32 in any memory order, with tiny or huge values. | case tiny;
+              huge; stored by columns; one row; one weight per group; one group per row; many
+              groups; even tinier; nearly as huge as float32 allows; gaps in memory
+left alone  | w is left as it is. | changed in w; inputs after the call
 groups      | group: a divisor of C; each row is split into groups of this many neighbours. |
               scales; codes of
 zero inside | Returns (codes, scales, zeros): In a group, low = min(weights, 0) and high =

@@ -22,9 +22,9 @@ ex.promise("summed", "One letter is summed: it is in both operands but not in th
 ex.promise_table("""
 others     | All other letters are in the result; some can be in both operands. | case attention's
              queries and keys; attention's weights and values; four axes; entry by entry
-any        | a, b: float32, in any memory order, | case stored by columns; gaps in memory; tiny;
+any        | a, b: float32, in any memory order. | case stored by columns; gaps in memory; tiny;
              huge; one row
-left alone | left as they are. | values changed
+left alone | a and b are left as they are. | values changed
 multiple   | The number of entries along the summed axis is a multiple of 32. | case 32 entries;
              five blocks; one block of large values
 both       | First, a and b are rounded. | entries of the

@@ -24,11 +24,11 @@ SEVERAL = ("q, k and v", "the second is the largest", "the last is the largest",
 ex.promise("pair", "Compute the NVFP4 scales of matrices that are multiplied as one.",
            says=("result", "scale of"))
 ex.promise("parts", "Args: parts: one or more matrices, such as the weights of q, k and v, which "
-                    "a server stacks for a single product:", cases=("one part", *SEVERAL))
+           "a server stacks for a single product.", cases=("one part", *SEVERAL))
 ex.promise_table("""
-any        | (R, C) float32 in any memory order, finite, | case stored by columns; gaps in memory;
-             tiny; huge
-left alone | left as they are. | values changed
+any        | Each is (R, C) float32, finite and in any memory order. | case stored by columns; gaps
+             in memory; tiny; huge
+left alone | All are left as they are. | values changed
 sizes      | Each has its own R; C is a multiple of 16. | case q, k and v; one row; one block per
              row; many blocks
 shared     | They share one tensor scale. | scale of the whole; scale of part

@@ -16,9 +16,9 @@ ex = exercise("12.1", "first_nan_module", seen=("kind", "x", "place"), says="nam
 ex.promise_table("""
 name      | Find the module in which a NaN or an infinity first arises. | name of the module; type
             of the name
-meant     | It arises in a call that receives only finite tensors and returns one that is not
-            finite. | case spoilt between two modules; spoilt by the model itself; an infinity; a
-            NaN passed to a part by keyword; a dict with a NaN passed on; an infinity passed in;
+meant     | Such a value arises in a call that receives only finite tensors and returns one that is
+            not finite. | case spoilt between two modules; spoilt by the model itself; an infinity;
+            a NaN passed to a part by keyword; a dict with a NaN passed on; an infinity passed in;
             spoilt only in train mode; spoilt only in eval mode; minus infinity; a NaN as second
             argument; an infinity from a number; an infinity from nothing; a parameter returned;
             zeros of a dropout; zeros of a norm; half precision; complex numbers; an infinity from
@@ -30,7 +30,7 @@ none      | The result is None if there is no such module. | case nothing wrong;
             hook of the model that repairs the output
 names     | Returns: The module's name in named_modules(), or "" for the model itself. | case deep
             inside; under two names; spoilt by the model itself
-forms     | Args: model: its modules do not write into their arguments. They can take keyword
+forms     | Args: model: its modules do not write into their arguments. The modules can take keyword
             arguments, can be called several times, and can take and return tuples, lists and dicts
             of tensors, nested to any depth. | case a NaN passed to a part by keyword; the second
             call of a module; a dict with a NaN passed on; a NaN deep in what is returned; the first

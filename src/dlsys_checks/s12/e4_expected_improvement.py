@@ -27,7 +27,7 @@ ex.promise("dtype", "The result is a float64 tensor of the shape of mean.",
            says=("dtype of", "shape of"))
 ex.promise("certain", "Where std is 0, the loss equals its mean, and the result is not NaN.",
            cases=("certain losses", "all losses certain", "certain, at the best loss"))
-ex.promise("tiny", "No constant is added to std: tiny standard deviations count.",
+ex.promise("tiny", "No constant is added to std, because tiny standard deviations count.",
            cases=("tiny standard deviations", "tiny numbers", "the tiniest standard deviations",
                   "tiny standard deviations at the best loss",
                   "tiny standard deviations at a best loss not 0"))
