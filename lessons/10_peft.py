@@ -128,8 +128,8 @@ print(f"change by a new adapter: {moved:.0f}, values added: {added:.2%}")
 # %% role="concept"
 claim("largest change that a new adapter causes in an output",
       moved, expected=0)
-claim("parameters of A and B, as a fraction of the parameters of W", added,
-      expected=1 / 128)
+claim("number of parameters in A and B, as a fraction of the number in W",
+      added, expected=1 / 128)
 
 # %% [markdown] role="concept"
 # **Guess first.** The gradient of $A$ has $B$ as a factor, and the gradient of $B$ has
@@ -2520,7 +2520,7 @@ claim("loss on the old language: model with the adapter off minus base",
 # If you train all weights with AdamW, you keep four values per weight in memory: the
 # weight, its gradient and two running means. With LoRA, you keep one value per frozen
 # weight, and four values for each of the few weights in $A$ and $B$. With QLoRA, you keep
-# half a byte per frozen weight, and a scale for each block of 64.
+# half a byte per frozen weight, and a scale for each block of 64 weights.
 #
 # **Before you run anything:** Take a stack of eight matrices of 4096 x 4096 in float32,
 # and ignore the activations. How many bytes does a step keep in memory if you train all

@@ -255,10 +255,10 @@ claim("smallest fraction of zeros in a matrix at 2 bits",
 
 # %% [markdown] trap="11.1" role="repair"
 # So the levels are misplaced. In an affine grid for these matrices, the distance between
-# levels is two thirds of the largest absolute value, so only weights below a third of
-# that value become zero. If each group of 16 neighbours has its own grid, the range
-# depends only on these 16 weights. The *ends*, the first and the last layer, can also
-# stay at 8 bits.
+# levels is two thirds of the largest absolute value, so only weights with an absolute
+# value below a third of it become zero. If each group of 16 neighbours has its own
+# grid, the range depends only on these 16 weights. The *ends*, the first and the last
+# layer, can stay at 8 bits.
 
 # %% trap="11.1" role="repair"
 plans = {"symmetric": [whole(2)],
@@ -2915,8 +2915,8 @@ for name, model in kinds.items():
 # %% role="concept"
 claim("relative error of the logits, with only the weights in 8 bits",
       logits["weights, 8 bits"], below=0.02)
-claim("relative error of the logits, larger value of the dynamic and the "
-      "static classifier",
+claim("relative error of the logits: larger of the dynamic and the static "
+      "classifier's errors",
       max(logits["dynamic, 8 bits"], logits["static, 40 digits"]),
       below=0.5)
 

@@ -447,8 +447,8 @@ claim("final loss with SGD, divided by the first loss", last / log[0],
       below=0.5)
 claim("relative change in the last layer's weights, with SGD",
       moved[-1], above=1)
-claim("largest standard deviation of a unit in the last hidden layer, over "
-      "the images", last_hidden, below=1e-5)
+claim("largest standard deviation of a last hidden unit's output, over the "
+      "images", last_hidden, below=1e-5)
 claim("relative change in the first layer's weights, with ReLU",
       awake_moved[0], above=0.03)
 
@@ -2282,8 +2282,8 @@ plot_lines([60 * t for t in every], {"time lost": [100 * v for v in lost]},
                "slowly.")
 
 # %% role="concept"
-claim("best of the intervals between two saves that were tried, in minutes",
-      60 * cheapest, expected=35)
+claim("best interval between two saves among the intervals tried, in "
+      "minutes", 60 * cheapest, expected=35)
 claim("best interval between two saves according to the formula, in "
       "minutes", 60 * by_formula, expected=34.6, within=0.1)
 
@@ -3352,8 +3352,8 @@ print("never reset:", [round(score, 2) for score in log])
 print("from zero:  ", [round(score, 2) for score in own])
 
 # %% trap="12.12" role="repair"
-claim("F1 on the last night: with counts never reset minus with counts "
-      "from zero", log[-1] - own[-1], above=0.2)
+claim("F1 on the last night: counts never reset minus counts from zero",
+      log[-1] - own[-1], above=0.2)
 
 # %% [markdown] trap="12.12" role="more" topics="other numbers for 0/0 · sorted data · scikit-learn"
 # What if the job uses a 1 for `0 / 0`, or leaves out each batch where `0 / 0` occurs?
