@@ -1280,8 +1280,8 @@ def passport(model: nn.Module) -> dict:
         model.named_modules(). "trainable": the number of values in model
         that require a gradient, as an int. "other": the paths of parameters
         that require a gradient and are not A or B of a LoRA layer.
-        "frozen": the paths of every A or B that belongs to a LoRA layer and
-        requires no gradient. "other" and "frozen" are in the order of
+        "frozen": the paths of all A and B that belong to a LoRA layer and
+        require no gradient. "other" and "frozen" are in the order of
         model.named_parameters(), and a shared parameter counts once.
         "idle": the paths of LoRA layers whose B is all zeros, in the order
         of "layers".
@@ -1756,10 +1756,11 @@ claim("number of warnings from peft if the model is wrapped twice",
 def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
     """Load an adapter from a file into a model, completely or not at all.
 
-    The model's adapter is all parameters in named_parameters() whose paths
-    end with the three parts lora_A.default.weight or lora_B.default.weight,
-    such as "base_model.model.q_proj.lora_A.default.weight". There is at
-    least one of each. In a file, the part "default" is missing:
+    The model's adapter consists of all parameters in named_parameters()
+    whose paths end with the three parts lora_A.default.weight or
+    lora_B.default.weight, such as
+    "base_model.model.q_proj.lora_A.default.weight". There is at least one
+    of each. In a file, paths lack the part "default", as in
     "base_model.model.q_proj.lora_A.weight".
 
     Args:

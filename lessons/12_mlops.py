@@ -2203,7 +2203,7 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
     Args:
         path: a file in an existing folder.
         parts: a dict of objects with a state_dict().
-        facts: a dict of numbers: int, float or bool, or numpy scalars.
+        facts: a dict whose values are int, float, bool or numpy scalars.
 
     torch.load(path), with its default weights_only, then returns a dict
     with "parts", the state_dicts by name, and "facts", Python numbers by

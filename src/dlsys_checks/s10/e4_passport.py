@@ -29,8 +29,8 @@ trainable  | "trainable": the number of values in model that require a gradient,
              trainable
 other      | "other": the paths of parameters that require a gradient and are not A or B of a LoRA
              layer. | other
-frozen     | "frozen": the paths of every A or B that belongs to a LoRA layer and requires no
-             gradient. | frozen
+frozen     | "frozen": the paths of all A and B that belong to a LoRA layer and require no gradient.
+             | frozen
 order      | "other" and "frozen" are in the order of model.named_parameters(), and a shared
              parameter counts once. | trainable; other; frozen; layers
 idle       | "idle": the paths of LoRA layers whose B is all zeros, in the order of "layers". | idle

@@ -22,14 +22,15 @@ ex = exercise("10.5", "load_adapter", seen=("params", "file"), says="raised for 
 ex.promise_table("""
 whole      | Load an adapter from a file into a model, completely or not at all. | raised; adapter
              tensor
-paths      | The model's adapter is all parameters in named_parameters() whose paths end with the
-             three parts lora_A.default.weight or lora_B.default.weight, such as
+paths      | The model's adapter consists of all parameters in named_parameters() whose paths end
+             with the three parts lora_A.default.weight or lora_B.default.weight, such as
              "base_model.model.q_proj.lora_A.default.weight". There is at least one of each. | case
              names that look alike; a second adapter; at the root; deep; two layers; one layer; an
              adapter at the end; buffers named A and B; an A without its B; six layers; of other
              shapes; a layer under two paths
-names      | In a file, the part "default" is missing: "base_model.model.q_proj.lora_A.weight". |
-             case one layer; paths as in the model; a module named default
+names      | In a file, paths lack the part "default", as in
+             "base_model.model.q_proj.lora_A.weight". | case one layer; paths as in the model; a
+             module named default
 file       | Args: file: a dict from such paths to tensors of a floating-point dtype. | case another
              order; layers in another order; float64 in the file; float64 in both; bfloat16 in the
              file; views in the file; zero in float32 only | raised for a file that fits

@@ -24,7 +24,7 @@ whole      | Save a checkpoint so that a kill at any byte never damages path. | 
 path       | Args: path: a file in an existing folder. | case a name with a space; a name without a
              suffix
 parts      | parts: a dict of objects with a state_dict(). | parts in the file; values of the parts
-facts      | facts: a dict of numbers: int, float or bool, or numpy scalars. | facts in the file;
+facts      | facts: a dict whose values are int, float, bool or numpy scalars. | facts in the file;
              keys of the file: got UnpicklingError; raised OverflowError
 loads      | torch.load(path), with its default weights_only, then returns a dict with "parts", the
              state_dicts by name, and "facts", Python numbers by name. | keys of the file; parts in
