@@ -128,8 +128,8 @@ print(f"change by a new adapter: {moved:.0f}, values added: {added:.2%}")
 # %% role="concept"
 claim("largest change that a new adapter causes in an output",
       moved, expected=0)
-claim("parameters of A and B, as a fraction of the parameters of W", added,
-      expected=1 / 128)
+claim("number of parameters in A and B, as a fraction of the number in W",
+      added, expected=1 / 128)
 
 # %% [markdown] role="concept"
 # **Guess first.** The gradient of $A$ has $B$ as a factor, and the gradient of $B$ has
@@ -152,8 +152,8 @@ print({name: f"{norm:.2f}" for name, norm in at_start.items()},
 # %% role="concept"
 claim("gradient norm of A at the first step", at_start["A"], expected=0)
 claim("gradient norm of B at the first step", at_start["B"], above=0.01)
-claim("gradient norm of A and B together, if both start at zero", stuck,
-      expected=0)
+claim("sum of the gradient norms of A and B, if both start at zero",
+      stuck, expected=0)
 
 # %% [markdown] role="concept"
 # In the first step, only $B$ gets a gradient, because every gradient that reaches $A$ is
@@ -314,7 +314,7 @@ draw_grids({"LoRA": grid}, marks={"LoRA": ~grid},
                "names are marked as having no LoRA.")
 
 # %% trap="10.1" role="look"
-claim("number of matrices, out of 14, that get LoRA with OPT's names",
+claim("number of the 14 matrices that get LoRA with OPT's names",
       len(hit), expected=6)
 
 # %% [markdown] trap="10.1" role="why"
@@ -345,9 +345,8 @@ claim("loss with OPT's names minus loss with all-linear",
 
 # %% trap="10.1" role="repair"
 at_first = loss_on(base, new_ids)
-claim("drop in loss with OPT's names, divided by drop in loss with "
-      "all-linear",
-      (at_first - losses["names of OPT"])
+claim("drop in the loss with OPT's names, divided by the drop with "
+      "all-linear", (at_first - losses["names of OPT"])
       / (at_first - losses["all-linear"]), above=0.64, below=0.99)
 
 # %% [markdown] trap="10.1" role="repair"
@@ -375,32 +374,31 @@ print(refused[0][:76])
 one_right = trainable(adapter(base, ["c_attn", "k_proj", "kproj", "k"]))
 
 # %% trap="10.1" role="more"
-claim("does peft refuse a list of two names from GPT-2",
+claim("does peft reject a list of two names from GPT-2",
       nothing is None, expected=True)
-claim("number of trainable parameters with one matching name out of four",
-      one_right,
-      expected=2 * (4 * 32 + 32 * 4))
+claim("number of trainable parameters if one of four names matches",
+      one_right, expected=2 * (4 * 32 + 32 * 4))
 
 # %% trap="10.1" role="exercise" points=3 difficulty=2 minutes=10
 def hits(model: nn.Module, names: list[str]) -> dict[str, list[str]]:
     """Find the paths of the nn.Linear modules that each name matches.
 
     As in peft, a name matches a path that equals the name or ends with a
-    dot and the name. Modules of other kinds do not count, at any depth;
-    subclasses of nn.Linear do.
+    dot and the name. Modules of other kinds do not count, at any depth.
+    Subclasses of nn.Linear count.
 
     Args:
         names: different strings, none empty, possibly with dots. The list
             may be empty.
 
     Returns:
-        A dict in the order of names, with a list of paths for each, in the
-        order of model.named_modules(), which lists a shared module once,
-        under its first path. Raises ValueError if a name matches nothing,
-        with all such names in its text and no other names. model and names
-        do not change, and nothing is kept between calls. Example: in
-        nn.Sequential(nn.Linear(2, 2), nn.ReLU()) the name "0" matches
-        ["0"], and "1" matches nothing.
+        A dict in the order of names, with a list of paths for each name, in
+        the order of model.named_modules(). A shared module occurs once in
+        this order, under its first path. Raises ValueError if a name
+        matches nothing. The error's text contains all such names and no
+        other names. model and names do not change. Nothing is kept between
+        calls. Example: in nn.Sequential(nn.Linear(2, 2), nn.ReLU()) the
+        name "0" matches ["0"], and "1" matches nothing.
     """
     # BEGIN SOLUTION
     found = {name: [] for name in names}
@@ -427,9 +425,10 @@ def hits(model: nn.Module, names: list[str]) -> dict[str, list[str]]:
 # them with what you asked for. **Source:** The entry on `target_modules` in [peft's
 # LoraConfig](https://huggingface.co/docs/peft/package_reference/lora). **Seen in the
 # wild:** [huggingface/peft 1959](https://github.com/huggingface/peft/issues/1959): peft
-# accepts a list with an invented name, because it raises an error only if nothing
+# accepts a list with an invented name, because peft raises an error only if no name
 # matches; [bghira/SimpleTuner 766](https://github.com/bghira/SimpleTuner/issues/766):
-# five names in a trainer's lists match nothing, so the intended layers are never trained.
+# five names in a trainer's lists match nothing, so the intended layers are never
+# trained.
 
 # %% [markdown] role="concept"
 # ## How low is the rank of an update?
@@ -466,10 +465,10 @@ plot_lines(range(1, 33), {"the update": held.tolist(),
                "Both reach one at the full rank, 32.")
 
 # %% role="concept"
-claim("mean fraction of the update in its first four directions", held[3],
-      above=0.45, below=0.85)
-claim("mean fraction in the first four directions: update minus random "
-      "matrices", held[3] - chance[3], above=0.1)
+claim("mean fraction of an update that its first four directions hold",
+      held[3], above=0.45, below=0.85)
+claim("mean fraction that the first four directions hold: updates minus "
+      "random matrices", held[3] - chance[3], above=0.1)
 
 # %% [markdown] role="concept"
 # Most of the update is in a few directions, but four of them do not contain all of it.
@@ -522,13 +521,13 @@ plot_bars(tried, xlabel="loss on the new language after 60 steps; first "
 slow_full = loss_on(learn(copy.deepcopy(base), new, 60, 1e-3), new_ids)
 claim("loss with a tenth of the learning rate minus loss with the first "
       "setting", tried["rate 0.001"] - tried["first setting"], above=0.3)
-claim("loss with LoRA in queries and values only minus loss with the "
+claim("loss with LoRA only in queries and values, minus loss with the "
       "first setting",
       tried["queries, values only"] - tried["first setting"], above=0.3)
 claim("loss with rank 1 minus loss with rank 16",
       tried["rank 1"] - tried["rank 16"], below=0.6)
-claim("loss with LoRA in the MLP only minus loss with LoRA in attention "
-      "only", tried["MLP only"] - tried["attention only"], below=-0.1)
+claim("loss with LoRA only in the MLP, minus loss with LoRA only in "
+      "attention", tried["MLP only"] - tried["attention only"], below=-0.1)
 claim("loss with LoRA minus loss with all weights trained, both at a "
       "learning rate of 0.001", tried["rate 0.001"] - slow_full, above=0.2)
 
@@ -549,8 +548,8 @@ claim("loss with LoRA minus loss with all weights trained, both at a "
 #   multiplies the update, so it acts much like the learning rate.
 # - **Dropout:** Use none. If you have few training examples, use 0.05 to 0.1.
 #
-# The page *Which adapter, when* on the course's website lists starting points for common
-# situations.
+# The *Which adapter, when* page on the course's website lists starting points for
+# common situations.
 
 # %% [markdown] role="concept"
 # ## Adapter layers, and what they cost in service
@@ -608,10 +607,10 @@ draw_blocks({"adapter layer": ["x", "W", "down", "ReLU", "up", "+", "y"],
 # %% role="concept"
 claim("loss on the new language with adapter layers",
       loss_on(bottled, new_ids), below=2.6)
-claim("matrix products per call: with adapter layers minus without",
+claim("number of matrix products that adapter layers add to a call",
       matrix_products(bottled) - matrix_products(base), expected=8)
-claim("relative norm of f(v) + f(-v) for an adapter layer f; 0 if f is a "
-      "single matrix", odd, above=0.001)
+claim("relative norm of f(v) + f(-v) for an adapter layer f; a single "
+      "matrix would give 0", odd, above=0.001)
 
 # %% [markdown] role="concept"
 # Adapter layers also learn the new language. But when you serve the model, the two small
@@ -682,8 +681,8 @@ claim("fraction of weights that the bfloat16 merge leaves unchanged",
 # three times as many products:
 
 # %% trap="10.2" role="look"
-claim("matrix products of the unmerged model, divided by matrix products "
-      "of the base", more[0], above=2.5)
+claim("number of matrix products in the unmerged model, divided by the "
+      "number in the base", more[0], above=2.5)
 
 # %% [markdown] trap="10.2" role="why"
 # The review comment is right about the arithmetic. But each adapted matrix needs three
@@ -716,8 +715,8 @@ print(f"merged: {count['merged'][0]:.0f} products, {count['merged'][1]:,} "
       f"FLOPs, largest gap of a logit {gap:.1e}")
 
 # %% trap="10.2" role="repair"
-claim("matrix products of the merged model minus matrix products of the "
-      "base", count["merged"][0] - count["base"][0], expected=0)
+claim("number of matrix products in the merged model minus the number in "
+      "the base", count["merged"][0] - count["base"][0], expected=0)
 
 # %% [markdown] trap="10.2" role="repair"
 # If you merge by hand, two mistakes are easy to make. You can forget the factor $\alpha /
@@ -748,25 +747,25 @@ plot_bars(found, xlabel="loss on the new language",
               "r, the loss is higher.")
 
 # %% trap="10.2" role="repair"
-claim("loss of a merge without alpha / r minus loss of the correct merge",
-      found["without alpha / r"] - found["merged"], above=0.3)
+claim("loss after a merge without alpha / r, minus loss after the correct "
+      "merge", found["without alpha / r"] - found["merged"], above=0.3)
 
 # %% [markdown] trap="10.2" role="more" topics="the counts · rounding in bfloat16"
 # The next claims give the counts, and the loss if the update is added twice:
 
 # %% trap="10.2" role="more"
-claim("number of matrix products of the base", count["base"][0],
-      expected=15)
+claim("number of matrix products in the base",
+      count["base"][0], expected=15)
 claim("FLOPs of the unmerged model, divided by FLOPs of the base",
       more[1], below=1.3)
-claim("largest gap between logits of the merged and the unmerged model",
+claim("largest gap between the logits of the merged and the unmerged model",
       gap, below=1e-3)
-claim("loss with the update added twice minus loss of the correct merge",
-      found["merged and still on"] - found["merged"], above=0.05)
+claim("loss with the update added twice, minus loss after the correct "
+      "merge", found["merged and still on"] - found["merged"], above=0.05)
 
 # %% trap="10.2" role="more"
-claim("norm of the error of the bfloat16 merge, divided by the norm of "
-      "the update", lost, above=0.5)
+claim("norm of the bfloat16 merge's error, divided by the norm of the "
+      "update", lost, above=0.5)
 
 # %% [markdown] trap="10.2" role="more"
 # The sum was computed in `float32` and rounded once, but most of this update is still
@@ -873,9 +872,9 @@ for name, config in kinds.items():
           f"language {after[name]:.2f}")
 
 # %% role="concept"
-claim("larger of the losses with LoRA and with DoRA",
+claim("larger of the two losses with LoRA and with DoRA",
       max(after["LoRA"], after["DoRA"]), below=2.2)
-claim("lowest loss of IA3, prefix and prompt, minus the loss of LoRA",
+claim("lowest loss with IA3, prefix and prompt, minus loss with LoRA",
       min(after[kind] for kind in ("IA3", "prefix", "prompt"))
       - after["LoRA"], above=0.5)
 
@@ -927,7 +926,7 @@ for name, (length, stopped_by) in room.items():
 measured("10.3", room["prefix of 20"][0], right=(44, 44))
 
 # %% trap="10.3" role="look"
-claim("number of tokens in the longest text with a prefix of 20",
+claim("number of tokens in the longest text that fits with a prefix of 20",
       room["prefix of 20"][0], expected=44)
 
 # %% [markdown] trap="10.3" role="why"
@@ -979,7 +978,7 @@ claim("number of labels left after a cut at the end", cuts["at the end"][0],
 # The next claims give the longest text and the effect of each cut:
 
 # %% trap="10.3" role="more"
-claim("number of tokens in the longest text without a prefix",
+claim("number of tokens in the longest text that fits without a prefix",
       room["no prefix"][0], expected=64)
 claim("is the loss a number after a cut at the end",
       cuts["at the end"][1] > 0, expected=False)
@@ -998,10 +997,10 @@ print(f"prompt tuning: {soft}; a Llama with max_position_embeddings of 64: "
       f"{llama_room[0]}, stopped by {llama_room[1]}")
 
 # %% trap="10.3" role="more"
-claim("number of tokens in the longest text with prompt tuning",
+claim("number of tokens in the longest text that fits with prompt tuning",
       soft, expected=44)
-claim("number of tokens, out of 100, that a Llama with 64 positions "
-      "accepts after the prefix", llama_room[0], expected=100)
+claim("number of tokens after the prefix, out of 100, that a Llama with 64 "
+      "positions accepts", llama_room[0], expected=100)
 
 # %% [markdown] trap="10.3" role="more"
 # A Llama rotates its queries and keys by an angle that can be computed for any position,
@@ -1021,13 +1020,14 @@ def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
     """Build the ids and labels of a training text after a learned prefix.
 
     The prefix of `virtual` tokens and the text share n_positions positions.
-    If they need more, the prompt loses its first tokens, as few as needed.
-    Raises ValueError if prefix and answer alone need more positions.
+    If prefix and text need more positions, the prompt loses its first
+    tokens, as few as needed. Raises ValueError if prefix and answer alone
+    need more positions.
 
     Args:
-        prompt, answer: (P,) and (Q,), int64. The text is the prompt, then
-            the answer. Ids can repeat, even across the two. Both can be
-            empty, and neither changes.
+        prompt, answer: (P,) and (Q,), int64. The text is the prompt
+            followed by the answer. Ids can repeat, even across prompt and
+            answer. Prompt and answer can be empty and do not change.
 
     Returns:
         A tuple of two int64 tensors as long as the text that is left: ids
@@ -1147,16 +1147,16 @@ plot_columns({"saved": before, **dict(enumerate(loaded, 1))},
                  "differ from each other.")
 
 # %% trap="10.4" role="look"
-claim("mean accuracy after loading minus the accuracy before saving",
+claim("mean accuracy after loading minus accuracy before saving",
       sum(loaded) / 6 - before, below=-0.05)
 
 # %% [markdown] trap="10.4" role="why"
 # The classifier adds a new head, `score`, to the base. Without a `task_type`, peft does
 # not know that `score` is a head. So peft froze the random `score` together with the
 # base, LoRA learned to work with exactly that head, and only the LoRA matrices were
-# saved. The loaded classifier starts with a different random head, so its predictions can
-# be worse than guesses. `SEQ_CLS` tells peft that `score` is a head, which is then
-# trained and saved. If your head has a different name, use `modules_to_save`.
+# saved. The loaded classifier starts with a different random head, so its predictions
+# can be worse than random guesses. `SEQ_CLS` tells peft that `score` is a head, which
+# is then trained and saved. If your head has a different name, use `modules_to_save`.
 
 # %% trap="10.4" role="repair" compare=false
 def holds(model, folder):
@@ -1187,9 +1187,8 @@ draw_grids(kept, marks={"no task": ~kept["no task"] & torch.tensor(
                "trained and saved. The base is neither trained nor saved.")
 
 # %% trap="10.4" role="repair"
-claim("largest change that loading causes in the accuracy, with the task "
-      "SEQ_CLS",
-      max(abs(share - before) for share in again), expected=0)
+claim("largest change in the accuracy caused by loading, with the task "
+      "SEQ_CLS", max(abs(share - before) for share in again), expected=0)
 
 # %% [markdown] trap="10.4" role="repair"
 # In the exercise, you write a report that shows, before a file is saved, which layers
@@ -1208,8 +1207,8 @@ claim("without a task: highest accuracy after loading minus lowest "
       "accuracy after loading", max(loaded) - min(loaded), above=0.05)
 claim("number of warnings that name the head, during training and loading",
       sum("score" in line for line in told + told_then), expected=0)
-claim("number of tensors of the head in the file saved without a task",
-      kept["no task"][1, 1].sum(), expected=0)
+claim("number of the head's tensors in the file that was saved without a "
+      "task", kept["no task"][1, 1].sum(), expected=0)
 claim("is the head trained and saved with the task SEQ_CLS",
       kept["SEQ_CLS"][1].all().item(), expected=True)
 
@@ -1232,13 +1231,13 @@ nothing, refused = heard(get_peft_model, classifier(),
                          LoraConfig(task_type="CAUSAL_LM"))
 
 # %% trap="10.4" role="more"
-claim("trainable parameters with CAUSAL_LM minus trainable parameters "
-      "with SEQ_2_SEQ_LM",
+claim("number of trainable parameters with CAUSAL_LM minus the number with "
+      "SEQ_2_SEQ_LM",
       tasks["CAUSAL_LM"][0] - tasks["SEQ_2_SEQ_LM"][0], expected=0)
 claim("loss after 20 steps with CAUSAL_LM minus loss after 20 steps with "
       "SEQ_2_SEQ_LM",
       tasks["CAUSAL_LM"][1] - tasks["SEQ_2_SEQ_LM"][1], expected=0)
-claim("does peft refuse CAUSAL_LM for a classifier",
+claim("does peft reject CAUSAL_LM for a classifier",
       nothing is None, expected=True)
 
 # %% [markdown] trap="10.4" role="more"
@@ -1258,9 +1257,9 @@ trains.append(trainable(first))
 print("first adapter trains:", trains)
 
 # %% trap="10.4" role="more"
-claim("number of trainable parameters of the first adapter before a second "
+claim("number of trainable parameters in the first adapter before a second "
       "adapter is added", trains[0], above=0)
-claim("number of trainable parameters of the first adapter after a second "
+claim("number of trainable parameters in the first adapter after a second "
       "adapter is added", trains[1], expected=0)
 
 # %% [markdown] trap="10.4" role="folklore"
@@ -1273,16 +1272,16 @@ claim("number of trainable parameters of the first adapter after a second "
 def passport(model: nn.Module) -> dict:
     """Report which layers have LoRA and which parameters are trained.
 
-    A LoRA layer is a module that has parameters A and B of its own, of any
-    shapes; it may have other parameters.
+    A LoRA layer is a module that has its own parameters A and B, of any
+    shapes. It may also have other parameters.
 
     Returns a dict:
         "layers": the paths of the LoRA layers, in the order of
         model.named_modules(). "trainable": the number of values in model
-        that require a gradient, an int. "other": the paths of parameters
+        that require a gradient, as an int. "other": the paths of parameters
         that require a gradient and are not A or B of a LoRA layer.
-        "frozen": the paths of every A or B that belongs to a LoRA layer and
-        requires no gradient. "other" and "frozen" are in the order of
+        "frozen": the paths of all A and B that belong to a LoRA layer and
+        require no gradient. "other" and "frozen" are in the order of
         model.named_parameters(), and a shared parameter counts once.
         "idle": the paths of LoRA layers whose B is all zeros, in the order
         of "layers".
@@ -1369,7 +1368,7 @@ for (grid, kind), value in errors.items():
     print(f"{grid} levels, {kind} weights: error {value:.3f}")
 
 # %% role="concept"
-claim("largest gap between our NF4 levels and the levels of bitsandbytes",
+claim("largest gap between our NF4 levels and bitsandbytes' levels",
       (nf4 - library).abs().max(), below=1e-5)
 claim("normal weights: error with NF4 divided by error with evenly spaced "
       "levels",
@@ -1494,8 +1493,8 @@ for name, model in (("LoRA", wide), ("QLoRA", ready)):
 print({k: f"{v:.2f}" for k, v in found.items()})
 
 # %% role="concept"
-claim("bytes of a 128 x 64 matrix in NF4, without its scales",
-      weight.nbytes, expected=4096)
+claim("number of bytes that a 128 x 64 matrix takes up in NF4, without its "
+      "scales", weight.nbytes, expected=4096)
 claim("loss on the old language: base in NF4 minus unquantized base",
       found["old language, NF4"] - found["old language, base"],
       above=-0.1, below=0.3)
@@ -1549,11 +1548,11 @@ if MODEL_7B:
     print("your model:", *(f"{n:,}" for n in count(config_in(MODEL_7B))))
 
 # %% role="concept"
-claim("number of parameters of the 7B base",
+claim("number of parameters in the 7B base",
       numbers, expected=6_738_415_616)
-claim("number of parameters of LoRA of rank 16 in attention",
+claim("number of parameters that LoRA of rank 16 adds in attention",
       in_attention, expected=16_777_216)
-claim("parameters of LoRA of rank 16 in all linear modules, divided by "
+claim("parameters of rank-16 LoRA in all linear modules, divided by "
       "parameters of the base",
       in_all / numbers, expected=0.006, within=1e-4)
 
@@ -1658,9 +1657,8 @@ print("file: ", next(iter(file))[-36:])
 print("model:", inside[-44:])
 
 # %% trap="10.5" role="why"
-claim("number of tensors in the file that match no name in the model",
-      len(told.unexpected_keys),
-      expected=len(file))
+claim("number of tensors in the file whose names match no name in the "
+      "model", len(told.unexpected_keys), expected=len(file))
 
 # %% trap="10.5" role="why"
 def kilobytes(state, word):
@@ -1758,22 +1756,25 @@ claim("number of warnings from peft if the model is wrapped twice",
 def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
     """Load an adapter from a file into a model, completely or not at all.
 
-    The model's adapter is all parameters in named_parameters() whose paths
-    end with the three parts lora_A.default.weight or lora_B.default.weight,
-    such as "base_model.model.q_proj.lora_A.default.weight". There is at
-    least one of each. In a file, the part "default" is missing:
+    The model's adapter consists of all parameters in named_parameters()
+    whose paths end with the three parts lora_A.default.weight or
+    lora_B.default.weight, such as
+    "base_model.model.q_proj.lora_A.default.weight". There is at least one
+    of each. In a file, paths lack the part "default", as in
     "base_model.model.q_proj.lora_A.weight".
 
     Args:
         file: a dict from such paths to tensors of a floating-point dtype.
 
-    Raises ValueError if a path of the adapter is missing in file, if file
-    has any other path, if a shape differs, or if every lora_B in file is
-    all zeros. In each of these cases, model does not change.
+    Raises ValueError if a path of the adapter is missing in file. Any other
+    path in file also raises ValueError. A shape that differs raises
+    ValueError. A file in which every lora_B is all zeros also raises
+    ValueError. In each of these cases, model does not change.
 
     Each parameter gets the values of its tensor, in the parameter's dtype.
-    It stays the same object, keeps its requires_grad and shares no memory
-    with file. The rest of model, file and the grad mode do not change.
+    It stays the same object and keeps its requires_grad. It shares no
+    memory with file. The rest of model, file and the grad mode do not
+    change.
     """
     # BEGIN SOLUTION
     ends = ("lora_A.default.weight", "lora_B.default.weight")
@@ -1794,9 +1795,13 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="10.5" role="hint"
-# 1. `model.named_parameters()` yields paths such as `base_model.model.q_proj.lora_A.default.weight`. The last three parts of a path are `path.split(".")[-3:]`. Build a dict of the adapter's parameters by the paths that a file has for them.
+# 1. `model.named_parameters()` yields paths such as
+#    `base_model.model.q_proj.lora_A.default.weight`. The last three parts of a path are
+#    `path.split(".")[-3:]`. Build a dict of the adapter's parameters, in which the keys
+#    are the paths that a file uses.
 # 2. Finish all checks before you write the first value. You can compare the `keys()` of two dicts like sets.
-# 3. `copy_` under `no_grad` writes values into a parameter without replacing the object or changing its dtype. But it broadcasts, so compare the shapes yourself.
+# 3. `copy_` under `no_grad` writes values into a parameter without replacing the object
+#    or changing its dtype. But `copy_` also broadcasts, so compare the shapes yourself.
 
 # %% [markdown] trap="10.5" role="keep"
 # **Keep:** If a LoRA adapter was never loaded, you get no error, and the model answers
@@ -1841,13 +1846,12 @@ draw_boxes(copies, title="Ten adapters share a base, merged copies do not",
                "tenth as much, and the adapters are a thin slice of it.")
 
 # %% role="concept"
-claim("largest gap between logits in a mixed batch and logits of each row "
-      "alone", apart, below=1e-4)
-claim("GB of ten merged copies of a 7B "
-      "model", 20 * numbers / GB, expected=134.8,
-      within=0.1)
-claim("GB of ten adapters of rank 16", 20 * in_all / GB, expected=0.8,
-      within=0.01)
+claim("largest gap between the logits in a mixed batch and the logits of "
+      "each row alone", apart, below=1e-4)
+claim("GB for ten merged copies of a 7B model",
+      20 * numbers / GB, expected=134.8, within=0.1)
+claim("GB for ten adapters of rank 16",
+      20 * in_all / GB, expected=0.8, within=0.01)
 
 # %% [markdown] role="concept"
 # Merge the adapter of a customer with a lot of traffic. For many customers, keep one base
@@ -1995,9 +1999,8 @@ claim("number of answers that stop, out of seven, with labels masked by "
 # answer a few prompts before you trust a training curve.
 
 # %% trap="10.6" role="repair"
-claim("training loss with labels masked by length, divided by loss with "
-      "labels masked by id",
-      losses["by length"] / losses["by id"], above=0.6, below=1.5)
+claim("training loss: labels masked by length divided by labels masked by "
+      "id", losses["by length"] / losses["by id"], above=0.6, below=1.5)
 
 # %% [markdown] trap="10.6" role="more" topics="a separate padding token · what few steps teach"
 # If the vocabulary has no unused token, a separate padding token needs one more row in
@@ -2022,19 +2025,19 @@ def lm_labels(ids: torch.Tensor, prompts: torch.Tensor,
     """Make labels for a causal language model that shifts them itself.
 
     A text is a prompt and its answer. Only the answer is learned, with its
-    ids as the labels. All other labels are -100, whatever the ids.
+    ids as the labels. All other labels are -100, whatever the ids are.
 
     Args:
         ids: (N, T) int64, possibly without rows. Texts are padded on the
             left.
-        prompts: (N,) int64, the number of tokens in each prompt, from none
-            to the whole text.
+        prompts: (N,) int64, the number of tokens in each prompt, from 0 to
+            the length of its text.
         lengths: (N,) int64, the number of tokens in each text, from 0 to T,
             its EOS included.
 
     Padding can have the id of EOS or of any other token, and a text can
     contain EOS in the middle. The result is int64. Each call returns new
-    memory, and the arguments do not change.
+    memory. The arguments do not change.
     Example: ids [[0, 5, 6, 0]], prompts [1] and lengths [3] return
     [[-100, -100, 6, 0]].
     """
@@ -2046,21 +2049,23 @@ def lm_labels(ids: torch.Tensor, prompts: torch.Tensor,
 
 # %% [markdown] trap="10.6" role="hint"
 # 1. Do not ask which id is at a position. Ask whether the position belongs to an answer. A text that is padded on the left ends at the last position.
-# 2. Two things come before an answer: the padding of its row, and its prompt. How many positions do they take together?
-# 3. Work on a copy of `ids`. A text can be empty, be only a prompt, or fill its row. None of these needs special treatment.
+# 2. Two things come before an answer: the padding of its row, and its prompt. How many
+#    positions do the two take up together?
+# 3. Work on a copy of `ids`. A text can be empty, be only a prompt, or fill its row.
+#    None of these cases needs special treatment.
 
 # %% [markdown] trap="10.6" role="keep"
 # **Keep:** Mask padding by the length of each text, not by its id. If you pad with EOS
-# and mask by id, the model never learns to stop. **In your own code:** Count the labels
-# in a batch that are EOS. There should be one EOS label for each text that ends.
-# **Source:** `DataCollatorForLanguageModeling` in
+# and mask by id, the model never learns to stop. **In your own code:** Count the EOS
+# labels in a batch. There should be one for each text that ends. **Source:**
+# `DataCollatorForLanguageModeling` in
 # [transformers](https://github.com/huggingface/transformers/blob/main/src/transformers/data/data_collator.py):
 # it sets every label that equals the padding token to -100. **Seen in the wild:**
 # [huggingface/transformers
 # 23530](https://github.com/huggingface/transformers/issues/23530): all EOS labels are
 # overwritten, not only the padding's; [huggingface/trl
-# 976](https://github.com/huggingface/trl/issues/976): a Mistral model trained in this way
-# rarely writes the token that ends a text; [mlabonne/llm-course
+# 976](https://github.com/huggingface/trl/issues/976): a Mistral model trained in this
+# way rarely writes the token that ends a text; [mlabonne/llm-course
 # 33](https://github.com/mlabonne/llm-course/issues/33): a model from a well-known
 # notebook stops only at the maximum length.
 
@@ -2259,7 +2264,7 @@ claim("trained with two BOS: accuracy with two BOS",
       after["two"], above=0.7)
 claim("trained with two BOS: accuracy with two BOS minus accuracy with "
       "one BOS", after["two"] - after["one"], above=0.15)
-claim("trained with two BOS: mean error with one BOS, in teas",
+claim("trained with two BOS: mean of answer minus true number with one BOS",
       (with_one - teas).float().mean().item(), above=0.2)
 
 # %% [markdown] trap="10.7" role="folklore"
@@ -2282,13 +2287,14 @@ def encode_texts(tokenizer, texts: list[str]):
     at the end, or both.
 
     Args:
-        texts: at least one; none is empty.
+        texts: at least one text, none of them empty.
 
     Returns:
         ids (N, T) and mask (N, T), both int64. T is the length of the
         longest row. Shorter rows are padded on the left with
-        `tokenizer.pad_token_id`, which may be the id of any token. The mask
-        is 1 for the tokens of a text, BOS included, and 0 for padding.
+        `tokenizer.pad_token_id`. The padding id may be the id of any token.
+        The mask is 1 for the tokens of a text, BOS included, and 0 for
+        padding.
 
     Example: BOS is 1 and padding 0, and two texts have the ids [1, 5] and
     [6, 7, 8]. Then ids is [[0, 0, 1, 5], [1, 6, 7, 8]], and mask is
@@ -2344,7 +2350,7 @@ h = torch.randn(8, 32)
 gap = (mine(h) - layer(h)).abs().max()
 
 # %% role="concept"
-claim("largest gap between outputs of our LoRA and of peft's LoRA",
+claim("largest gap between the outputs of our LoRA and of peft's LoRA",
       gap, below=1e-4)
 
 # %% [markdown] role="concept"
@@ -2401,9 +2407,9 @@ for row in ("matrices hit", "B not zero", "hash of the base"):
     print(f"{row}: {'same' if mine[row] == strange[row] else 'different'}")
 
 # %% role="concept"
-claim("number of matrices, out of 14, that have LoRA and a nonzero B",
+claim("number of the 14 matrices that have LoRA and a nonzero B",
       min(mine["matrices hit"], mine["B not zero"]), expected=14)
-claim("largest change that merging causes in a logit, relative to the "
+claim("largest change in a logit caused by merging, relative to the "
       "largest logit", mine["merge error"], below=1e-4)
 claim("loss on the new language: adapter on another base minus adapter on "
       "its own base",
@@ -2431,10 +2437,11 @@ print({name: f"{loss:.1f}" for name, loss in forgets.items()},
       f"adapter off: {back:.2f}")
 
 # %% role="concept"
-claim("smaller rise in the loss on the old language, with full fine-tuning "
-      "or with LoRA", min(forgets.values()) - level["old"], above=1)
-claim("loss on the old language with the adapter off minus loss of the "
-      "base", back - level["old"], expected=0)
+claim("loss on the old language: smaller of the rises with full "
+      "fine-tuning and with LoRA",
+      min(forgets.values()) - level["old"], above=1)
+claim("loss on the old language: model with the adapter off minus base",
+      back - level["old"], expected=0)
 
 # %% [markdown] role="concept"
 # Both models forget the old language, because they are no longer trained on it. But if
@@ -2502,7 +2509,8 @@ claim("loss on the old language with the adapter off minus loss of the "
 # %% [markdown] role="quiz"
 # **7. A model with 2048 learned positions gets a prefix of 48 tokens. Your longest training text has 2048 tokens. You**
 #
-# - [ ] change nothing, because the prefix has no ids :: The prefix still takes positions, and the text would run past the end of the table.
+# - [ ] change nothing, because the prefix has no ids :: The prefix still takes up
+#   positions, so the text would run past the end of the table.
 # - [ ] cut all texts at their end to 2000 tokens :: The end of a text is the answer, which has the labels.
 # - [x] cut the prompts at their start until 2000 tokens are left :: Then prefix and text
 #   fit, and each answer stays complete.
@@ -2513,7 +2521,7 @@ claim("loss on the old language with the adapter off minus loss of the "
 # If you train all weights with AdamW, you keep four values per weight in memory: the
 # weight, its gradient and two running means. With LoRA, you keep one value per frozen
 # weight, and four values for each of the few weights in $A$ and $B$. With QLoRA, you keep
-# half a byte per frozen weight, and a scale for each block of 64.
+# half a byte per frozen weight, and a scale for each block of 64 weights.
 #
 # **Before you run anything:** Take a stack of eight matrices of 4096 x 4096 in float32,
 # and ignore the activations. How many bytes does a step keep in memory if you train all
@@ -2584,14 +2592,15 @@ print(f"FLOPs of a step, in forward passes: {work['full']:.2f} full, "
       f"{work['LoRA']:.2f} with LoRA")
 
 # %% role="gpu"
-claim("bytes held with LoRA, divided by bytes held with all weights "
-      "trained", held["LoRA"] / held["full"], expected=0.258, within=0.002)
-claim("bytes held with QLoRA, divided by bytes held with all weights "
-      "trained",
-      held["QLoRA"] / held["full"],
-      expected=0.043, within=0.002)
-claim("FLOPs of a step with LoRA, divided by FLOPs of a step with all "
-      "weights trained", work["LoRA"] / work["full"], above=0.6, below=0.8)
+claim("bytes held for training LoRA, divided by bytes held for training "
+      "all weights",
+      held["LoRA"] / held["full"], expected=0.258, within=0.002)
+claim("bytes held for training QLoRA, divided by bytes held for training "
+      "all weights",
+      held["QLoRA"] / held["full"], expected=0.043, within=0.002)
+claim("FLOPs in a step that trains LoRA, divided by FLOPs in a step that "
+      "trains all weights",
+      work["LoRA"] / work["full"], above=0.6, below=0.8)
 
 # %% role="gpu"
 @gpu_result("10/steps", uses=[four_bit, stack, held_bytes],
@@ -2671,7 +2680,8 @@ answers_here
 #   training starts from the model you have.
 # - Put LoRA into all linear modules, and use about ten times the learning rate of full
 #   fine-tuning. The rank matters less.
-# - A list of target names is a filter. Count the modules that the list matched.
+# - In peft, a list of target names is a filter. Count the modules that the list
+#   matched.
 # - An unmerged adapter costs extra small operations at each call. Merge the adapter once,
 #   with the factor $\alpha / r$, in `float32`, and compare the logits.
 # - In peft, a learned prefix uses up positions. Cut the start of the prompt, never the
@@ -2682,6 +2692,7 @@ answers_here
 # - Mask the labels of padding by the length of each text. If padding is EOS, masking by
 #   id removes the label that teaches the model to stop.
 # - Text from a chat template already begins with BOS. Encode it without special tokens.
-# - Four bits are for storing the base. Products are computed with 16 bits or more.
+# - Four bits are only a format for storing the base. Products are computed with 16 bits
+#   or more.
 #
 # **Next:** Stage 11 makes the base itself smaller.

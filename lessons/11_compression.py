@@ -225,8 +225,8 @@ print(f"2 bits: symmetric {read[2]:.2f}, affine {by_four:.2f}")
 measured("11.1", 0)
 
 # %% trap="11.1" role="look"
-claim("accuracy at 2 bits with affine grids minus accuracy with symmetric "
-      "grids", by_four - read[2], above=0.35)
+claim("accuracy at 2 bits: affine grids minus symmetric grids",
+      by_four - read[2], above=0.35)
 
 # %% [markdown] trap="11.1" role="why"
 # Rounding errors of both signs mostly cancel in a sum of 64 products. But at 2 bits, a
@@ -255,10 +255,10 @@ claim("smallest fraction of zeros in a matrix at 2 bits",
 
 # %% [markdown] trap="11.1" role="repair"
 # So the levels are misplaced. In an affine grid for these matrices, the distance between
-# levels is two thirds of the largest absolute value, so only weights below a third of
-# that value become zero. If each group of 16 neighbours has its own grid, the range
-# depends only on these 16 weights. The *ends*, the first and the last layer, can also
-# stay at 8 bits.
+# levels is two thirds of the largest absolute value, so only weights with an absolute
+# value below a third of it become zero. If each group of 16 neighbours has its own
+# grid, the range depends only on these 16 weights. The *ends*, the first and the last
+# layer, can stay at 8 bits.
 
 # %% trap="11.1" role="repair"
 plans = {"symmetric": [whole(2)],
@@ -312,8 +312,8 @@ claim("accuracy lost at 2 bits", full - read[2], above=0.25)
 claim("affine grids, 2 bits: accuracy with groups of 16 minus accuracy "
       "with whole matrices",
       two_bits["affine, groups of 16"] - two_bits["affine"], above=0)
-claim("accuracy at 2 bits with groups of 16 and the ends in 8 bits",
-      two_bits["groups and ends"], above=0.85)
+claim("accuracy with groups of 16 in 2 bits, and the first and last matrix "
+      "in 8 bits", two_bits["groups and ends"], above=0.85)
 
 # %% [markdown] trap="11.1" role="more"
 # If a scale takes 32 bits, then 2 bits in groups of 16 amount to more than 4 bits per
@@ -329,10 +329,10 @@ print(f"2 bits in groups of 16: {in_groups:.2f}, of 64: "
       f"{bits_each(2, 64, zero=2):.2f}")
 
 # %% trap="11.1" role="more"
-claim("bits per weight, scale and zero included, for 2 bits in groups of "
-      "16", in_groups, expected=4.125)
-claim("bits per weight, scale and zero included, for 2 bits in groups of "
-      "64", bits_each(2, 64, zero=2), below=2.6)
+claim("number of bits per weight, scale and zero included, with 2 bits in "
+      "groups of 16", in_groups, expected=4.125)
+claim("number of bits per weight, scale and zero included, with 2 bits in "
+      "groups of 64", bits_each(2, 64, zero=2), below=2.6)
 
 # %% [markdown] trap="11.1" role="folklore"
 # **Told:** 4 bits cost several points of accuracy, unless the first and the last layer
@@ -352,7 +352,7 @@ alone = [only(k, whole(2)) for k in range(4)]
 print("2 bits in one matrix:", [f"{share:.2f}" for share in alone])
 
 # %% trap="11.1" role="folklore"
-claim("symmetric grids: accuracy with the ends in 8 bits minus accuracy "
+claim("symmetric grids: accuracy with both ends in 8 bits minus accuracy "
       "with 2 bits everywhere",
       two_bits["symmetric, ends in 8 bits"] - two_bits["symmetric"],
       above=0.05)
@@ -362,21 +362,22 @@ def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
     """Quantize each group of a row with an affine grid.
 
     Args:
-        w: (R, C) float32 in any memory order, tiny or huge. It is left as
-            it is.
+        w: (R, C) float32 in any memory order, with tiny or huge values. w
+            is left as it is.
         bits: 1 to 8.
         group: a divisor of C; each row is split into groups of this many
             neighbours.
 
     Returns (codes, scales, zeros):
-        low = min(weights, 0) and high = max(weights, 0) in a group, so the
+        In a group, low = min(weights, 0) and high = max(weights, 0), so the
         group's grid contains 0. scales: (high - low) / (2**bits - 1),
-        float32, or 1 for a group of zeros. zeros: -low / scale, rounded,
-        uint8. Both have the shape (R, C // group). codes: (R, C) uint8,
-        each the code from 0 to 2**bits - 1 whose level, scale * (code -
-        zero), is nearest to the weight.
+        float32. A group of zeros has the scale 1. zeros: -low / scale,
+        rounded, uint8. scales and zeros have the shape (R, C // group).
+        codes: (R, C) uint8, each the code from 0 to 2**bits - 1 whose
+        level, scale * (code - zero), is nearest to the weight.
 
-    Example: [[0., 4., 6.]], bits 2, group 3: [[0, 2, 3]], [[2.]], [[0]].
+    Example: w [[0., 4., 6.]], bits 2 and group 3 give [[0, 2, 3]], [[2.]]
+    and [[0]].
     """
     # BEGIN SOLUTION
     rows, top = w.shape[0], 2**bits - 1
@@ -562,8 +563,8 @@ print("before:", tuple(w.shape), tuple(following.shape), "  after:",
       tuple(w[keep].shape), tuple(following[:, keep].shape))
 
 # %% role="concept"
-claim("largest gap between outputs of the masked and the smaller pair of "
-      "layers", (masked_out - smaller_out).abs().max(), below=1e-5)
+claim("largest gap between the outputs of the masked and the smaller pair "
+      "of layers", (masked_out - smaller_out).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
 # (These layers have no bias. If your layers have biases, also remove the unit's bias.)
@@ -573,8 +574,8 @@ claim("largest gap between outputs of the masked and the smaller pair of "
 # %% [markdown] trap="11.2" role="situation" core=true fault="prune.remove drops the mask: pruned weights come back" symptom="sparsity is gone after fine-tuning a pruned model: prune.remove, zeros come back"
 # ## Retraining a pruned net
 #
-# You set the smallest four fifths of a classifier's weights to zero, and it gets far
-# fewer digits right. To make the pruning permanent, you call
+# You set the smallest four fifths of a classifier's weights to zero, and the classifier
+# gets far fewer digits right. To make the pruning permanent, you call
 # `torch.nn.utils.prune.remove`. Then you retrain the classifier for 100 steps of Adam.
 # The classifier is now as accurate as before the pruning, and you write your report.
 
@@ -749,9 +750,9 @@ print(f"zeros: fresh Adam {zeros(fresh):.2f}, used before "
 # %% trap="11.2" role="more"
 claim("fraction of zeros with masked gradients and a new Adam optimizer",
       zeros(fresh), above=0.79)
-claim("fraction of zeros with masked gradients and an Adam optimizer used "
-      "before", zeros(warm), below=0.5)
-claim("fraction of zeros with masked gradients, after one step of a new "
+claim("fraction of zeros with masked gradients and a previously used Adam "
+      "optimizer", zeros(warm), below=0.5)
+claim("fraction of zeros after one step with masked gradients and a new "
       "Muon optimizer", zeros(whole_step), below=0.5)
 
 # %% [markdown] trap="11.2" role="folklore"
@@ -770,24 +771,25 @@ size = {name: sum(m.weight.nbytes for m in linears(model))
 print(f"half pruned: accuracy {half:.2f}   bytes {size}")
 
 # %% trap="11.2" role="folklore"
-claim("accuracy lost by pruning half, divided by accuracy lost by pruning "
-      "four fifths", (before - half) / (before - at_once), below=0.6)
+claim("accuracy lost by pruning half the weights, divided by accuracy lost "
+      "by pruning 4/5 of them",
+      (before - half) / (before - at_once), below=0.6)
 claim("bytes of the pruned weights divided by bytes of the dense weights",
       size["pruned"] / size["dense"], expected=1)
 
 # %% trap="11.2" role="exercise" points=3 difficulty=2 minutes=8
 def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
-    """Take one step of the optimizer, then set each pruned weight to 0.
+    """Take one step of the optimizer. Then set each pruned weight to 0.
 
     Args:
         masks: {parameter: bool tensor of its shape}, False where a weight
             is pruned. A parameter without a mask is not pruned.
 
-    A pruned weight is 0 even if its gradient is missing or not finite, and
-    even if its parameter is frozen or unknown to the optimizer. All other
-    weights get the values that optimizer.step() alone would give them, in
-    the same tensors. Gradients, masks and the optimizer's settings do not
-    change.
+    A pruned weight is 0 even if its gradient is missing or not finite. A
+    pruned weight is also 0 if its parameter is frozen or unknown to the
+    optimizer. All other weights get the values that optimizer.step() alone
+    would give them. All weights stay in the same tensors. Gradients, masks
+    and the optimizer's settings do not change.
 
     Example: with SGD at rate 1, weights 2 and 2, gradients 3 and 3, and
     mask False and True, the weights become 0 and -1.
@@ -800,8 +802,8 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="11.2" role="hint"
-# 1. The optimizer's running averages move a weight even if its gradient is zero, so take
-#    the step, and set the zeros after the step.
+# 1. The optimizer's running averages move a weight even if its gradient is zero, so
+#    take the step first, and set the zeros afterwards.
 # 2. To change a parameter in place, use `torch.no_grad()`.
 # 3. NaN times 0 is NaN, so fill in zeros instead of multiplying by the mask.
 
@@ -1010,8 +1012,8 @@ claim("accuracy at temperature 4 minus accuracy with labels alone",
       reads[4] - reads["labels"], above=0.015)
 claim("probability that the teacher leaves for the other digits at "
       "temperature 4", others(4), above=0.25)
-claim("gradient norm at T = 1 divided by norm at T = 20, both without the "
-      "factor T squared", size[1] / size[20], above=40)
+claim("without the factor T squared: gradient norm at T = 1 divided by "
+      "gradient norm at T = 20", size[1] / size[20], above=40)
 claim("accuracy at T = 20 without the factor T squared minus accuracy "
       "with labels alone",
       beside["no labels, without"] - reads["labels"], above=0.005)
@@ -1042,11 +1044,11 @@ def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
         labels: (N,) int64.
 
     The divergence of a row is the sum over classes of p * (log p - log q).
-    p are the teacher's and q the student's probabilities, both at
-    temperature T > 0; the cross-entropy is at temperature 1. Both terms are
-    means over the rows. The result is a scalar, and finite even if p or q
-    is 0 in float32.
-    Only the student gets gradients. The arguments do not change.
+    Here p are the teacher's probabilities and q the student's. Both
+    probabilities are at temperature T > 0, and the cross-entropy is at
+    temperature 1. Both terms are means over the rows. The result is a
+    scalar, and finite even if p or q is 0 in float32. Only the student gets
+    gradients. The arguments do not change.
 
     Example: logits [[0., 0.]] for both, label 0 and alpha 0.5 give 0.3466.
     """
@@ -1195,9 +1197,9 @@ claim("loss before training: start from random weights minus start from "
 
 # %% [markdown] role="concept"
 # To imitate hidden states, add to the loss the mean squared difference between the hidden
-# states of student and teacher. If the student is narrower, as BERT-base with 768 values
-# per token is narrower than BERT-large with 1,024, put a linear layer in between, train
-# it together with the student, and discard it afterwards.
+# states of student and teacher. A student can be narrower than its teacher: BERT-base
+# has 768 values per token, and BERT-large has 1,024. In that case, put a linear layer
+# in between, train this layer together with the student, and discard it afterwards.
 
 # %% role="concept"
 with fork_rng():
@@ -1410,8 +1412,7 @@ plot_bars(calibrated, xlabel="relative error of the output",
               "error is nearly as large as with rounding to nearest.")
 
 # %% trap="11.4" role="repair"
-claim("output error with the largest inputs first, divided by error with "
-      "the smallest first",
+claim("output error: largest inputs first divided by smallest inputs first",
       off["largest first"][1] / off["smallest first"][1], below=0.8)
 
 # %% [markdown] trap="11.4" role="repair"
@@ -1464,7 +1465,7 @@ print("largest first divided by smallest first:",
 
 # %% trap="11.4" role="folklore"
 claim("output error: largest inputs first divided by smallest first, "
-      "worst of three layers", max(ratios), below=1)
+      "highest of three ratios", max(ratios), below=1)
 claim("output error at 2 bits: largest inputs first divided by smallest "
       "first, second layer",
       two["largest first"] / two["smallest first"], below=0.8)
@@ -1475,19 +1476,20 @@ def drop_inputs(w: torch.Tensor, x: torch.Tensor, drop: list
     """Remove some inputs from a layer and adjust its other weights.
 
     Args:
-        w, x: (O, I) and (N, I), float64, of magnitudes from 1e-8 to 1e8.
-            The rows of x are typical inputs, N >= I, and the columns of x
-            are linearly independent.
-        drop: indices of inputs, at least one, each once, in any order,
-            possibly all.
+        w, x: (O, I) and (N, I), float64. The magnitudes of w and x are
+            between 1e-8 and 1e8. The rows of x are typical inputs, N >= I,
+            and the columns of x are linearly independent.
+        drop: indices of one or more inputs, possibly all, each index once,
+            in any order.
 
     Returns:
-        (O, I) float64, with zeros in the columns listed in drop, and with
-        the other columns chosen so that x @ w.T changes as little as
-        possible, in the sum of squares.
+        (O, I) float64, with zeros in the columns listed in drop. The other
+        columns are chosen so that x @ w.T changes as little as possible, in
+        the sum of squares.
 
     The arguments do not change.
-    Example: w [[1., 1.]], x [[1., 1.], [1., 0.]], drop [1]: [[1.5, 0.]].
+    Example: w [[1., 1.]], x [[1., 1.], [1., 0.]] and drop [1] give
+    [[1.5, 0.]].
     """
     # BEGIN SOLUTION
     rest = [j for j in range(w.shape[1]) if j not in drop]
@@ -1558,8 +1560,8 @@ print("accuracy:     ", *[f"{share:.2f}" for share in both])
 measured("11.5", 0)
 
 # %% trap="11.5" role="look"
-claim("bytes that the line of code reports after quantization, divided by "
-      "bytes before", said[1] / said[0], expected=1)
+claim("bytes reported by the line of code after quantization, divided by "
+      "bytes reported before", said[1] / said[0], expected=1)
 
 # %% [markdown] trap="11.5" role="why"
 # The new weight is a wrapper that *claims* to be a float32 matrix, so that the rest of
@@ -1606,8 +1608,9 @@ for name, tensor in rows.items():
           f"{tensor.untyped_storage().nbytes()}")
 
 # %% trap="11.5" role="repair"
-claim("length of a file with a view of ten rows, divided by the bytes of "
-      "ten rows", saved({"t": table[:10]}) / table[:10].nbytes, above=500)
+claim("length of a file with a view of ten rows, divided by the number of "
+      "bytes in ten rows",
+      saved({"t": table[:10]}) / table[:10].nbytes, above=500)
 
 # %% [markdown] trap="11.5" role="more" topics="a copy of the rows · what 8 bits cost"
 # A copy of the ten rows has its own storage. The claims below also show that 8 bits cost
@@ -1639,7 +1642,7 @@ print("counted", counted(packed), "  file", packed_file)
 # %% trap="11.5" role="folklore"
 claim("bytes that the line of code counts in the packed model",
       counted(packed), expected=0)
-claim("length of the packed model's file, divided by length of the "
+claim("length of the packed model's file, divided by the length of the "
       "float32 model's file",
       packed_file / files[0], above=0.24, below=0.28)
 
@@ -1648,14 +1651,14 @@ def stored_bytes(state: dict) -> int:
     """Count the tensor bytes that torch.save would write for a state dict.
 
     Args:
-        state: a dict with strided CPU tensors as its values, or dicts,
-            lists and tuples of tensors, at any depth. Any other values do
-            not count. state is left as it is.
+        state: a dict whose values are strided CPU tensors, or dicts, lists
+            and tuples of tensors, at any depth. Any other values do not
+            count. state is left as it is.
 
     Returns:
         The bytes of all storages, not of the tensors: each storage counts
-        once, no matter how many tensors share it, and in full, even if a
-        tensor uses only a part of it or uses it several times.
+        once, no matter how many tensors share it. A storage counts in full,
+        even if a tensor uses only a part of it or uses it several times.
 
     Example: {"a": torch.zeros(3)} gives 12.
     """
@@ -1958,15 +1961,17 @@ def disagreements(model: torch.nn.Module, program, batches: list,
 
     Returns:
         The indices of the batches that differ, from 0, in ascending order.
-        A batch differs if the program raises an Exception, if it returns no
-        tensor or a tensor of a different shape or dtype, or if an entry is
-        not finite or is further from the model's entry than rtol times the
-        largest absolute value in the model's output for this batch.
+        A batch differs if the program raises an Exception. A batch also
+        differs if the program returns no tensor, or a tensor of a different
+        shape or dtype. A batch also differs if an entry is not finite, or
+        is further from the model's entry than rtol times the largest
+        absolute value in the model's output for this batch.
 
-    Model and program each get their own copy of a batch. Both run without
-    gradients, the model in eval mode; afterwards the grad mode and the mode
-    of each module are as before.
-    Example: nn.ReLU() and torch.abs, batches [1.], [-1.], rtol 0.1: [1].
+    Model and program each get their own copy of a batch. Model and program
+    run without gradients, and the model runs in eval mode. Afterwards, the
+    grad mode and the mode of each module are as before.
+    Example: nn.ReLU() and torch.abs, with batches [1.] and [-1.] and rtol
+    0.1, give [1].
     """
     # BEGIN SOLUTION
     modes = [(module, module.training) for module in model.modules()]
@@ -1993,7 +1998,8 @@ def disagreements(model: torch.nn.Module, program, batches: list,
 # 1. Before `model.eval()`, store `(module, module.training)` for all of
 #    `model.modules()`, and restore these modes at the end.
 # 2. Compare type, shape and dtype first, because broadcasting lets you subtract tensors of shapes (1, 3) and (7, 3).
-# 3. `<=` is false for NaN, so list a batch unless its largest gap is `<=` the limit.
+# 3. `<=` is false for NaN. So count a batch as different unless its largest gap is `<=`
+#    the limit.
 
 # %% [markdown] trap="11.6" role="keep"
 # **Keep:** `torch.jit.trace` records the operations of one run, so it keeps only one
@@ -2116,8 +2122,8 @@ draw_grids({"digits at a time": answered},
                "accept all four numbers.")
 
 # %% trap="11.7" role="repair"
-claim("number of batch sizes, out of four, that the file accepts, with an "
-      "example of two digits", len(takes(two_digits)[0]), expected=4)
+claim("exported with two digits: number of batch sizes, out of four, that "
+      "the file accepts", len(takes(two_digits)[0]), expected=4)
 
 # %% [markdown] trap="11.7" role="repair"
 # The file's declared inputs say which sizes it accepts. A declared size that is a number
@@ -2153,10 +2159,10 @@ for (name, switch), no in refusals.items():
     print(f"{name:8} switch {switch!s:5} refused {no}")
 
 # %% trap="11.7" role="more"
-claim("number of models, out of two, that torch.export refuses without the "
+claim("number of models, out of two, that torch.export rejects without the "
       "switch",
       refusals["plain", False] + refusals["by rows", False], expected=2)
-claim("does torch.export with the switch refuse only the recurrent "
+claim("does torch.export with the switch reject only the recurrent "
       "classifier",
       refusals["by rows", True] and not refusals["plain", True],
       expected=True)
@@ -2164,13 +2170,13 @@ claim("largest gap between file and model on the example", gap, below=1e-3)
 claim("number of batch sizes, out of four, that the plain classifier's "
       "file accepts",
       len(takes(plain_file)[0]), expected=4)
-claim("largest gap between file and model, with an example of two digits",
+claim("exported with two digits: largest gap between file and model",
       largest_gap(two_digits, by_rows), below=1e-3)
 
 # %% [markdown] trap="11.7" role="more"
 # The classifier in the next cell also takes settings, a dict of values of different
 # types. `torch.jit.script` treats every argument without a type annotation as a tensor
-# and refuses this model. `torch.export` accepts the model, but everything that is not a
+# and rejects this model. `torch.export` accepts the model, but everything that is not a
 # tensor becomes a constant (except for an integer that you declare as dynamic):
 
 # %% trap="11.7" role="more"
@@ -2214,10 +2220,10 @@ print("gap at a different temperature:", other(opened, torch.tensor(4.0)))
 claim("does torch.jit.script accept this forward method",
       refusal(lambda model, _: torch.jit.script(model), with_settings, None)
       == "none", expected=False)
-claim("does a program exported with a number refuse a different "
+claim("exported with a number: does the program reject a different "
       "temperature", "temperature" in str(other(fixed, 4.0)), expected=True)
-claim("largest gap between program and model at a different temperature, "
-      "given as a tensor", other(opened, torch.tensor(4.0)), below=1e-4)
+claim("largest gap between program and model, with a different temperature "
+      "as a tensor", other(opened, torch.tensor(4.0)), below=1e-4)
 
 # %% trap="11.7" role="exercise" points=3 difficulty=2 minutes=15
 def free_dims(examples: list):
@@ -2231,13 +2237,14 @@ def free_dims(examples: list):
     Returns:
         A copy of the structure of the first example. A tensor is replaced
         by a tuple of the dimensions whose size is not the same in all
-        examples, in ascending order; everything else by None.
+        examples, in ascending order. Everything else is replaced by None.
 
     Raises ValueError if something varies that an exporter cannot make
-    dynamic: the type of a value, a number, str or None, the length of a
-    list or tuple, the keys of a dict (in any order), a tensor's dtype or
-    number of dimensions. The error is raised as well if a varying dimension
-    has size 0 or 1 in the first example.
+    dynamic. The type of a value must not vary. A number, str or None must
+    not vary. The length of a list or tuple must not vary. The keys of a
+    dict must not vary. Their order may vary. A tensor's dtype and number of
+    dimensions must not vary. The error is raised as well if a varying
+    dimension has size 0 or 1 in the first example.
     Example: [(zeros(2, 3), 0.5), (zeros(7, 3), 0.5)] gives ((0,), None).
     """
     # BEGIN SOLUTION
@@ -2416,8 +2423,8 @@ print(f"accuracy: along the sum {on_device:.2f}, sizes moved into the "
       f"weights {moved:.2f}")
 
 # %% trap="11.8" role="repair"
-claim("accuracy lost with blocks along the sum and sizes moved into the "
-      "weights", exact - moved, below=0.05)
+claim("accuracy lost with blocks along the sum if the inputs' sizes move "
+      "into the weights", exact - moved, below=0.05)
 
 # %% [markdown] trap="11.8" role="more" topics="a test that shows nothing · torchao's numbers · which way a power of two is rounded"
 # On inputs without a loud unit, blocks along either axis have about the same error, so a
@@ -2453,7 +2460,7 @@ claim("accuracy of the emulation minus accuracy of the device",
 claim("no loud input: error with blocks along digits divided by error "
       "with blocks along the sum",
       product_off(0) / product_off(1), above=0.85, below=1.15)
-claim("number of values in which torchao's MXFP4 differs from ours",
+claim("number of values that differ between torchao's MXFP4 and ours",
       int((theirs != mxfp4(inputs, 1)).sum()), expected=0)
 claim("fraction of the quiet inputs that become zero, with blocks along "
       "the sum",
@@ -2509,14 +2516,15 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
         equation: two operands and a result, such as "td,od->to". One letter
             is summed: it is in both operands but not in the result. All
             other letters are in the result; some can be in both operands.
-        a, b: float32, in any memory order, left as they are. The summed
-            axis has a multiple of 32 entries.
+        a, b: float32, in any memory order. a and b are left as they are.
+            The number of entries along the summed axis is a multiple of 32.
 
-    First a and b are rounded: each block of 32 neighbours along the summed
-    axis shares a scale, the largest power of two that is at most a quarter
-    of the block's largest absolute value. A number becomes the nearest of
-    0, 0.5, 1, 1.5, 2, 3, 4 and 6 times the scale, with its sign; 32 zeros
-    stay zeros. Then a and b are multiplied and added in float32.
+    First, a and b are rounded. Each block of 32 neighbours along the summed
+    axis shares a scale. The scale is the largest power of two that is at
+    most a quarter of the block's largest absolute value. A number becomes
+    the nearest of 0, 0.5, 1, 1.5, 2, 3, 4 and 6 times the scale, with its
+    sign. 32 zeros stay zeros. Then a and b are multiplied and added in
+    float32.
 
     Example: "k,k->" with [33., 1., ..., 1.] and 32 ones gives 32., not 64.
     """
@@ -2644,7 +2652,7 @@ plot_lines(range(10, 151, 10), lines, xlabel="step", ylabel="loss in nats",
 measured("11.9", final[256], right=(2, 3.5))
 
 # %% trap="11.9" role="look"
-claim("final loss with 256 digits per step divided by final loss with 16 "
+claim("final loss with 256 digits per step, divided by final loss with 16 "
       "digits per step", final[256] / final[16], above=3)
 
 # %% [markdown] trap="11.9" role="why"
@@ -2719,10 +2727,10 @@ reached = {batch: first_step(batch) for batch in (16, 64, 256)}
 print({batch: f"{share:.2f}" for batch, share in reached.items()})
 
 # %% trap="11.9" role="more"
-claim("fraction of the weights with a nonzero gradient in a first step of "
-      "256 digits", reached[256], expected=0)
-claim("fraction of the weights with a nonzero gradient in a first step of "
-      "16 digits", reached[16], above=0.1)
+claim("fraction of weights that get a nonzero gradient in a first step "
+      "with 256 digits", reached[256], expected=0)
+claim("fraction of weights that get a nonzero gradient in a first step "
+      "with 16 digits", reached[16], above=0.1)
 
 # %% [markdown] trap="11.9" role="more"
 # torchao returns the same numbers, with one scale and with two. In torchao, block scales
@@ -2753,18 +2761,18 @@ two_off = differ(nvfp4_two(numbers, 1), by_torchao(numbers, True))
 lost = (by_torchao(numbers / 1000, False) == 0).float().mean().item()
 
 # %% trap="11.9" role="more"
-claim("fraction of numbers that torchao rounds differently from us, with "
-      "one scale", one_off, below=1e-3)
-claim("fraction of numbers that torchao rounds differently from us, with "
-      "two scales", two_off, below=1e-3)
+claim("with one scale: fraction of numbers that torchao and our code round "
+      "differently", one_off, below=1e-3)
+claim("with two scales: fraction of numbers that torchao and our code "
+      "round differently", two_off, below=1e-3)
 claim("fraction of numbers of size 0.001 that torchao rounds to zero, "
       "with one scale", lost, above=0.98)
 
 # %% [markdown] trap="11.9" role="more"
 # For very large numbers, all block scales are 448, and every number larger than `6 * 448`
 # is clipped. Two scales can represent tensors of any size, but not sizes that are far
-# apart in the same tensor: a block is lost again if its largest number is a millionth of
-# the tensor's largest.
+# apart in the same tensor: a block is lost again if its largest number is a millionth
+# of the tensor's largest number.
 
 # %% trap="11.9" role="more"
 with_outlier = numbers.clone()
@@ -2776,8 +2784,8 @@ claim("relative error with one scale, for numbers of size 10,000",
       alone[-1], above=0.7)
 claim("largest relative error with two scales, over all sizes",
       max(both), below=0.12)
-claim("fraction of zeros in the other rows if one number is 10,000,000, "
-      "with two scales", (left == 0).float().mean(), expected=1)
+claim("with two scales: fraction of zeros in the other rows if one number "
+      "is 10,000,000", (left == 0).float().mean(), expected=1)
 
 # %% trap="11.9" role="exercise" points=3 difficulty=2 minutes=12
 def nvfp4_scales(parts: list) -> tuple:
@@ -2785,16 +2793,18 @@ def nvfp4_scales(parts: list) -> tuple:
 
     Args:
         parts: one or more matrices, such as the weights of q, k and v,
-            which a server stacks for a single product: (R, C) float32 in
-            any memory order, finite, left as they are. Each has its own R;
-            C is a multiple of 16. They share one tensor scale.
+            which a server stacks for a single product. Each is (R, C)
+            float32, finite and in any memory order. All are left as they
+            are. Each has its own R; C is a multiple of 16. They share one
+            tensor scale.
 
     Returns (whole, scales):
         whole: float32 of shape (), the largest absolute value in any part /
-        (6 * 448), or 1 if all values are zero. scales: a list with (R, C //
-        16) float8_e4m3fn for each part: the largest absolute value among 16
-        neighbours of a row / 6 / whole, rounded to the nearest float8. A
-        block of zeros has the scale 0.
+        (6 * 448). whole is 1 if all values are zero. scales: a list with a
+        float8_e4m3fn tensor (R, C // 16) for each part. A scale is the
+        largest absolute value among 16 neighbours of a row / 6 / whole. The
+        scale is rounded to the nearest float8. A block of zeros has the
+        scale 0.
 
     Example: parts [[2688., 0., ..., 0.]] and [[0., ..., 0., -6.]], with 16
     numbers each, give 1. and the scales [[448.]] and [[1.]].
@@ -2811,20 +2821,21 @@ def nvfp4_scales(parts: list) -> tuple:
 
 # %% [markdown] trap="11.9" role="hint"
 # 1. Use two passes: find the largest absolute value over all parts, then compute each part's blocks.
-# 2. A large negative number counts as large, so use `abs` before each maximum.
+# 2. The number with the largest absolute value can be negative, so use `abs` before
+#    each maximum.
 # 3. `part.unflatten(1, (-1, 16))` has the 16 neighbours in its last axis; `.to(torch.float8_e4m3fn)` rounds to nearest.
 
 # %% [markdown] trap="11.9" role="keep"
 # **Keep:** NVFP4's block scale is a float8 number with a small range. So also use the
 # second scale, for the whole tensor, or small tensors become zeros and large tensors are
-# clipped. **In your own code:** Round a tensor, then round it again at a thousandth and
-# at a thousand times its size. The relative error must not change. **Seen in the wild:**
-# In [`dropbox/gemlite#39`](https://github.com/dropbox/gemlite/issues/39), weights became
-# zeros because their float8 scales did; in
+# clipped. **In your own code:** Round a tensor. Then multiply the same tensor by 0.001
+# and by 1,000, and round both results. The relative error must not change. **Seen in
+# the wild:** In [`dropbox/gemlite#39`](https://github.com/dropbox/gemlite/issues/39),
+# weights became zeros because their float8 scales did; in
 # [`jax-ml/jax#30467`](https://github.com/jax-ml/jax/pull/30467), a global scale was not
 # applied everywhere, and tests compared zeros with zeros; in
-# [`pytorch/ao#2604`](https://github.com/pytorch/ao/pull/2604), a factor of 6 was missing
-# in the tensor's scale. **Source:** Intel, [NVFP4
+# [`pytorch/ao#2604`](https://github.com/pytorch/ao/pull/2604), a factor of 6 was
+# missing in the tensor's scale. **Source:** Intel, [NVFP4
 # quantization](https://intel.github.io/neural-compressor/latest/docs/source/3x/PT_NVFP4Quant.html),
 # "two-level scaling".
 
@@ -2904,8 +2915,8 @@ for name, model in kinds.items():
 # %% role="concept"
 claim("relative error of the logits, with only the weights in 8 bits",
       logits["weights, 8 bits"], below=0.02)
-claim("larger of the relative errors of the dynamic and the static "
-      "classifier's logits",
+claim("relative error of the logits: larger of the dynamic and the static "
+      "classifier's errors",
       max(logits["dynamic, 8 bits"], logits["static, 40 digits"]),
       below=0.5)
 
@@ -3195,8 +3206,8 @@ for name, plan in plans.items():
           f" accuracy {accuracy(model, x_test, y_test):.2f}")
 
 # %% role="concept"
-claim("largest rise in the loss minus smallest rise, over four matrices",
-      max(rise) - min(rise), above=0.05)
+claim("largest rise in the loss minus smallest rise in the loss, over four "
+      "matrices", max(rise) - min(rise), above=0.05)
 claim("largest weight error divided by smallest weight error, over four "
       "matrices",
       max(map(weights_off, range(4))) / min(map(weights_off, range(4))),
@@ -3300,12 +3311,12 @@ size = {"dense": saved(dense.state_dict()), "without units":
 print(f"largest gap of a logit {gap:.0e}   bytes {size}")
 
 # %% role="concept"
-claim("largest gap between logits of the smaller and the masked net", gap,
-      below=1e-4)
+claim("largest gap between the logits of the smaller and the masked net",
+      gap, below=1e-4)
 claim("length of the smaller net's file, divided by length of the dense "
       "net's file", size["without units"] / size["dense"], below=0.55)
-claim("length of the file with positions, divided by length of the dense "
-      "net's file", size["with places"] / size["dense"], above=1.2)
+claim("length of the file that stores positions, divided by length of the "
+      "dense net's file", size["with places"] / size["dense"], above=1.2)
 
 # %% [markdown] role="concept"
 # Half of the weights are gone, and yet the file has grown, because by default, torch
@@ -3359,8 +3370,8 @@ print({name: f"{n / numbers:.2f}" for name, n in lengths.items()})
 # %% role="concept"
 claim("length of torch.export's file, divided by the bytes of the weights",
       lengths["torch.export"] / numbers, below=1.1)
-claim("length of torch.export's file with a view as its example, divided "
-      "by bytes of the weights",
+claim("exported with a view: length of torch.export's file, divided by the "
+      "bytes of the weights",
       lengths["its example a view"] / numbers, above=1.3)
 claim("largest gap between the large classifier and its ONNX file",
       largest_gap(large_file, large_reader), below=1e-3)
@@ -3378,12 +3389,12 @@ for rows in (1, 256):
 
 # %% [markdown] role="concept"
 # The files have about the same length, because nearly all of each file is weights. The
-# longer file fell into trap 11.5: an exported program keeps its example, and two rows of
-# the test digits are a view of a storage that holds all test digits. The times depend on
-# the machine that ran this notebook. Measure your own times, with the number of rows that
-# you serve, on the processor that will serve them. By itself, an `ExportedProgram` is not
-# faster than the model, because it runs the same kernels from a graph. To make the
-# program faster, you need a compiler.
+# longer file shows trap 11.5 again: an exported program keeps its example, and two rows
+# of the test digits are a view of a storage that holds all test digits. The times
+# depend on the machine that ran this notebook. Measure your own times, with the number
+# of rows that you serve, on the processor that will serve them. By itself, an
+# `ExportedProgram` is not faster than the model, because it runs the same kernels from
+# a graph. To make the program faster, you need a compiler.
 #
 # `AOTInductor` compiles the graph to C++ and the C++ to machine code. For this
 # classifier, the compilation takes about half a minute of processor time, so the code is
@@ -3420,8 +3431,9 @@ for rows in (1, 256):
 # **1. You use a symmetric grid of 2 bits, one for a whole matrix. Which weights become
 # zero, judged by their absolute values?**
 #
-# - [x] those below half of the largest :: The gap between two levels is the largest
-#   absolute value, and weights below half of this gap are rounded to zero.
+# - [x] those below half of the largest :: The gap between two levels equals the largest
+#   absolute weight, and weights whose absolute value is below half of this gap are
+#   rounded to zero.
 # - [ ] those below a quarter of the largest :: Two bits have four codes, but a symmetric grid uses only three levels: minus the largest, zero and the largest.
 # - [ ] those below half of the mean :: The mean does not matter; only the largest weight sets the scale.
 
@@ -3430,7 +3442,8 @@ for rows in (1, 256):
 # has the smaller output error on new rows. You choose**
 #
 # - [ ] A, because its weights are closer to the trained ones :: The next layer receives
-#   the output, not the weights. In trap 11.4, the better output had the worse weights.
+#   the output, not the weights. In trap 11.4, GPTQ had the smaller output error but the
+#   larger weight error.
 # - [ ] either, because both errors measure the same :: The two errors agree only if the
 #   inputs have the same size, are independent and have mean zero.
 # - [x] B, and check the accuracy as well :: The next layer receives the output, and in the end, the accuracy decides.
@@ -3594,8 +3607,8 @@ claim("bytes read with int4, divided by bytes read with 16 bits",
       read["int4"] / read["16 bits"],
       expected=0.25)
 claim("FLOPs per byte with one row", per_byte(1), expected=1)
-claim("FLOPs per byte with 4,096 rows, divided by the ridge of an H200",
-      per_byte(4096) / datasheet(None).ridge, above=10)
+claim("FLOPs per byte with 4,096 rows, divided by the ridge point of an "
+      "H200", per_byte(4096) / datasheet(None).ridge, above=10)
 
 def over(kind, rows):
     """Time with this kind of weight, divided by time with 16 bits."""
@@ -3712,7 +3725,7 @@ answers_here
 # - Blocks with a shared scale run along the summed axis. The scale is itself stored in a
 #   number format, which has a smallest and a largest number.
 #
-# The page *Which compression first* says which of these methods to try first.
+# The *Which compression first* page says which of these methods to try first.
 #
 # **Next:** Stage 12 asks what to do when the loss is NaN at step 500.
 

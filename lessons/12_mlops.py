@@ -244,8 +244,8 @@ few, many = price(16), price(1024)
 print(f"times as long: {few[2]:.1f} for 16 rows, {many[2]:.1f} for 1,024")
 
 # %% trap="12.1" role="folklore"
-claim("operations that anomaly mode adds for 16 rows, divided by "
-      "operations for 1,024 rows", few[0] / many[0], expected=1)
+claim("operations added by anomaly mode for 16 rows, divided by operations "
+      "added for 1,024 rows", few[0] / many[0], expected=1)
 claim("FLOPs of a step with 1,024 rows, divided by FLOPs of a step with "
       "16 rows", many[1] / few[1], expected=64)
 
@@ -259,22 +259,24 @@ claim("FLOPs of a step with 1,024 rows, divided by FLOPs of a step with "
 def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
     """Find the module in which a NaN or an infinity first arises.
 
-    It arises in a call that receives only finite tensors and returns one
-    that is not finite. Of several such calls, the one that ends first
-    counts. Anything that is not a tensor counts as finite.
+    Such a value arises in a call that receives only finite tensors and
+    returns one that is not finite. Of several such calls, the one that ends
+    first counts. Anything that is not a tensor counts as finite.
 
     Args:
-        model: its modules do not write into their arguments. They can take
-            keyword arguments, can be called several times, and can take and
-            return tuples, lists and dicts of tensors, nested to any depth.
+        model: its modules do not write into their arguments. The modules
+            can take keyword arguments, can be called several times, and can
+            take and return tuples, lists and dicts of tensors, nested to
+            any depth.
 
     Returns:
-        The module's name in named_modules(), "" for the model itself. None
-        if there is no such module.
+        The module's name in named_modules(), or "" for the model itself.
+        The result is None if there is no such module.
 
     The model, called once as model(x), keeps its weights, buffers, modes,
-    gradients and hooks. Example: nn.Sequential(Root(), nn.ReLU()), where
-    Root takes the square root, and x with a negative number give "0".
+    gradients and hooks. Example: for nn.Sequential(Root(), nn.ReLU()),
+    where Root takes the square root, and an x with a negative number, the
+    result is "0".
     """
     # BEGIN SOLUTION
     def finite(value):
@@ -402,7 +404,8 @@ plot_lines(range(1, 201), {"SGD": log, "Adam": busy_log,
 # image.
 
 # %% trap="12.2" role="why"
-claim("relative change of the first layer, with SGD", moved[0], below=1e-4)
+claim("relative change in the first layer's weights, with SGD",
+      moved[0], below=1e-4)
 
 # %% [markdown] trap="12.2" role="repair"
 # With ReLU, He initialization (trap 01.3) and a lower learning rate, the gradient reaches
@@ -438,15 +441,16 @@ plot_lines(range(1, 10), {"sigmoid, SGD": moved, "sigmoid, Adam": busy,
 
 # %% trap="12.2" role="more"
 last_hidden = asleep[:-1](x_train).std(0).max().item()
-claim("net trained with Adam: gap between its predictions for a 0 and for "
+claim("net trained with Adam: gap between the predictions for a 0 and for "
       "a 9", abs(answers[9] - answers[0]), below=2)
 claim("final loss with SGD, divided by the first loss", last / log[0],
       below=0.5)
-claim("relative change of the last layer, with SGD", moved[-1], above=1)
-claim("largest standard deviation of a unit in the last hidden layer, over "
-      "the images", last_hidden, below=1e-5)
-claim("relative change of the first layer, with ReLU", awake_moved[0],
-      above=0.03)
+claim("relative change in the last layer's weights, with SGD",
+      moved[-1], above=1)
+claim("largest standard deviation of a last hidden unit's output, over the "
+      "images", last_hidden, below=1e-5)
+claim("relative change in the first layer's weights, with ReLU",
+      awake_moved[0], above=0.03)
 
 # %% [markdown] trap="12.2" role="folklore"
 # **Told:** A layer that moves is learning. **Measured:** This is false under Adam, which
@@ -455,7 +459,8 @@ claim("relative change of the first layer, with ReLU", awake_moved[0],
 # anything, compare the loss with the variance of the targets.
 
 # %% trap="12.2" role="folklore"
-claim("relative change of the first layer, with Adam", busy[0], above=0.3)
+claim("relative change in the first layer's weights, with Adam",
+      busy[0], above=0.3)
 
 # %% trap="12.2" role="exercise" points=3 difficulty=2 minutes=10
 def layer_report(model: nn.Module, step) -> dict:
@@ -463,15 +468,15 @@ def layer_report(model: nn.Module, step) -> dict:
 
     Args:
         step: a function without arguments that trains model in place. Call
-            it once, and do nothing else to the model.
+            it once. Do nothing else to the model.
 
     Returns:
         A dict with the names of named_parameters(), in their order, frozen
         parameters included. Each value is |after - before| / |before|, a
         float. The norms are taken over all elements, in a precision in
         which no float16 overflows and no float32 vanishes. The value is 0.0
-        if the parameter did not move, and math.inf if it was all zeros and
-        moved.
+        if the parameter did not move. The value is math.inf if the
+        parameter was all zeros and moved.
 
     Example: a single weight that goes from 2. to 1. gives {"weight": 0.5}.
     """
@@ -537,8 +542,8 @@ print(f"{'a uniform guess':28} {math.log(10):.2f}")
 # %% role="concept"
 claim("gap between the untrained classifier's loss and the loss of a "
       "uniform guess", abs(float(sight["loss"]) - math.log(10)), below=0.3)
-claim("classes in the first batch", sight["classes in it"],
-      above=7)
+claim("number of different classes in the first batch",
+      sight["classes in it"], above=7)
 
 # %% [markdown] role="concept"
 # An untrained classifier with ten classes has a loss near `ln 10`. A loss far from `ln
@@ -629,8 +634,8 @@ others = [digest(one_pixel, y_train), digest(x_train, one_label),
 # %% role="concept"
 claim("does the same data have the same hash",
       digest(*digits()[:2]) == header["data"], expected=True)
-claim("changes out of three that leave the hash the same: one pixel, one "
-      "label, the shape", others.count(header["data"]), expected=0)
+claim("number of changes that leave the hash the same: one pixel, one "
+      "label or the shape", others.count(header["data"]), expected=0)
 
 # %% [markdown] role="concept"
 # Compare the hashes when you *load* a checkpoint, and report which hash differs. In a
@@ -761,11 +766,11 @@ alone, _ = epochs(1)
 none, also_none = epochs(0)[0], epochs(0)[0]
 
 # %% trap="12.3" role="more"
-claim("fraction of equal shifts in two runs with the same seed",
+claim("fraction of shifts that are equal in two runs with the same seed",
       (first == again).float().mean(), expected=1)
 claim("fraction of shifts that are the same with one worker and with two",
       (first == alone).float().mean(), below=0.9)
-claim("fraction of equal shifts in two runs without workers",
+claim("fraction of shifts that are equal in two runs without workers",
       (none == also_none).float().mean(), below=0.2)
 
 # %% [markdown] trap="12.3" role="more"
@@ -871,8 +876,8 @@ plot_columns(matters, xlabel="setting", ylabel="variance explained",
 # %% role="concept"
 claim("fraction of the variance that the learning rate explains",
       matters["rate"], above=0.35)
-claim("variance that the learning rate explains minus variance that the "
-      "next setting explains",
+claim("fraction of the variance explained: by the learning rate minus by "
+      "the next setting",
       matters["rate"] - max(v for k, v in matters.items() if k != "rate"),
       above=0.1)
 
@@ -1048,10 +1053,10 @@ for row in zip(z.tolist(), by_erf.tolist(), by_erfc.tolist()):
     print("z {:5}   ndtr {:.4g}   erfc {:.4g}".format(*row))
 
 # %% trap="12.4" role="more"
-claim("probability of a value ten standard deviations below the mean, by "
-      "ndtr", by_erf[2], expected=0)
-claim("probability of a value ten standard deviations below the mean, by "
-      "erfc", by_erfc[2], above=1e-24)
+claim("probability of a value ten standard deviations below the mean, "
+      "computed by ndtr", by_erf[2], expected=0)
+claim("probability of a value ten standard deviations below the mean, "
+      "computed by erfc", by_erfc[2], above=1e-24)
 
 # %% [markdown] trap="12.4" role="folklore"
 # **Told:** A Bayesian search is for "less than `20` dimensions" (in the tutorial named
@@ -1110,13 +1115,14 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
             shape, which can be any. They are left as they are.
 
     Returns:
-        One value for each candidate, a float64 tensor of that shape.
+        One value for each candidate. The result is a float64 tensor of the
+        shape of mean.
 
     Where std is 0, the loss equals its mean, and the result is not NaN. No
-    constant is added to std: tiny standard deviations count. An unlikely
-    improvement is small but not zero: it is right to a thousandth even for
-    a mean 30 standard deviations above best.
-    Example: mean [1., 2.], std [2., 0.], best 1. give [0.798, 0.].
+    constant is added to std, because tiny standard deviations count. An
+    unlikely improvement is small but not zero, and it is correct to a
+    thousandth even for a mean 30 standard deviations above best.
+    Example: mean [1., 2.], std [2., 0.] and best 1. give [0.798, 0.].
     """
     # BEGIN SOLUTION
     gain = best - mean
@@ -1128,9 +1134,9 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="12.4" role="hint"
-# 1. Compute the formula, then let `where` choose between two results: one for a standard
-#    deviation above 0, one for 0. (No gradient passes through `where` here. Trap 12.5
-#    shows what would happen if one did.)
+# 1. Compute the formula, then let `where` choose between two results: one for a
+#    standard deviation above 0, and one for 0. (No gradient passes through `where`
+#    here. Trap 12.5 shows what would happen if one did.)
 # 2. The probability of a loss below `best` is `erfc(-z / sqrt(2)) / 2`, which is accurate
 #    even for tiny probabilities. So is `torch.special.log_ndtr(z).exp()`.
 # 3. When the standard deviation is 0, the improvement is `best - mean`, or 0 if that difference is negative.
@@ -1300,8 +1306,8 @@ nan_hunt
 
 # %% trap="12.5" role="more"
 claim("loss with where as the guard", loss, above=0.1, below=0.4)
-claim("guards out of six whose gradients are all finite", whole,
-      expected=2)
+claim("number of guards, out of six, whose gradients are all finite",
+      whole, expected=2)
 claim("largest gap between the losses of any two guards",
       max(by_guard.values()) - min(by_guard.values()), below=1e-4)
 claim("fraction of gradients that are NaN before clipping", before,
@@ -1334,24 +1340,25 @@ for name, (value, gradient) in family.items():
     print(f"{name:22} value finite: {value}   gradient: {gradient}")
 
 # %% trap="12.5" role="folklore"
-claim("functions out of five with a value that is not finite",
+claim("number of functions, out of five, with a value that is not finite",
       sum(not value for value, _ in family.values()), expected=0)
-claim("functions out of five with a gradient that is not finite",
+claim("number of functions, out of five, with a gradient that is not "
+      "finite",
       sum(not gradient for _, gradient in family.values()), expected=4)
 
 # %% trap="12.5" role="exercise" points=3 difficulty=2 minutes=10
 def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
-    """Compute the square root of x where x > 0, and 0 where x <= 0.
+    """Compute the square root of x where x > 0. Where x <= 0, return 0.
 
     Args:
-        x: float32 or float64 of any shape. It is left as it is.
+        x: float32 or float64 of any shape. x is left as it is.
 
     Returns:
         A tensor of the same dtype.
 
-    Where x <= 0, the gradient is 0. Elsewhere it is the gradient of the
-    square root. No constant is added: the result is exact even for the
-    smallest x. A NaN in x stays a NaN in the result.
+    Where x <= 0, the gradient is 0. Elsewhere, the square root has its
+    usual gradient. No constant is added, so the result is exact even for
+    the smallest x. A NaN in x stays a NaN in the result.
 
     Example: [4., 0., -1.] gives [2., 0., 0.], with a gradient of [0.25, 0.,
     0.].
@@ -1466,7 +1473,7 @@ for fault, place in places.items():
 # %% role="concept"
 claim("largest finite number in float16", torch.finfo(torch.float16).max,
       expected=65504)
-claim("faults out of five that are found at the right place",
+claim("number of faults, out of five, that are found at the right place",
       sum(found.startswith(place) for found, place in zip(
           places.values(), ("batch", "weight 0.weight", "module 1", "loss",
                             "gradient, 'Sqrt"))), expected=5)
@@ -1585,9 +1592,8 @@ print(f"{len(stored)} losses: {alive:.2f} MB of weights alive, "
 measured("12.6", alive + slopes + activations, right=(10, 15))
 
 # %% trap="12.6" role="look"
-claim("weights still in memory, as a multiple of one classifier's weights",
-      alive / one,
-      expected=5)
+claim("MB of weights still in memory, divided by MB of one classifier's "
+      "weights", alive / one, expected=5)
 
 # %% [markdown] trap="12.6" role="why"
 # As it runs, `backward()` frees the tensors saved in the graph, even if something still
@@ -1653,16 +1659,16 @@ plot_columns(left, xlabel="stored as", ylabel="MB of weights alive",
 claim("MB of activations that the stored losses keep in memory",
       activations, expected=0)
 claim("MB that one stored loss keeps in memory, divided by MB of one "
-      "classifier", reached / one, expected=2)
+      "classifier's weights", reached / one, expected=2)
 claim("MB of weights in memory if the losses are stored detached",
       left["loss.detach()"], expected=0)
 
 # %% [markdown] trap="12.6" role="folklore"
 # **Told:** If you write `total_loss += loss` after the step, the memory fills up; such a
 # loop is the first example in PyTorch's own FAQ. **Measured:** The sum keeps no
-# activations alive, whether for this classifier under SGD, for a convolution with
-# BatchNorm under Adam, or for LayerNorm with dropout under AdamW. Each step adds only
-# nodes to the sum's graph. Activations do stay after `backward(retain_graph=True)`, in an
+# activations alive, whether the net is this classifier under SGD, a convolution with
+# BatchNorm under Adam, or LayerNorm with dropout under AdamW. Each step adds only nodes
+# to the sum's graph. Activations do stay after `backward(retain_graph=True)`, in an
 # `autograd.Function` that keeps them on `ctx` without `save_for_backward`, or if you
 # compute a second loss for the log and never call `backward()` on it.
 
@@ -1700,8 +1706,9 @@ print(f"retain_graph {stays:.2f} MB; a loss for the log {logged:.3f} MB")
 # %% trap="12.6" role="folklore"
 claim("MB of activations that a running sum keeps in memory, largest of "
       "three nets", max(held for held, _ in found.values()), expected=0)
-claim("nodes in the graph of a running sum over 20 steps, fewest of three "
-      "nets", min(nodes for _, nodes in found.values()), above=100)
+claim("number of nodes in the graph of a running sum over 20 steps, "
+      "smallest of three nets",
+      min(nodes for _, nodes in found.values()), above=100)
 claim("MB of activations that a running sum keeps in memory with "
       "retain_graph", stays, above=1.9)
 
@@ -1721,11 +1728,11 @@ def make_meter() -> tuple:
 
     Returns:
         (add, mean). add(loss, rows): loss is the mean loss of a batch, a
-        tensor of shape () of any float dtype, with or without a graph;
-        rows is the number of its rows, 1 or more. mean() returns the mean
-        over all rows so far, summed in double precision, as a float, and
-        math.nan before the first batch. It can be called at any time, and
-        you may add more batches after it.
+        tensor of shape () of any float dtype, with or without a graph. rows
+        is the batch's number of rows, 1 or more. mean() returns the mean
+        over all rows so far as a float, summed in double precision. Before
+        the first batch, mean() returns math.nan. mean() can be called at
+        any time, and more batches may be added after that.
 
     add leaves loss as it is, and backward() still works. After the caller
     has dropped loss, nothing that only loss referred to stays in memory. A
@@ -1897,8 +1904,8 @@ claim("test accuracy with the data sorted by label",
 # %% trap="12.7" role="more"
 claim("fraction of images whose nearest neighbour has the same label, "
       "with correct labels", agreement(x_train, y_train), above=0.9)
-claim("summed loss of a batch with each row twice, divided by that batch's "
-      "summed loss", doubled("sum"), expected=2, within=0.001)
+claim("summed loss of a batch with each row twice, divided by its summed "
+      "loss with each row once", doubled("sum"), expected=2, within=0.001)
 
 # %% trap="12.7" role="exercise" points=4 difficulty=3 minutes=15
 def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
@@ -2023,7 +2030,8 @@ print(f"killed {over[0]} times; {over[1]} files load")
 measured("12.8", over[1], right=(0, 0))
 
 # %% trap="12.8" role="look"
-claim("files out of 20 that load after the kill", over[1], expected=0)
+claim("number of files, out of 20, that load after the kill",
+      over[1], expected=0)
 
 # %% [markdown] trap="12.8" role="why"
 # Opening a file for writing empties it, and from then on, the old state is gone. A file
@@ -2054,8 +2062,8 @@ print(f"killed {beside[0]} times; {beside[1]} files load, "
       f"{beside[2]} from step 100")
 
 # %% trap="12.8" role="repair"
-claim("files out of 20 that load and hold the old state", beside[2],
-      expected=20)
+claim("number of files, out of 20, that load and hold the old state",
+      beside[2], expected=20)
 
 # %% trap="12.8" role="repair"
 kb = round(os.path.getsize(path) / 1000)
@@ -2195,18 +2203,18 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
     Args:
         path: a file in an existing folder.
         parts: a dict of objects with a state_dict().
-        facts: a dict of numbers: int, float or bool, or numpy scalars.
+        facts: a dict whose values are int, float, bool or numpy scalars.
 
-    torch.load(path), with its default weights_only, then returns a dict:
-    "parts" with the state_dicts by name, "facts" with Python numbers by
-    name, and "rng", the result of torch.get_rng_state() at the call. The
-    state of the generator does not change.
+    torch.load(path), with its default weights_only, then returns a dict
+    with "parts", the state_dicts by name, and "facts", Python numbers by
+    name. The dict also holds "rng", the result of torch.get_rng_state() at
+    the call. The state of the generator does not change.
 
     If the process is killed while it writes, path is as before: the old
     file, or no file. No byte is written into the old file. os.fsync puts
     the new bytes on the disk before the new file gets its name. A call that
-    returns leaves no extra file, and the leftovers of a killed call do not
-    stop the next call. All other files stay, even if their names begin with
+    returns leaves no extra file. The leftovers of a killed call do not stop
+    the next call. All other files stay, even if their names begin with
     path; path + ".part" and path + ".tmp" may be treated as leftovers.
     """
     # BEGIN SOLUTION
@@ -2222,8 +2230,8 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
     # END SOLUTION
 
 # %% [markdown] trap="12.8" role="hint"
-# 1. Take three steps: collect the state, write the state to a second file, rename that
-#    file.
+# 1. Take three steps: collect the state, write the state to a second file, and rename
+#    that file.
 # 2. Numpy scalars are instances of `np.generic`, and `item()` turns each into a Python number.
 # 3. `os.fsync(file.fileno())` waits for the disk. The file must still be open when you call it.
 
@@ -2274,10 +2282,10 @@ plot_lines([60 * t for t in every], {"time lost": [100 * v for v in lost]},
                "slowly.")
 
 # %% role="concept"
-claim("best interval between two saves among those tried, in minutes",
-      60 * cheapest, expected=35)
-claim("best interval between two saves by the formula, in minutes",
-      60 * by_formula, expected=34.6, within=0.1)
+claim("best interval between two saves among the intervals tried, in "
+      "minutes", 60 * cheapest, expected=35)
+claim("best interval between two saves according to the formula, in "
+      "minutes", 60 * by_formula, expected=34.6, within=0.1)
 
 # %% [markdown] role="concept"
 # The lost time is smallest when the interval is `sqrt(2 * save time * time between
@@ -2411,10 +2419,10 @@ starts = [start(script) for _ in range(4)]
 guess("12.9",
       "Do the four starts number the classes in the same way?",
       choices=["no, all four numberings differ",
-               "yes, and the result is the same if the shell sets "
-               "`PYTHONHASHSEED=42`",
-               "yes, but the result is different if the shell sets "
-               "`PYTHONHASHSEED=42`"])
+               "yes, in the same way as with `PYTHONHASHSEED=42` set in "
+               "the shell",
+               "yes, but not in the same way as with `PYTHONHASHSEED=42` "
+               "set in the shell"])
 
 # %% trap="12.9" role="look" compare=false
 for names in starts:
@@ -2424,7 +2432,7 @@ for names in starts:
 measured("12.9", 0)
 
 # %% trap="12.9" role="look"
-claim("different numberings in four starts",
+claim("number of different numberings in four starts",
       len({tuple(names) for names in starts}), expected=4)
 
 # %% [markdown] trap="12.9" role="look"
@@ -2498,8 +2506,8 @@ print("sorted:", *found["sorted"].pop())
 shell, once_more, children, _ = found.values()
 
 # %% trap="12.9" role="repair"
-claim("different numberings over all starts that had the variable set in "
-      "time", len(shell | once_more | children), expected=1)
+claim("number of different numberings in all starts that had the variable "
+      "set in time", len(shell | once_more | children), expected=1)
 
 # %% [markdown] trap="12.9" role="repair"
 # A sorted list still changes when you add a class, because all classes after the new
@@ -2540,8 +2548,8 @@ print("differ in two starts:", ", ".join(differ))
 print("equal:", {0, 8} == {8, 0}, "  as lists:", list({0, 8}), list({8, 0}))
 
 # %% trap="12.9" role="folklore"
-claim("things out of eight that differ between two starts", len(differ),
-      expected=3)
+claim("number of expressions, out of eight, whose results differ between "
+      "two starts", len(differ), expected=3)
 claim("do two equal sets of numbers iterate in the same order",
       list({0, 8}) == list({8, 0}), expected=False)
 
@@ -2560,8 +2568,8 @@ def class_numbers(names: list, stored: dict) -> dict:
         numbers. A class in stored keeps its number, even if no row has this
         class. Other classes get the next numbers, in the order of sorted().
 
-    The order of names and of stored makes no difference. Both are left as
-    they are.
+    The order of names and of stored makes no difference. names and stored
+    are left as they are.
 
     Example: ["b", "a", "b"] and {"c": 0} give {"c": 0, "a": 1, "b": 2}.
     """
@@ -2671,7 +2679,7 @@ for name, part in first_apart.items():
     print(f"{name:17} first part that differs: {part}")
 
 # %% role="concept"
-claim("runs out of four in which the right part is named",
+claim("number of runs, out of four, in which the right part is named",
       sum(part == wanted for part, wanted in zip(first_apart.values(), (
           "none", "first weights", "first batch", "first loss"))),
       expected=4)
@@ -2803,7 +2811,8 @@ print("lines on stderr, 'will be ignored':", told)
 measured("12.10", count(rows, "val_loss"), right=(0, 0))
 
 # %% trap="12.10" role="look"
-claim("validation losses in the file", count(rows, "val_loss"), expected=0)
+claim("number of validation losses in the file",
+      count(rows, "val_loss"), expected=0)
 
 # %% [markdown] trap="12.10" role="why"
 # A W&B run has *one* step counter. `step=` sets this counter, which can only go up. After
@@ -2844,7 +2853,7 @@ print("axes:", axes)
 print("validation losses:", count(mended, "val_loss"))
 
 # %% trap="12.10" role="repair"
-claim("validation losses in the file, with their own axis",
+claim("number of validation losses in the file, with an axis of their own",
       count(mended, "val_loss"), expected=5)
 
 # %% [markdown] trap="12.10" role="repair"
@@ -2859,7 +2868,7 @@ epochs_seen = [row["epoch"] for row in twice if "epoch" in row]
 print("epochs:", epochs_seen)
 
 # %% trap="12.10" role="repair"
-claim("rows for epoch 3 in the log of the resumed run",
+claim("number of rows for epoch 3 in the log of the resumed run",
       epochs_seen.count(3), expected=2)
 
 # %% [markdown] trap="12.10" role="repair"
@@ -2873,11 +2882,12 @@ claim("rows for epoch 3 in the log of the resumed run",
 # their own axis, no version has a reason to warn:
 
 # %% trap="12.10" role="more"
-claim("training losses in the file", count(rows, "loss"), expected=100)
-claim("warnings on stderr about the five dropped validation losses", told,
-      below=6)
-claim("warnings on stderr when the validation losses have their own axis",
-      warned, expected=0)
+claim("number of training losses in the file",
+      count(rows, "loss"), expected=100)
+claim("number of warnings on stderr about the five dropped validation "
+      "losses", told, below=6)
+claim("number of warnings on stderr when the validation losses have their "
+      "own axis", warned, expected=0)
 
 # %% [markdown] trap="12.10" role="more"
 # Half of the repair is not enough. If the axis is defined but `step=` is still in the
@@ -2893,9 +2903,9 @@ half, _, _ = tracked(half_repaired)
 batches = [row["batch"] for row in twice if "batch" in row]
 
 # %% trap="12.10" role="more"
-claim("validation losses in the file, with the axis defined but step= "
-      "still in the call", count(half, "val_loss"), expected=0)
-claim("batches that the log of the resumed run contains twice",
+claim("number of validation losses in the file if an axis is defined but "
+      "the call keeps step=", count(half, "val_loss"), expected=0)
+claim("number of batches that the log of the resumed run contains twice",
       len(batches) - len(set(batches)), expected=30)
 
 # %% [markdown] trap="12.10" role="folklore"
@@ -2917,9 +2927,9 @@ print("validation losses at the steps", places)
 print("names in such a row:", sorted(merged[19]))
 
 # %% trap="12.10" role="folklore"
-claim("validation losses in the file, logged with the last batch number",
-      count(merged, "val_loss"), expected=5)
-claim("step of the first validation loss, logged with the last batch "
+claim("number of validation losses in the file if logged with the last "
+      "batch number", count(merged, "val_loss"), expected=5)
+claim("step of the first validation loss if logged with the last batch "
       "number", places[0], expected=19)
 claim("does the row of the first validation loss contain the epoch",
       "epoch" in merged[19], expected=False)
@@ -2936,10 +2946,10 @@ def rows_to_log(events: list) -> tuple:
 
     Returns a tuple (rows, axes). axes: a dict from metric to axis. rows: a
     list of dicts in time order, each {axis: step} plus the values. If the
-    previous event on an axis has the same step, both share a row, and later
-    values replace earlier ones of the same name. An earlier step means a
-    resumed run: drop the rows of this axis at that step or later, and keep
-    the rows of other axes. Raises ValueError for a metric on two axes.
+    previous event on an axis has the same step, both share a row. Later
+    values replace earlier values of the same name. An earlier step means a
+    resumed run: drop the rows of this axis at that step or later. Keep the
+    rows of other axes. Raises ValueError for a metric on two axes.
 
     Example: [("epoch", 0, {"val": 3.0}), ("batch", 0, {"loss": 2.0})]
     returns [{"epoch": 0, "val": 3.0}, {"batch": 0, "loss": 2.0}] and
@@ -3011,8 +3021,8 @@ versions = [version(x) for x in (x_train, x_train, one_pixel)]
 print(*versions, sep="\n")
 
 # %% role="concept"
-claim("number of versions for the data, the same data, and data with a "
-      "changed pixel", len(set(versions)), expected=2)
+claim("number of versions after saving the data, the same data and data "
+      "with a changed pixel", len(set(versions)), expected=2)
 
 # %% [markdown] role="concept"
 # A run declares which artifact it used and which artifact it produced, and the server
@@ -3137,8 +3147,8 @@ for name, (taken, read) in runs.items():
     print(f"{name:20} {taken:3} steps taken, accuracy {read:.2f}")
 
 # %% trap="12.11" role="repair"
-claim("steps that the guard lets through, with smoothing over all classes",
-      runs["smoothed, guard"][0], expected=0)
+claim("number of steps that the guard lets through, with smoothing over "
+      "all classes", runs["smoothed, guard"][0], expected=0)
 
 # %% [markdown] trap="12.11" role="repair"
 # With smoothing over the allowed classes only, the loss is finite and passes the guard.
@@ -3193,10 +3203,10 @@ def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
         A tensor of shape () that has gradients.
 
     A logit of a class that is not allowed makes no difference, even if it
-    is an infinity or a NaN, and its gradient is 0. The target distribution
-    of a row has 1 - smoothing at the target, and smoothing is spread evenly
-    over all allowed classes of the row, the target included. The arguments
-    are left as they are.
+    is infinite or NaN. Its gradient is 0. The target distribution of a row
+    has 1 - smoothing at the target, and smoothing is spread evenly over all
+    allowed classes of the row, the target included. The arguments are left
+    as they are.
 
     Example: a row with a single allowed class gives 0.
     """
@@ -3320,7 +3330,7 @@ by_counts = [counted(Counted(), nines, nines, size) for size in by_size]
 print("by counts:", by_counts)
 
 # %% trap="12.12" role="repair"
-claim("lowest F1 of the perfect answers from counts, over four batch sizes",
+claim("perfect answers: lowest F1 from counts, over four batch sizes",
       min(by_counts), expected=1)
 
 # %% [markdown] trap="12.12" role="repair"
@@ -3342,8 +3352,8 @@ print("never reset:", [round(score, 2) for score in log])
 print("from zero:  ", [round(score, 2) for score in own])
 
 # %% trap="12.12" role="repair"
-claim("F1 on the last night with counts never reset minus F1 with counts "
-      "from zero", log[-1] - own[-1], above=0.2)
+claim("F1 on the last night: counts never reset minus counts from zero",
+      log[-1] - own[-1], above=0.2)
 
 # %% [markdown] trap="12.12" role="more" topics="other numbers for 0/0 · sorted data · scikit-learn"
 # What if the job uses a 1 for `0 / 0`, or leaves out each batch where `0 / 0` occurs?
@@ -3367,10 +3377,10 @@ said = {"silent, with a 1": filled(silent, nines, empty=1.0),
 print({name: round(score, 2) for name, score in said.items()})
 
 # %% trap="12.12" role="more"
-claim("F1 of a detector that never reports a nine, with a 1 for 0/0",
+claim("F1 of a detector that never reports a nine, if 0/0 counts as 1",
       said["silent, with a 1"], expected=0.4, within=0.02)
-claim("F1 of the 'nine or four' detector without empty batches minus its "
-      "F1 from counts",
+claim("'nine or four' detector: F1 without empty batches minus F1 from "
+      "counts",
       said["nine or four, left out"] - said["nine or four, by counts"],
       expected=-0.1, within=0.02)
 
@@ -3387,8 +3397,8 @@ nothing = torch.zeros(8, dtype=torch.bool)
 # %% trap="12.12" role="more"
 claim("F1 that the job reports for the perfect answers on sorted data",
       nightly(ordered, ordered), below=0.15)
-claim("F1 of the 'nine or four' detector from scikit-learn minus its F1 "
-      "from counts", f1_score(nines, nine_or_four)
+claim("'nine or four' detector: F1 from scikit-learn minus F1 from counts",
+      f1_score(nines, nine_or_four)
       - said["nine or four, by counts"], expected=0, within=1e-9)
 claim("scikit-learn's F1 for 0/0",
       f1_score(nothing, nothing, zero_division=0), expected=0)
@@ -3397,21 +3407,22 @@ claim("scikit-learn's F1 for 0/0",
 def class_f1(batches, classes: int) -> torch.Tensor:
     """Compute the F1 score of every class over all batches together.
 
-    The F1 of a class is 2 TP / (2 TP + FP + FN), counted over all rows. It
-    is nan for a class that is neither label nor prediction of any row.
+    The F1 of a class is 2 TP / (2 TP + FP + FN), counted over all rows. F1
+    is nan for a class that is neither the label nor the prediction of any
+    row.
 
     Args:
-        batches: an iterator, which can be read only once. It yields pairs
-            of logits (n, classes) float32 and labels (n,) int64. n can
-            differ from pair to pair, and can be 0.
+        batches: an iterator, which can be read only once. The iterator
+            yields pairs of logits (n, classes) float32 and labels (n,)
+            int64. n can differ from pair to pair and can be 0.
         classes: at least 2.
 
     Returns:
         The scores, of shape (classes,), float64.
 
     The prediction for a row is the class with the largest logit. A row with
-    the label -100 is ignored altogether. Every call counts from zero, and
-    leaves the batches unchanged.
+    the label -100 is ignored altogether. Every call counts from zero. The
+    batches are left unchanged.
 
     Example: for labels [0, 0] and [1], and three predictions of class 0,
     the scores are [0.8, 0.].
@@ -3428,8 +3439,8 @@ def class_f1(batches, classes: int) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="12.12" role="hint"
-# 1. For a class, 2 TP + FP + FN is the number of its predictions plus the number of its
-#    labels. So three counts for each class are enough.
+# 1. For a class, 2 TP + FP + FN is the number of predictions of this class plus the
+#    number of its labels. So three counts for each class are enough.
 # 2. `x.bincount(minlength=classes)` counts how many times each class occurs in `x`.
 # 3. Remove the ignored rows first, from the logits and from the labels. Divide after the
 #    last batch, in float64, where `0 / 0` is nan.
@@ -3506,12 +3517,12 @@ norms = spikes["SGD", "as it is"][:, 1]
 over_usual = (norms[100] / norms[50:100].median()).item()
 
 # %% role="concept"
-claim("gradient norm at the damaged step, divided by the median of the 50 "
-      "steps before it", over_usual, above=20)
+claim("gradient norm at the damaged step, divided by the median norm in "
+      "the 50 steps before it", over_usual, above=20)
 claim("SGD: mean loss in the ten steps after the damage, divided by the "
       "mean loss before it", jump["SGD", "as it is"], above=3)
-claim("clipping or skipping: loss after the damage divided by loss "
-      "before, largest of four runs",
+claim("clipping or skipping: loss after the damage divided by loss before "
+      "it, largest of 4 runs",
       max(v for (_, remedy), v in jump.items() if remedy != "as it is"),
       below=1.8)
 
@@ -3562,11 +3573,11 @@ heads = {name: [attention_logits(size, name == "QK-norm")
 # %% role="concept"
 largest = {name: [z.abs().max().item() for z in found]
            for name, found in heads.items()}
-claim("without QK-norm: growth of the largest logit when the weights grow "
-      "eightfold", largest["plain"][-1] / largest["plain"][0], expected=64,
-      within=0.01)
-claim("with QK-norm: growth of the largest logit when the weights grow "
-      "eightfold", largest["QK-norm"][-1]
+claim("without QK-norm: factor by which the largest logit grows when the "
+      "weights grow eightfold",
+      largest["plain"][-1] / largest["plain"][0], expected=64, within=0.01)
+claim("with QK-norm: factor by which the largest logit grows when the "
+      "weights grow eightfold", largest["QK-norm"][-1]
       / largest["QK-norm"][0], expected=1, within=0.001)
 claim("with QK-norm: largest logit divided by the square root of the width",
       max(largest["QK-norm"]) / 16**0.5, below=1.0001)
@@ -3618,8 +3629,8 @@ print("exit status:", ended.returncode)
 print(told)
 
 # %% role="concept"
-claim("lines of the output that name trap 12.11", told.count("trap 12.11"),
-      expected=1)
+claim("number of lines in the output that name trap 12.11",
+      told.count("trap 12.11"), expected=1)
 claim("exit status of the script under the tool", ended.returncode,
       expected=0)
 
@@ -3811,13 +3822,13 @@ for way, losses in ends.items():
 middles = [np.median(losses) for losses in ends.values()]
 widest = max(losses[-1] / losses[0] for losses in ends.values())
 runs = [sum(len(s.trials) for s in ways[way]) for way in ways]
-claim("within one method: worst loss of eight searches divided by the "
-      "best, largest of three", widest, above=1.5)
-claim("between methods: worst median divided by the best, relative to the "
-      "ratio within one method", max(middles) / min(middles) / widest,
-      below=0.95)
-claim("runs of Hyperband, divided by runs of random search",
-      runs[2] / runs[0], above=1.05)
+claim("within one method: worst loss of eight searches divided by best, "
+      "largest of three ratios", widest, above=1.5)
+claim("between methods: worst median divided by best, relative to the "
+      "ratio within one method",
+      max(middles) / min(middles) / widest, below=0.95)
+claim("number of runs with Hyperband, divided by number of runs with "
+      "random search", runs[2] / runs[0], above=1.05)
 
 # %% [markdown] role="concept"
 # *Hyperband* is based on one idea: give many settings a short run, keep the better ones,
@@ -3876,15 +3887,15 @@ print("rates:", " ".join("-" if r is None else f"{r:.2f}" for r in rates))
 repeated = sum(rate in rates[:6] for rate in rates[7:])
 claim("is the killed run still listed as running",
       study.trials[6].state.name == "RUNNING", expected=True)
-claim("runs, out of four after the kill, that repeat earlier settings",
-      repeated, expected=4)
+claim("number of runs, out of four after the kill, that repeat earlier "
+      "settings", repeated, expected=4)
 
 # %% [markdown] role="concept"
-# Two problems remain. The killed run stays `RUNNING` until you close the run with
-# `study.tell` and its number. And the database file does not contain the sampler's state.
-# With the same seed, the random numbers start from the beginning, so the four new runs
-# repeat the first four runs. If you use the number of runs so far as the seed, the
-# sampler draws new settings.
+# Two problems remain. The killed run stays `RUNNING` until you pass its number to
+# `study.tell`, which closes the run. And the database file does not contain the
+# sampler's state. With the same seed, the random numbers start from the beginning, so
+# the four new runs repeat the first four runs. If you use the number of runs so far as
+# the seed, the sampler draws new settings.
 
 # %% role="concept"
 study.tell(6, state=states.FAIL)
@@ -3896,8 +3907,9 @@ print("rates:", " ".join(f"{r:.2f}" for r in fresh_rates))
 # %% role="concept"
 claim("is the killed run closed", study.trials[6].state.name == "FAIL",
       expected=True)
-claim("runs that repeat earlier settings, with the number of runs so far "
-      "as the seed", sum(rate in rates for rate in fresh_rates), expected=0)
+claim("number of runs that repeat earlier settings if the seed is the "
+      "number of runs so far",
+      sum(rate in rates for rate in fresh_rates), expected=0)
 
 # %% [markdown] role="concept"
 # ### The same search as a W&B sweep
@@ -4043,10 +4055,11 @@ print(f"20 graphs of 512 rows: {20 * batch_bytes / 1e9:.2f} GB;",
       "operations of a step:", orders)
 
 # %% role="gpu"
-claim("different float32 sums in 20 orders", len(sums), above=1)
-claim("different integer sums in 20 orders", len(whole), expected=1)
-claim("operations of a step in anomaly mode, divided by operations of a "
-      "plain step", orders["watched"] / orders["step"], above=2)
+claim("number of different float32 sums in 20 orders", len(sums), above=1)
+claim("number of different integer sums in 20 orders",
+      len(whole), expected=1)
+claim("number of operations in an anomaly-mode step, divided by the number "
+      "in a plain step", orders["watched"] / orders["step"], above=2)
 
 # %% role="gpu"
 @gpu_result("12/order",

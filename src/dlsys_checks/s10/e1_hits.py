@@ -24,24 +24,25 @@ ex = exercise("10.1", "hits", seen=("tree", "names"), says="paths matched")
 ex.promise("paths", "Find the paths of the nn.Linear modules that each name matches. As in peft, "
            "a name matches a path that equals the name or ends with a dot and the name.",
            says=("paths matched", "raised for"))
-ex.promise("model", "Modules of other kinds do not count, at any depth;",
+ex.promise("model", "Modules of other kinds do not count, at any depth.",
            cases=("other kinds", "deep", "the root alone", "a lookup",
                                            "many layers", "unusual linear modules"))
-ex.promise("subclass", "subclasses of nn.Linear do.", cases=("a subclass",))
+ex.promise("subclass", "Subclasses of nn.Linear count.", cases=("a subclass",))
 ex.promise("names", "Args: names: different strings, none empty, possibly with dots. The list may "
            "be empty.",
            cases=("no names", "no names, no linear module", "no names, a linear module alone",
                   "names of three parts", "missing names with dots", "names with dots",
                   "a dot is no wildcard", "names inside other names"))
-ex.promise("order", "Returns: A dict in the order of names, with a list of paths for each, in the "
-           "order of model.named_modules(),", says=("order of the names", "order of the paths"))
-ex.promise("shared", "which lists a shared module once, under its first path.",
+ex.promise("order", "Returns: A dict in the order of names, with a list of paths for each name, "
+           "in the order of model.named_modules().",
+           says=("order of the names", "order of the paths"))
+ex.promise("shared", "A shared module occurs once in this order, under its first path.",
            cases=("a shared module", "a shared module by its second path"))
-ex.promise("raises", "Raises ValueError if a name matches nothing,", says=("raised",))
-ex.promise("says", "with all such names in its text and no other names.",
+ex.promise("raises", "Raises ValueError if a name matches nothing.", says=("raised",))
+ex.promise("says", "The error's text contains all such names and no other names.",
            says=("names in the text",))
-ex.promise("left alone", "model and names do not change,", says=("after the call", "changed"))
-ex.promise("calls", "and nothing is kept between calls.", says=("second call",))
+ex.promise("left alone", "model and names do not change.", says=("after the call", "changed"))
+ex.promise("calls", "Nothing is kept between calls.", says=("second call",))
 ex.promise("example", 'Example: in nn.Sequential(nn.Linear(2, 2), nn.ReLU()) the name "0" matches '
            '["0"], and "1" matches nothing.', cases=("the example", "the example's other name"))
 

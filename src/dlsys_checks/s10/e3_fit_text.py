@@ -15,16 +15,15 @@ ex = exercise("10.3", "fit_text", seen=("start", "prompt", "answer", "n_position
 
 IGNORE = -100
 
-ex.promise("text", "Args: prompt, answer: (P,) and (Q,), int64. The text is the prompt, then the "
-           "answer.",
-           says=("ids of the text", "labels of the text"))
-ex.promise("repeats", "Ids can repeat, even across the two.",
+ex.promise("text", "Args: prompt, answer: (P,) and (Q,), int64. The text is the prompt followed "
+           "by the answer.", says=("ids of the text", "labels of the text"))
+ex.promise("repeats", "Ids can repeat, even across prompt and answer.",
            says=("labels of the text", "ids of the text"))
 ex.promise("room", "Build the ids and labels of a training text after a learned prefix. The "
            "prefix of `virtual` tokens and the text share n_positions positions.",
            says=("ids of the text", "raised"))
-ex.promise("cut", "If they need more, the prompt loses its first tokens, as few as needed.",
-           says=("ids of the text",))
+ex.promise("cut", "If prefix and text need more positions, the prompt loses its first tokens, as "
+           "few as needed.", says=("ids of the text",))
 ex.promise("raises", "Raises ValueError if prefix and answer alone need more positions.",
            says=("raised",))
 ex.promise("form", "Returns: A tuple of two int64 tensors as long as the text that is left: ids "
@@ -34,7 +33,7 @@ ex.promise("labels", "The labels are -100 for the prompt and the ids for the ans
 ex.promise_table("""
 no prefix  | Neither contains the prefix. | shape of the labels; shape of the ids
 new        | Each call returns new memory. | memory shared; after a second call
-left alone | Both can be empty, and neither changes. | changes of; memory shared
+left alone | Prompt and answer can be empty and do not change. | changes of; memory shared
 """)
 ex.promise("example", "Example: prompt [1, 2, 3], answer [9], 5 positions and a prefix of 2 "
            "return [2, 3, 9] and [-100, -100, 9].", cases=("the example",))

@@ -19,17 +19,18 @@ ex = exercise("10.4", "passport", seen=("params", "tied"), says="layers")
 ex.promise_table("""
 dict       | Report which layers have LoRA and which parameters are trained. | parts of the
              passport; type of the passport
-layer      | A LoRA layer is a module that has parameters A and B of its own, of any shapes; it may
-             have other parameters. | case names that look alike; at the root; deep; one layer; A
-             without B; no layer; a frozen layer comes last; no parameters of its own; a weight of
+layer      | A LoRA layer is a module that has its own parameters A and B, of any shapes. It may
+             also have other parameters. | case names that look alike; at the root; deep; one layer;
+             A without B; no layer; a frozen layer comes last; no parameters of its own; a weight of
              its own; B before A
 layers     | Returns a dict: "layers": the paths of the LoRA layers, in the order of
              model.named_modules(). | layers
-trainable  | "trainable": the number of values in model that require a gradient, an int. | trainable
+trainable  | "trainable": the number of values in model that require a gradient, as an int. |
+             trainable
 other      | "other": the paths of parameters that require a gradient and are not A or B of a LoRA
              layer. | other
-frozen     | "frozen": the paths of every A or B that belongs to a LoRA layer and requires no
-             gradient. | frozen
+frozen     | "frozen": the paths of all A and B that belong to a LoRA layer and require no gradient.
+             | frozen
 order      | "other" and "frozen" are in the order of model.named_parameters(), and a shared
              parameter counts once. | trainable; other; frozen; layers
 idle       | "idle": the paths of LoRA layers whose B is all zeros, in the order of "layers". | idle

@@ -22,33 +22,35 @@ ex = exercise("10.5", "load_adapter", seen=("params", "file"), says="raised for 
 ex.promise_table("""
 whole      | Load an adapter from a file into a model, completely or not at all. | raised; adapter
              tensor
-paths      | The model's adapter is all parameters in named_parameters() whose paths end with the
-             three parts lora_A.default.weight or lora_B.default.weight, such as
+paths      | The model's adapter consists of all parameters in named_parameters() whose paths end
+             with the three parts lora_A.default.weight or lora_B.default.weight, such as
              "base_model.model.q_proj.lora_A.default.weight". There is at least one of each. | case
              names that look alike; a second adapter; at the root; deep; two layers; one layer; an
              adapter at the end; buffers named A and B; an A without its B; six layers; of other
              shapes; a layer under two paths
-names      | In a file, the part "default" is missing: "base_model.model.q_proj.lora_A.weight". |
-             case one layer; paths as in the model; a module named default
+names      | In a file, paths lack the part "default", as in
+             "base_model.model.q_proj.lora_A.weight". | case one layer; paths as in the model; a
+             module named default
 file       | Args: file: a dict from such paths to tensors of a floating-point dtype. | case another
              order; layers in another order; float64 in the file; float64 in both; bfloat16 in the
              file; views in the file; zero in float32 only | raised for a file that fits
-missing    | Raises ValueError if a path of the adapter is missing in file, | case an A is missing;
+missing    | Raises ValueError if a path of the adapter is missing in file. | case an A is missing;
              a B is missing; an empty file
-others     | if file has any other path, | case one layer too many; a base weight in the file; an
-             unknown path; paths without their prefix
-shapes     | if a shape differs, | case a shape that broadcasts; a transposed shape; the first shape
-             differs; a B that broadcasts; another rank; one value where there are many; an axis too
-             many
-zero       | or if every lora_B in file is all zeros. | case every B zero; one of two Bs zero; every
-             A zero; a B of one value; a B with a zero in it; B first in the file; minus zero; the
-             first B zero; B sums to zero; B not above zero; a tiny B; only the last value of B;
-             zero in float32 only; a fresh model
+others     | Any other path in file also raises ValueError. | case one layer too many; a base weight
+             in the file; an unknown path; paths without their prefix
+shapes     | A shape that differs raises ValueError. | case a shape that broadcasts; a transposed
+             shape; the first shape differs; a B that broadcasts; another rank; one value where
+             there are many; an axis too many
+zero       | A file in which every lora_B is all zeros also raises ValueError. | case every B zero;
+             one of two Bs zero; every A zero; a B of one value; a B with a zero in it; B first in
+             the file; minus zero; the first B zero; B sums to zero; B not above zero; a tiny B;
+             only the last value of B; zero in float32 only; a fresh model
 not half   | In each of these cases, model does not change. | tensors of model that changed
 numbers    | Each parameter gets the values of its tensor, in the parameter's dtype. | adapter
              tensor
-object     | It stays the same object, keeps its requires_grad | parameters replaced; requires_grad
-no sharing | and shares no memory with file. | memory shared
+object     | It stays the same object and keeps its requires_grad. | parameters replaced;
+             requires_grad
+no sharing | It shares no memory with file. | memory shared
 rest       | The rest of model, file and the grad mode do not change. | other tensor of model;
              tensors of file; modes and gradients; grad mode
 """)

@@ -18,8 +18,7 @@ IGNORE = -100
 ex.promise("labels", "Make labels for a causal language model that shifts them itself. A text is "
            "a prompt and its answer. Only the answer is learned, with its ids as the labels.",
            says=("labels",))
-ex.promise("masked", "All other labels are -100, whatever the ids.",
-           says=("labels",))
+ex.promise("masked", "All other labels are -100, whatever the ids are.", says=("labels",))
 ex.promise_table("""
 ids        | Args: ids: (N, T) int64, | case one row; one column; transposed ids; many rows; ids in
              the trillions; as many rows as positions; long rows
@@ -28,14 +27,14 @@ lengths    | lengths: (N,) int64, the number of tokens in each text, from 0 to T
              | case a text of no tokens; texts that fill the row; texts of equal length; lengths
              that grow; one column; nothing to mask
 prompts    | Texts are padded on the left. prompts: (N,) int64, the number of tokens in each prompt,
-             from none to the whole text. | case no prompts; prompts without an answer; prompts of
-             equal length; prompts that grow; one column; nothing to mask
+             from 0 to the length of its text. | case no prompts; prompts without an answer; prompts
+             of equal length; prompts that grow; one column; nothing to mask
 any id     | Padding can have the id of EOS or of any other token, and a text can contain EOS in the
              middle. | case padded with EOS; EOS inside the texts; padded with a word; two paddings;
              texts of padding only; EOS is also the first token; the last token is no EOS
-new        | The result is int64. Each call returns new memory, | dtype of; memory shared; after a
+new        | The result is int64. Each call returns new memory. | dtype of; memory shared; after a
              second call
-left alone | and the arguments do not change. | changes of
+left alone | The arguments do not change. | changes of
 """)
 ex.promise("example", "Example: ids [[0, 5, 6, 0]], prompts [1] and lengths [3] return [[-100, "
            "-100, 6, 0]].", cases=("the example",))

@@ -23,15 +23,15 @@ none    | If `tokenizer.bos_token_id` is None, add no BOS. | case no BOS; no BOS
 adds    | `tokenizer.encode(text, add_special_tokens=False)` returns the ids of a text as a list.
           Without this argument, it may also add BOS in front, EOS at the end, or both. | case BOS
           is added; EOS is added; both are added; no BOS, EOS is added
-texts   | Args: texts: at least one; none is empty. | case one text; many texts; a text that is only
-          BOS
+texts   | Args: texts: at least one text, none of them empty. | case one text; many texts; a text
+          that is only BOS
 returns | Returns: ids (N, T) and mask (N, T), both int64. | type of; number of parts; shape of;
           dtype of
 longest | T is the length of the longest row. | ids and mask: columns
-padded  | Shorter rows are padded on the left with `tokenizer.pad_token_id`, | padding of text; ids
+padded  | Shorter rows are padded on the left with `tokenizer.pad_token_id`. | padding of text; ids
           of text
-any id  | which may be the id of any token. | case padded with BOS; padded with EOS; padded with a
-          word; BOS has the id 0
+any id  | The padding id may be the id of any token. | case padded with BOS; padded with EOS; padded
+          with a word; BOS has the id 0
 mask    | The mask is 1 for the tokens of a text, BOS included, and 0 for padding. | mask of text
 example | Example: BOS is 1 and padding 0, and two texts have the ids [1, 5] and [6, 7, 8]. Then ids
           is [[0, 0, 1, 5], [1, 6, 7, 8]], and mask is [[0, 0, 1, 1], [1, 1, 1, 1]]. | case the

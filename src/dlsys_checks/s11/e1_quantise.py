@@ -20,24 +20,24 @@ ex = exercise("11.1", "quantise", seen=("w", "bits", "group", "order"), says="sc
 ex.promise_table("""
 parts       | Quantize each group of a row with an affine grid. | type of the result; parts of the
               result; scales; codes of 0; codes of
-any         | Args: w: (R, C) float32 in any memory order, tiny or huge. | case tiny; huge; stored
-              by columns; one row; one weight per group; one group per row; many groups; even
-              tinier; nearly as huge as float32 allows; gaps in memory
-left alone  | It is left as it is. | changed in w; inputs after the call
+any         | Args: w: (R, C) float32 in any memory order, with tiny or huge values. | case tiny;
+              huge; stored by columns; one row; one weight per group; one group per row; many
+              groups; even tinier; nearly as huge as float32 allows; gaps in memory
+left alone  | w is left as it is. | changed in w; inputs after the call
 groups      | group: a divisor of C; each row is split into groups of this many neighbours. |
               scales; codes of
-zero inside | Returns (codes, scales, zeros): low = min(weights, 0) and high = max(weights, 0) in a
-              group, so the group's grid contains 0. | scales
-scales      | scales: (high - low) / (2**bits - 1), float32, | scales
-zero group  | or 1 for a group of zeros. | case a group of zeros; only zeros; a group whose sum is
-              zero
-zeros       | zeros: -low / scale, rounded, uint8. Both have the shape (R, C // group). | codes of
-              0; shape of the scales
+zero inside | Returns (codes, scales, zeros): In a group, low = min(weights, 0) and high =
+              max(weights, 0), so the group's grid contains 0. | scales
+scales      | scales: (high - low) / (2**bits - 1), float32. | scales
+zero group  | A group of zeros has the scale 1. | case a group of zeros; only zeros; a group whose
+              sum is zero
+zeros       | zeros: -low / scale, rounded, uint8. scales and zeros have the shape (R, C // group).
+              | codes of 0; shape of the scales
 codes       | codes: (R, C) uint8, each the code from 0 to 2**bits - 1 whose level, scale * (code -
               zero), is nearest to the weight. | codes of the weights
 bits        | bits: 1 to 8. | case one bit; 8 bits; 8 bits, as far below 0 as above
-example     | Example: [[0., 4., 6.]], bits 2, group 3: [[0, 2, 3]], [[2.]], [[0]]. | case the
-              example
+example     | Example: w [[0., 4., 6.]], bits 2 and group 3 give [[0, 2, 3]], [[2.]] and [[0]]. |
+              case the example
 """)
 
 

@@ -19,20 +19,20 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("11.2", "masked_step", seen=("kind", "weights", "grads", "masks", "plain"),
               says="pruned weights")
 
-ex.promise("step", "Take one step of the optimizer,", says=("weights", "raised"))
-ex.promise("zeros", "then set each pruned weight to 0.", says=("pruned weights",))
+ex.promise("step", "Take one step of the optimizer.", says=("weights", "raised"))
+ex.promise("zeros", "Then set each pruned weight to 0.", says=("pruned weights",))
 ex.promise("masks", "Args: masks: {parameter: bool tensor of its shape}, False where a weight is "
            "pruned. A parameter without a mask is not pruned.",
            cases=("one parameter without a mask", "no mask at all",
                                                 "two masks", "a mask that keeps all"))
-ex.promise("odd", "A pruned weight is 0 even if its gradient is missing or not finite,",
+ex.promise("odd", "A pruned weight is 0 even if its gradient is missing or not finite.",
            cases=("no gradient", "a gradient of NaN"))
-ex.promise("strange", "and even if its parameter is frozen or unknown to the optimizer.",
+ex.promise("strange", "A pruned weight is also 0 if its parameter is frozen or unknown to the "
+           "optimizer.",
            cases=("a frozen parameter", "a parameter that the optimizer does not hold"))
 ex.promise("others", "All other weights get the values that optimizer.step() alone would give "
-           "them,",
-           says=("weights that are kept", "weights without a mask"))
-ex.promise("same", "in the same tensors.", says=("tensors that were replaced",))
+           "them.", says=("weights that are kept", "weights without a mask"))
+ex.promise("same", "All weights stay in the same tensors.", says=("tensors that were replaced",))
 ex.promise("left", "Gradients, masks and the optimizer's settings do not change.",
            says=("besides the weights", "inputs after the call"))
 ex.promise("example", "Example: with SGD at rate 1, weights 2 and 2, gradients 3 and 3, and mask "

@@ -19,10 +19,10 @@ loss        | Mix the loss on the labels with a loss against the teacher. The re
 any size    | Args: student, teacher: logits (N, K) float32, with values of any size. labels: (N,)
               int64. | case two classes; one row; many rows; many classes; large logits; very large
               logits; transposed in memory; a temperature below 1; a temperature near 0
-divergence  | The divergence of a row is the sum over classes of p * (log p - log q). p are the
-              teacher's and q the student's probabilities, | loss; gradient of the student
-temperature | both at temperature T > 0; the cross-entropy is at temperature 1. | loss; gradient of
-              the student
+divergence  | The divergence of a row is the sum over classes of p * (log p - log q). Here p are the
+              teacher's probabilities and q the student's. | loss; gradient of the student
+temperature | Both probabilities are at temperature T > 0, and the cross-entropy is at temperature
+              1. | loss; gradient of the student
 means       | Both terms are means over the rows. | loss
 scalar      | The result is a scalar, and finite even if p or q is 0 in float32. | shape of the
               loss; dtype of the loss; loss

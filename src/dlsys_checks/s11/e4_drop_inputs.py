@@ -19,20 +19,21 @@ ex = exercise("11.4", "drop_inputs", seen=("w", "x", "drop"), says="columns that
 ex.promise_table("""
 result  | Remove some inputs from a layer and adjust its other weights. | weights; columns listed in
           drop
-double  | Args: w, x: (O, I) and (N, I), float64, | dtype of the weights; columns that stay
-size    | of magnitudes from 1e-8 to 1e8. | case tiny weights, huge inputs; huge weights, tiny
-          inputs; inputs of 1e-4
+double  | Args: w, x: (O, I) and (N, I), float64. | dtype of the weights; columns that stay
+size    | The magnitudes of w and x are between 1e-8 and 1e8. | case tiny weights, huge inputs; huge
+          weights, tiny inputs; inputs of 1e-4
 inputs  | The rows of x are typical inputs, N >= I, and the columns of x are linearly independent. |
           case inputs that share a shift; as many rows as inputs; inputs of many sizes; correlated
           inputs
-drop    | drop: indices of inputs, at least one, each once, in any order, possibly all. | case all;
-          in descending order; the first and the last; in mixed order
-zeros   | Returns: (O, I) float64, with zeros in the columns listed in drop, | columns listed in
+drop    | drop: indices of one or more inputs, possibly all, each index once, in any order. | case
+          all; in descending order; the first and the last; in mixed order
+zeros   | Returns: (O, I) float64, with zeros in the columns listed in drop. | columns listed in
           drop; of the weights
-least   | and with the other columns chosen so that x @ w.T changes as little as possible, in the
-          sum of squares. | columns that stay
+least   | The other columns are chosen so that x @ w.T changes as little as possible, in the sum of
+          squares. | columns that stay
 left    | The arguments do not change. | values changed; inputs after
-example | Example: w [[1., 1.]], x [[1., 1.], [1., 0.]], drop [1]: [[1.5, 0.]]. | case the example
+example | Example: w [[1., 1.]], x [[1., 1.], [1., 0.]] and drop [1] give [[1.5, 0.]]. | case the
+          example
 """)
 
 

@@ -19,17 +19,17 @@ ex = exercise("11.5", "stored_bytes", seen=("entries",), says="bytes stored")
 ex.promise_table("""
 bytes   | Count the tensor bytes that torch.save would write for a state dict. | bytes stored; type
           of the bytes
-nested  | Args: state: a dict with strided CPU tensors as its values, or dicts, lists and tuples of
+nested  | Args: state: a dict whose values are strided CPU tensors, or dicts, lists and tuples of
           tensors, at any depth. | case a dict inside; a list inside; a tuple inside; deep inside;
           no tensor; parameters; many types; a tensor without values; ordered dicts
 others  | Any other values do not count. | case texts and numbers
 once    | Returns: The bytes of all storages, not of the tensors: each storage counts once, no
-          matter how many tensors share it, | case two names; two parts of one tensor; the same,
+          matter how many tensors share it. | case two names; two parts of one tensor; the same,
           deep inside; equal values; a part first, then the whole; a tensor and the same, detached;
           a tensor and its transpose
-whole   | and in full, even if a tensor uses only a part of it or uses it several times. | case a
-          few rows; every second row; expanded; an empty part; two parts of one tensor; a part
-          first, then the whole
+whole   | A storage counts in full, even if a tensor uses only a part of it or uses it several
+          times. | case a few rows; every second row; expanded; an empty part; two parts of one
+          tensor; a part first, then the whole
 left    | state is left as it is. | changed in the state; inputs after
 example | Example: {"a": torch.zeros(3)} gives 12. | case the example
 """)

@@ -25,25 +25,28 @@ given   | batches: float32 tensors, each with at least one entry. | case no batc
           three dimensions; a batch of one row
 copies  | Model and program each get their own copy of a batch. | calls with a changed batch;
           batches that changed
-modes   | Both run without gradients, the model in eval mode; afterwards the grad mode and the mode
-          of each module are as before. | with gradients; in train mode; modules whose mode changed;
-          grad mode
+modes   | Model and program run without gradients, and the model runs in eval mode. Afterwards, the
+          grad mode and the mode of each module are as before. | with gradients; in train mode;
+          modules whose mode changed; grad mode
 finite  | Args: model: returns finite tensors of a floating-point dtype. | case large weights; small
           weights; outputs of zero; a model in double precision
 raises  | Returns: The indices of the batches that differ, from 0, in ascending order. A batch
-          differs if the program raises an Exception, | case a program that raises; a program that
+          differs if the program raises an Exception. | case a program that raises; a program that
           raises another error
-form    | if it returns no tensor or a tensor of a different shape or dtype, | case not a tensor;
-          one row for all; an extra axis; flattened; in double precision; in half precision; equal
-          rows; in a tuple; in a dict; one column for all; in bfloat16; a model in double precision
-far     | or if an entry is not finite or is further from the model's entry than rtol times the
-          largest absolute value in the model's output for this batch. | case a NaN; an infinite
-          entry; minus infinity; all entries NaN; too large; too small; a little off; both ways at
-          once; a small batch among others; a large batch among others; rtol of 0; outputs of zero;
-          large weights; small weights; one entry; outputs below zero; the sign flipped; measured by
-          the model; at the limit; a random mix of sixteen; a little off at the largest
+form    | A batch also differs if the program returns no tensor, or a tensor of a different shape or
+          dtype. | case not a tensor; one row for all; an extra axis; flattened; in double
+          precision; in half precision; equal rows; in a tuple; in a dict; one column for all; in
+          bfloat16; a model in double precision
+far     | A batch also differs if an entry is not finite, or is further from the model's entry than
+          rtol times the largest absolute value in the model's output for this batch. | case a NaN;
+          an infinite entry; minus infinity; all entries NaN; too large; too small; a little off;
+          both ways at once; a small batch among others; a large batch among others; rtol of 0;
+          outputs of zero; large weights; small weights; one entry; outputs below zero; the sign
+          flipped; measured by the model; at the limit; a random mix of sixteen; a little off at the
+          largest
 left    | They do not change. | batches that changed
-example | Example: nn.ReLU() and torch.abs, batches [1.], [-1.], rtol 0.1: [1]. | case the example
+example | Example: nn.ReLU() and torch.abs, with batches [1.] and [-1.] and rtol 0.1, give [1]. |
+          case the example
 """)
 
 

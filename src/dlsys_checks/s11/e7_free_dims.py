@@ -26,27 +26,27 @@ ex.promise("place", "Returns: A copy of the structure of the first example.", sa
 # Numbers and texts that are equal, and no other object; entries and memory order may differ.
 ex.promise_table("""
 dims    | A tensor is replaced by a tuple of the dimensions whose size is not the same in all
-          examples, in ascending order; | dimensions
-else    | everything else by None. | entry for
-raises  | Raises ValueError if something varies that an exporter cannot make dynamic: | raised
-type    | the type of a value, | case a number for a tensor; a list for a tuple; None for a tensor;
-          1 for True; 2.0 for 2; a tensor for None; a dict for a list; a type in the second of
-          three; a type in the third; True for 1; False for 0
-value   | a number, str or None, | case another number; another text; another number in the third;
-          another number, deep; False for True; a number larger by a half; another letter case; a
-          number a little larger; another number in the second of three
-length  | the length of a list or tuple, | case a longer list; a longer tuple; a shorter list; a
-          longer list, the third
-keys    | the keys of a dict | case another key; an extra key; a missing key; a key in the third;
-          a key in the second of three
-kind    | a tensor's dtype or number of dimensions. | case another dtype; another
-          dtype of the same size; more dimensions; fewer dimensions; a dtype in the second of
-          three; a dtype in the third; dimensions in the second of three; dimensions in the third
+          examples, in ascending order. | dimensions
+else    | Everything else is replaced by None. | entry for
+raises  | Raises ValueError if something varies that an exporter cannot make dynamic. | raised
+type    | The type of a value must not vary. | case a number for a tensor; a list for a tuple; None
+          for a tensor; 1 for True; 2.0 for 2; a tensor for None; a dict for a list; a type in the
+          second of three; a type in the third; True for 1; False for 0
+value   | A number, str or None must not vary. | case another number; another text; another number
+          in the third; another number, deep; False for True; a number larger by a half; another
+          letter case; a number a little larger; another number in the second of three
+length  | The length of a list or tuple must not vary. | case a longer list; a longer tuple; a
+          shorter list; a longer list, the third
+keys    | The keys of a dict must not vary. | case another key; an extra key; a missing key; a key
+          in the third; a key in the second of three
+kind    | A tensor's dtype and number of dimensions must not vary. | case another dtype; another
+          dtype of the same size; more dimensions; fewer dimensions; a dtype in the second of three;
+          a dtype in the third; dimensions in the second of three; dimensions in the third
 small   | The error is raised as well if a varying dimension has size 0 or 1 in the first example. |
           case 1 in the first; 0 in the first; 1 in the first, second dimension; 1 that stays; 0
           that stays; 1 in the second; 0 in the second; 1 in one of two that vary; 1 in the other of
           two that vary
-order   | (in any order), | case keys in another order
+order   | Their order may vary. | case keys in another order
 left    | They do not change. | examples that changed
 example | Example: [(zeros(2, 3), 0.5), (zeros(7, 3), 0.5)] gives ((0,), None). | case the example
 """)

@@ -22,17 +22,17 @@ ex.promise("summed", "One letter is summed: it is in both operands but not in th
 ex.promise_table("""
 others     | All other letters are in the result; some can be in both operands. | case attention's
              queries and keys; attention's weights and values; four axes; entry by entry
-any        | a, b: float32, in any memory order, | case stored by columns; gaps in memory; tiny;
+any        | a, b: float32, in any memory order. | case stored by columns; gaps in memory; tiny;
              huge; one row
-left alone | left as they are. | values changed
-multiple   | The summed axis has a multiple of 32 entries. | case 32 entries; five blocks; one block
-             of large values
-both       | First a and b are rounded: | entries of the
-blocks     | each block of 32 neighbours along the summed axis shares a scale, | entries of the
-power      | the largest power of two that is at most a quarter of the block's largest absolute
-             value. | entries of the
+left alone | a and b are left as they are. | values changed
+multiple   | The number of entries along the summed axis is a multiple of 32. | case 32 entries;
+             five blocks; one block of large values
+both       | First, a and b are rounded. | entries of the
+blocks     | Each block of 32 neighbours along the summed axis shares a scale. | entries of the
+power      | The scale is the largest power of two that is at most a quarter of the block's largest
+             absolute value. | entries of the
 levels     | A number becomes the nearest of 0, 0.5, 1, 1.5, 2, 3, 4 and 6 times the scale, with its
-             sign; | entries of the
+             sign. | entries of the
 zeros      | 32 zeros stay zeros. | case a block of zeros; only zeros
 float32    | Then a and b are multiplied and added in float32. | dtype of the; type of the; entries
              of the

@@ -24,21 +24,22 @@ SEVERAL = ("q, k and v", "the second is the largest", "the last is the largest",
 ex.promise("pair", "Compute the NVFP4 scales of matrices that are multiplied as one.",
            says=("result", "scale of"))
 ex.promise("parts", "Args: parts: one or more matrices, such as the weights of q, k and v, which "
-                    "a server stacks for a single product:", cases=("one part", *SEVERAL))
+           "a server stacks for a single product.", cases=("one part", *SEVERAL))
 ex.promise_table("""
-any        | (R, C) float32 in any memory order, finite, | case stored by columns; gaps in memory;
-             tiny; huge
-left alone | left as they are. | values changed
+any        | Each is (R, C) float32, finite and in any memory order. | case stored by columns; gaps
+             in memory; tiny; huge
+left alone | All are left as they are. | values changed
 sizes      | Each has its own R; C is a multiple of 16. | case q, k and v; one row; one block per
              row; many blocks
 shared     | They share one tensor scale. | scale of the whole; scale of part
 whole      | Returns (whole, scales): whole: float32 of shape (), the largest absolute value in any
-             part / (6 * 448), | scale of the whole
-all zeros  | or 1 if all values are zero. | case only zeros
-scales     | scales: a list with (R, C // 16) float8_e4m3fn for each part: | scales; scale of part;
-             float8
-blocks     | the largest absolute value among 16 neighbours of a row / 6 / whole, | scale of part
-nearest    | rounded to the nearest float8. | scale of part
+             part / (6 * 448). | scale of the whole
+all zeros  | whole is 1 if all values are zero. | case only zeros
+scales     | scales: a list with a float8_e4m3fn tensor (R, C // 16) for each part. | scales; scale
+             of part; float8
+blocks     | A scale is the largest absolute value among 16 neighbours of a row / 6 / whole. | scale
+             of part
+nearest    | The scale is rounded to the nearest float8. | scale of part
 zeros      | A block of zeros has the scale 0. | case blocks of zeros; only zeros
 example    | Example: parts [[2688., 0., ..., 0.]] and [[0., ..., 0., -6.]], with 16 numbers each,
              give 1. and the scales [[448.]] and [[1.]]. | case the example

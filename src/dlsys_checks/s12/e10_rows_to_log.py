@@ -32,14 +32,14 @@ tuple       | Returns a tuple (rows, axes). | type of the result; number of part
 axes        | axes: a dict from metric to axis. | axes
 order       | rows: a list of dicts in time order, each {axis: step} plus the values. | row 0; row
               1; row 2; type of the rows; number of rows
-same step   | If the previous event on an axis has the same step, both share a row, | case
-              a step in two parts; a step in two parts, another axis between; step 0 in three parts
-replaces    | and later values replace earlier ones of the same name. | case a value replaced;
-              resumed in the middle of an epoch
-resumed     | An earlier step means a resumed run: drop the rows of this axis at that step or later,
+same step   | If the previous event on an axis has the same step, both share a row. | case a step in
+              two parts; a step in two parts, another axis between; step 0 in three parts
+replaces    | Later values replace earlier values of the same name. | case a value replaced; resumed
+              in the middle of an epoch
+resumed     | An earlier step means a resumed run: drop the rows of this axis at that step or later.
               | case resumed; resumed between two steps; resumed at 0; resumed twice; resumed in the
               middle of an epoch; resumed, then a step in two parts; a dropped metric
-others stay | and keep the rows of other axes. | case resumed before an epoch ends; resumed in the
+others stay | Keep the rows of other axes. | case resumed before an epoch ends; resumed in the
               middle of an epoch; the slow axis resumed
 raises      | Raises ValueError for a metric on two axes. | raised
 example     | Example: [("epoch", 0, {"val": 3.0}), ("batch", 0, {"loss": 2.0})] returns [{"epoch":

@@ -18,10 +18,10 @@ sizes      | Args: logits: (N, C) float32, between -1e15 and 1e15 where allowed.
              an allowed class for each row. allowed: (N, C) bool. | case one row; two classes; many
              classes; logits of some hundreds; logits of minus some hundreds; logits far apart;
              logits of many millions; logits of minus a million; logits near the lowest allowed
-nothing    | A logit of a class that is not allowed makes no difference, even if it is an infinity
-             or a NaN, | case infinities at the other classes; a NaN at the other classes; large
-             logits at the other classes
-gradient 0 | and its gradient is 0. | gradient where not allowed
+nothing    | A logit of a class that is not allowed makes no difference, even if it is infinite or
+             NaN. | case infinities at the other classes; a NaN at the other classes; large logits
+             at the other classes
+gradient 0 | Its gradient is 0. | gradient where not allowed
 spread     | The target distribution of a row has 1 - smoothing at the target, and smoothing is
              spread evenly over all allowed classes of the row, the target included. |
              cross-entropy; gradient of the allowed

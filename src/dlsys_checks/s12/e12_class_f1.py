@@ -14,13 +14,13 @@ ex = exercise("12.12", "class_f1", seen=("logits", "labels", "classes"), kept=("
 ex.promise_table("""
 together | Compute the F1 score of every class over all batches together. | F1 of
 f1       | The F1 of a class is 2 TP / (2 TP + FP + FN), counted over all rows. | F1 of
-absent   | It is nan for a class that is neither label nor prediction of any row. | classes without
-           a score
+absent   | F1 is nan for a class that is neither the label nor the prediction of any row. | classes
+           without a score
 once     | Args: batches: an iterator, which can be read only once. | classes
            with a score
-sizes    | It yields pairs of logits (n, classes) float32 and labels (n,) int64. n can differ from
-           pair to pair, and can be 0. | case an empty batch; a batch of one row; an empty batch
-           first
+sizes    | The iterator yields pairs of logits (n, classes) float32 and labels (n,) int64. n can
+           differ from pair to pair and can be 0. | case an empty batch; a batch of one row; an
+           empty batch first
 classes  | classes: at least 2. | case two classes; many classes
 returns  | Returns: The scores, of shape (classes,), float64. | type of the; shape of the; dtype
            of the
@@ -28,8 +28,8 @@ largest  | The prediction for a row is the class with the largest logit. | case 
            huge logits
 ignored  | A row with the label -100 is ignored altogether. | case ignored rows; a batch of ignored
            rows
-zero     | Every call counts from zero, | two calls with the same batches
-left     | and leaves the batches unchanged. | numbers changed
+zero     | Every call counts from zero. | two calls with the same batches
+left     | The batches are left unchanged. | numbers changed
 example  | Example: for labels [0, 0] and [1], and three predictions of class 0, the scores are
            [0.8, 0.]. | case the example
 """)

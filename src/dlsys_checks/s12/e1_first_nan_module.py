@@ -16,21 +16,21 @@ ex = exercise("12.1", "first_nan_module", seen=("kind", "x", "place"), says="nam
 ex.promise_table("""
 name      | Find the module in which a NaN or an infinity first arises. | name of the module; type
             of the name
-meant     | It arises in a call that receives only finite tensors and returns one that is not
-            finite. | case spoilt between two modules; spoilt by the model itself; an infinity; a
-            NaN passed to a part by keyword; a dict with a NaN passed on; an infinity passed in;
+meant     | Such a value arises in a call that receives only finite tensors and returns one that is
+            not finite. | case spoilt between two modules; spoilt by the model itself; an infinity;
+            a NaN passed to a part by keyword; a dict with a NaN passed on; an infinity passed in;
             spoilt only in train mode; spoilt only in eval mode; minus infinity; a NaN as second
             argument; an infinity from a number; an infinity from nothing; a parameter returned;
             zeros of a dropout; zeros of a norm; half precision; complex numbers; an infinity from
             whole numbers; an empty tensor
 first     | Of several such calls, the one that ends first counts. | case two such modules, the
             later one registered first; deep inside; results that are not used
-none      | None if there is no such module. | case nothing wrong; a NaN passed in; an infinity
-            passed in; a NaN that is not a tensor; finite values with an infinite sum; a hook of the
-            model that repairs the output
-names     | Returns: The module's name in named_modules(), "" for the model itself. | case deep
+none      | The result is None if there is no such module. | case nothing wrong; a NaN passed in; an
+            infinity passed in; a NaN that is not a tensor; finite values with an infinite sum; a
+            hook of the model that repairs the output
+names     | Returns: The module's name in named_modules(), or "" for the model itself. | case deep
             inside; under two names; spoilt by the model itself
-forms     | Args: model: its modules do not write into their arguments. They can take keyword
+forms     | Args: model: its modules do not write into their arguments. The modules can take keyword
             arguments, can be called several times, and can take and return tuples, lists and dicts
             of tensors, nested to any depth. | case a NaN passed to a part by keyword; the second
             call of a module; a dict with a NaN passed on; a NaN deep in what is returned; the first
@@ -40,8 +40,8 @@ no tensor | Anything that is not a tensor counts as finite. | case a NaN that is
             numbers; a None passed to a part; an infinity from a number
 as it was | The model, called once as model(x), keeps its weights, buffers, modes, gradients and
             hooks. | changed in the model; calls of the model
-example   | Example: nn.Sequential(Root(), nn.ReLU()), where Root takes the square root, and x with
-            a negative number give "0". | case the example
+example   | Example: for nn.Sequential(Root(), nn.ReLU()), where Root takes the square root, and an
+            x with a negative number, the result is "0". | case the example
 """)
 
 # Who spoils the numbers; "place" for the drawn place in a chain.

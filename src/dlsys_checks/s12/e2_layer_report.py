@@ -18,17 +18,18 @@ ex = exercise("12.2", "layer_report", seen=("kind", "before", "after"), says="re
 ex.promise_table("""
 far          | Measure how far step() moves each parameter, relative to its norm. | relative change;
                type of the report
-once         | Args: step: a function without arguments that trains model in place. Call it once, |
+once         | Args: step: a function without arguments that trains model in place. Call it once. |
                calls of step; raised TypeError; raised RuntimeError
-nothing else | and do nothing else to the model. | changed in the model
+nothing else | Do nothing else to the model. | changed in the model
 names        | Returns: A dict with the names of named_parameters(), in their order, frozen
                parameters included. | names in the report
 float        | Each value is |after - before| / |before|, a float. | relative change
 overflow     | The norms are taken over all elements, in a precision in which no float16 overflows
                and no float32 vanishes. | case large values of 16 bits; tiny values of 32 bits; the
                whole range of 16 bits
-stayed       | The value is 0.0 if the parameter did not move, | case nothing moved; zeros that stay
-zeros        | and math.inf if it was all zeros and moved. | case zeros that move
+stayed       | The value is 0.0 if the parameter did not move. | case nothing moved; zeros that stay
+zeros        | The value is math.inf if the parameter was all zeros and moved. | case zeros that
+               move
 example      | Example: a single weight that goes from 2. to 1. gives {"weight": 0.5}. | case the
                example
 """)

@@ -18,22 +18,23 @@ ex.promise("improvement", "Compute how far each loss is expected to fall below t
                           "better. The improvement is best minus the loss, or 0 if that is "
                           "negative; the result is the expected improvement.",
            says=("expected improvement",))
-ex.promise("each", "Returns: One value for each candidate, a", says=("shape of", "type of"))
+ex.promise("each", "Returns: One value for each candidate.", says=("shape of", "type of"))
 ex.promise("shapes", "Args: mean, std: the means and standard deviations, float64, of the same "
                      "shape, which can be any.",
            cases=("a single number", "a table", "no candidate", "one candidate"))
 ex.promise("left", "They are left as they are.", says=("values that changed", "in-place"))
-ex.promise("dtype", "float64 tensor of that shape.", says=("dtype of", "shape of"))
+ex.promise("dtype", "The result is a float64 tensor of the shape of mean.",
+           says=("dtype of", "shape of"))
 ex.promise("certain", "Where std is 0, the loss equals its mean, and the result is not NaN.",
            cases=("certain losses", "all losses certain", "certain, at the best loss"))
-ex.promise("tiny", "No constant is added to std: tiny standard deviations count.",
+ex.promise("tiny", "No constant is added to std, because tiny standard deviations count.",
            cases=("tiny standard deviations", "tiny numbers", "the tiniest standard deviations",
                   "tiny standard deviations at the best loss",
                   "tiny standard deviations at a best loss not 0"))
-ex.promise("unlikely", "An unlikely improvement is small but not zero: it is right to a "
-                       "thousandth even for a mean 30 standard deviations above best.",
+ex.promise("unlikely", "An unlikely improvement is small but not zero, and it is correct to a "
+           "thousandth even for a mean 30 standard deviations above best.",
            cases=("far above the best", "8 above the best"))
-ex.promise("example", "Example: mean [1., 2.], std [2., 0.], best 1. give [0.798, 0.].",
+ex.promise("example", "Example: mean [1., 2.], std [2., 0.] and best 1. give [0.798, 0.].",
            cases=("the example",))
 
 

@@ -11,19 +11,19 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("12.5", "safe_sqrt", seen=("x", "weight", "turned"), says="square roots")
 
 ex.promise_table("""
-root       | Compute the square root of x where x > 0, | square roots
-zero       | and 0 where x <= 0. | values where x is 0 or less
+root       | Compute the square root of x where x > 0. | square roots
+zero       | Where x <= 0, return 0. | values where x is 0 or less
 any shape  | Args: x: float32 or float64 of any shape. | case a single number; a single negative
              number; a transposed matrix; three axes; double precision; one number in a row; a row
              of one matrix; a column; no numbers
-left alone | It is left as it is. | values of x that changed; in-place
+left alone | x is left as it is. | values of x that changed; in-place
 dtype      | Returns: A tensor of the same dtype. | dtype of
 no slope   | Where x <= 0, the gradient is 0. | gradient where x is 0 or less
-slope      | Elsewhere it is the gradient of the square root. | gradient where x is above 0;
+slope      | Elsewhere, the square root has its usual gradient. | gradient where x is above 0;
              positions where the gradient is NaN
-exact      | No constant is added: the result is exact even for the smallest x. | case tiny numbers;
-             tiny numbers in double precision; the tiniest numbers; the tiniest numbers in double
-             precision
+exact      | No constant is added, so the result is exact even for the smallest x. | case tiny
+             numbers; tiny numbers in double precision; the tiniest numbers; the tiniest numbers in
+             double precision
 nan        | A NaN in x stays a NaN in the result. | positions that are NaN
 example    | Example: [4., 0., -1.] gives [2., 0., 0.], with a gradient of [0.25, 0., 0.]. | case
              the example

@@ -23,14 +23,14 @@ ex.promise_table("""
 two     | Make two functions that compute the mean loss over many batches. Returns: (add, mean). |
           what make_meter returns; mean after; led to
 loss    | add(loss, rows): loss is the mean loss of a batch, a tensor of shape () of any float
-          dtype, with or without a graph; | case half precision, large; bfloat16; double precision;
+          dtype, with or without a graph. | case half precision, large; bfloat16; double precision;
           with a graph; many batches with a graph; asked in between | mean after; led to
-rows    | rows is the number of its rows, 1 or more. | mean after
-mean    | mean() returns the mean over all rows so far, summed in double precision, as a float, |
+rows    | rows is the batch's number of rows, 1 or more. | mean after
+mean    | mean() returns the mean over all rows so far as a float, summed in double precision. |
           mean after; mean of a second meter
-nan     | and math.nan before the first batch. | case asked before the first; no batch
-asked   | It can be called at any time, and you may add more batches after it. | case asked in
-          between; asked before the first; one batch, asked twice; no batch
+nan     | Before the first batch, mean() returns math.nan. | case asked before the first; no batch
+asked   | mean() can be called at any time, and more batches may be added after that. | case asked
+          in between; asked before the first; one batch, asked twice; no batch
 alive   | After the caller has dropped loss, nothing that only loss referred to stays in memory. |
           tensors saved by the graph; losses whose memory is still held; mean after
 left    | add leaves loss as it is, and backward() still works. | losses that changed; gradients

@@ -24,21 +24,21 @@ whole      | Save a checkpoint so that a kill at any byte never damages path. | 
 path       | Args: path: a file in an existing folder. | case a name with a space; a name without a
              suffix
 parts      | parts: a dict of objects with a state_dict(). | parts in the file; values of the parts
-facts      | facts: a dict of numbers: int, float or bool, or numpy scalars. | facts in the file;
+facts      | facts: a dict whose values are int, float, bool or numpy scalars. | facts in the file;
              keys of the file: got UnpicklingError; raised OverflowError
-loads      | torch.load(path), with its default weights_only, then returns a dict: "parts" with the
-             state_dicts by name, "facts" with Python numbers by name, | keys of the file; parts in
+loads      | torch.load(path), with its default weights_only, then returns a dict with "parts", the
+             state_dicts by name, and "facts", Python numbers by name. | keys of the file; parts in
              the file; facts in the file
-rng        | and "rng", the result of torch.get_rng_state() at the call. | generator's state in the
-             file
+rng        | The dict also holds "rng", the result of torch.get_rng_state() at the call. |
+             generator's state in the file
 former     | If the process is killed while it writes, path is as before: the old file, or no file.
              | kills that damaged; no file at path
 not into   | No byte is written into the old file. | changes to the old file; Invalid
              cross-device link
 fsync      | os.fsync puts the new bytes on the disk before the new file gets its name. | bytes on
              the disk
-no other   | A call that returns leaves no extra file, | files left behind
-next       | and the leftovers of a killed call do not stop the next call. | raised FileExistsError;
+no other   | A call that returns leaves no extra file. | files left behind
+next       | The leftovers of a killed call do not stop the next call. | raised FileExistsError;
              raised OSError
 neighbours | All other files stay, even if their names begin with path; path + ".part" and path +
              ".tmp" may be treated as leftovers. | other files of the folder

@@ -36,7 +36,7 @@ next    | Other classes get the next numbers, in the order of sorted(). | classe
 keys    | Returns: A dict from class to number, with its keys in the order of their numbers. |
           classes, in the order
 order   | The order of names and of stored makes no difference. | classes, in the order; number of
-left    | Both are left as they are. | arguments that changed
+left    | names and stored are left as they are. | arguments that changed
 example | Example: ["b", "a", "b"] and {"c": 0} give {"c": 0, "a": 1, "b": 2}. | case the example
 """)
 
