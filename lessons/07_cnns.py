@@ -714,13 +714,13 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 # 3. The window of unit `u` ends `dilation * (kernel - 1)` positions later.
 
 # %% [markdown] trap="07.2" role="keep"
-# **Keep:** In a net of windowed layers, a unit reads a square of pixels, its receptive
-# field; nothing outside can change the unit. Before you train, compute the field's width,
-# 1 plus the sum of `dilation * (kernel - 1)` times all earlier strides. **In your own
-# code:** For several random inputs, call `backward()` from one position of the last map,
-# summed over all channels with random weights, and see where the input's gradient is not
-# zero. **Source:** [Araujo, Norris & Sim 2019, "Computing Receptive Fields of
-# Convolutional Neural Networks"](https://distill.pub/2019/computing-receptive-fields/).
+# **Keep:** In a net of windowed layers, nothing outside a unit's receptive field can
+# change the unit. Before you train, compute the field's width, 1 plus the sum of
+# `dilation * (kernel - 1)` times all earlier strides. **In your own code:** For several
+# random inputs, call `backward()` from one position of the last map, summed over all
+# channels with random weights, and see where the input's gradient is not zero.
+# **Source:** [Araujo, Norris & Sim 2019, "Computing Receptive Fields of Convolutional
+# Neural Networks"](https://distill.pub/2019/computing-receptive-fields/).
 
 # %% [markdown] role="concept"
 # ## A residual block adds to its input
