@@ -145,7 +145,7 @@ wrong("not rounding the number of positions",
       "rounding", PADDING, "(n + 2 * padding - kernel) / stride")
 wrong("changing the list of layers in place",
       "left alone", "return found", "layers.clear(); return found")
-wrong("running the layers on real tensors", "counted",
+wrong("running the layers on tensors", "counted",
       "h, w = size", "torch.empty(batch, *size); h, w = size", says="raised RuntimeError")
 wrong("counting in 32-bit integers", "counted",
       "return found", "return [(n + 2**31) % 2**32 - 2**31 for n in found]")

@@ -162,7 +162,7 @@ wrong("scaling the result of reshape(), which can be a copy", ("in place", "shap
       "s.reshape(-1).mul_")
 wrong("returning early on a rank without shards", ("calls", "shapes"),
       "squares =", "if not shards: return 0.0\n    squares =")
-wrong("calling all_sum for each tensor, although ranks have different numbers of them", "calls",
+wrong("calling all_sum per tensor, although ranks hold unequal numbers", "calls",
       "all_sum(squares).sqrt().item()", "float(sum(all_sum((s * s).sum()) for s in shards) ** 0.5)")
 wrong("leaving out tensors without dimensions", "shapes",
       "squares =", "shards = [s for s in shards if s.dim()]; squares =", says="")
