@@ -948,8 +948,8 @@ claim("number of units that count as off in a layer whose outputs are all "
 # of 2, nearly seven times the rate of this stage's first network. Then lower the rate to
 # 0.1 and keep training. Train a second network at a learning rate of 100 and with a
 # different loss, the *squared error* `F.mse_loss`: the mean of the squared differences
-# between outputs and targets. To compare ten outputs with a label, `F.one_hot` writes the
-# label as nine zeros and a 1.
+# between outputs and targets. To compare ten outputs with a label, use `F.one_hot`, which
+# writes the label as nine zeros and a 1.
 
 # %% trap="01.4" role="more"
 def digit_net():

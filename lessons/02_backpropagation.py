@@ -2298,8 +2298,8 @@ answers
 #   grows with the batch, is freed by `backward()`, and is never allocated under
 #   `no_grad()`.
 # - `detach().clone()` returns a copy that is safe to edit. `.data` shares memory with its
-#   tensor and hides your edits. `retain_graph` is for two backward passes over one graph,
-#   and `create_graph` is for second derivatives.
+#   tensor and hides your edits from autograd. `retain_graph` is for two backward passes
+#   over one graph, and `create_graph` is for second derivatives.
 # - When you cut a batch into parts, weight each part by its share of the rows that the
 #   loss averages over. The same weighting applies in training and in evaluation.
 # - A node passes its gradient on once, after all of its uses have added their gradients.

@@ -48,8 +48,8 @@ before = torch.get_rng_state()    # put back below, before the five rules
 # small enough for the steep direction, or the weights bounce from wall to wall. At so
 # small a rate, the weights hardly advance in the level direction.
 #
-# The smallest such valley has two weights and is 25 times as steep along the second
-# weight as along the first:
+# The simplest such valley is a loss of two weights and is 25 times as steep along the
+# second weight as along the first:
 
 # %% role="concept"
 steepness = torch.tensor([1.0, 25.0])

@@ -353,12 +353,12 @@ claim("running mean: fraction of the way to the batch's mean after 22 "
 # and after 22 batches, it has about a tenth. So after only a few batches, a model is not
 # ready for eval mode.
 #
-# A norm over the batch also needs rows that can share a mean. *Sequences of different
-# lengths* are padded with zeros to the length of the longest sequence, and the zeros
-# enter the mean. In *online learning*, the model gets one row at a time, so there is no
-# batch. LayerNorm works on one position at a time, so neither padding nor a single row is
-# a problem. Pad every row of a batch except the first, and see whether the output for the
-# first row changes:
+# A norm over the batch also needs rows for which one common mean makes sense. *Sequences
+# of different lengths* are padded with zeros to the length of the longest sequence, and
+# the zeros enter the mean. In *online learning*, the model gets one row at a time, so
+# there is no batch. LayerNorm works on one position at a time, so neither padding nor a
+# single row is a problem. Pad every row of a batch except the first, and see whether the
+# output for the first row changes:
 
 # %% role="concept"
 texts = torch.randn(4, 8, 16) + 3                # (N, T, C)

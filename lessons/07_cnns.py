@@ -709,7 +709,7 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
     # END SOLUTION
 
 # %% [markdown] trap="07.2" role="hint"
-# 1. Go backwards. Begin with the unit, and for each layer find the range of input positions that its units `first` to `last` read.
+# 1. Go backwards. Begin with the given unit. For each layer, find the range of input positions that the units from `first` to `last` read.
 # 2. Unit `u` of a layer begins to read at position `u * stride - padding`.
 # 3. The window of unit `u` ends `dilation * (kernel - 1)` positions later.
 

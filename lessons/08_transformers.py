@@ -1724,8 +1724,8 @@ by_record = moved(lambda i: FLOAT * (fields * i + mass))
 
 # %% trap="08.5" role="guess" quoted="wrong"
 guess("08.5",
-      "Suppose all masses were side by side, starting at byte 4. If each "
-      "thread of a warp loads one mass, how many bytes are moved?",
+      "Suppose all masses were side by side, starting at byte 4. How many "
+      "bytes does memory send if the 32 threads of a warp load 32 masses?",
       unit="bytes")
 
 # %% trap="08.5" role="look"
@@ -2253,11 +2253,11 @@ plot_lines(
 # kernel reads once, computes on the chip and writes once.
 
 # %% [markdown] trap="08.8" role="repair"
-# `F.gelu` is such a fused kernel. What does a kernel look like from the inside? A
-# kernel is a *program* of which many instances are started. Each instance knows its own
-# number and handles one block of positions. If the last block is not full, a kernel that
-# does not mask this block reads and writes memory that is not its own. In the cell below,
-# two functions stand in for the device's load and store:
+# `F.gelu` is such a fused kernel. What does a kernel look like from the inside? A kernel
+# is a *program* that the GPU runs in many instances. Each instance knows its own number
+# and handles one block of positions. If the last block is not full, a kernel that does
+# not mask this block reads and writes memory that is not its own. In the cell below, two
+# functions stand in for the device's load and store:
 
 # %% trap="08.8" role="repair"
 memory = {"x": torch.randn(10), "y": torch.full((10,), math.nan)}

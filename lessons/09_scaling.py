@@ -1336,7 +1336,7 @@ def stays_behind(model: nn.Module) -> list[str]:
 #    in each epoch. A restart takes seconds, which is a lot in a short epoch. And with
 #    `pin_memory=True`, `.to(device, non_blocking=True)` returns at once, because
 #    *pinned* memory never moves and the GPU can fetch from it without the CPU. Python
-#    queues the next work while the copy waits its turn. To run during a computation,
+#    queues more work while the copy waits its turn. To run during a computation,
 #    the copy needs a second stream, as in the GPU section.
 # 2. **Python.** Record a *trace*, a list of the operations with their start and end
 #    times. A gap in the GPU's row of the trace means that the GPU waits. Another cause of
@@ -2878,7 +2878,7 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
 
 # %% [markdown] trap="09.5" role="hint"
 # 1. Seed a generator with `seed + epoch`, which is the same on every rank. The rank decides only where the slice begins.
-# 2. The next multiple of `world` is `ceil(n / world) * world`.
+# 2. The smallest multiple of `world` that is at least `n` is `ceil(n / world) * world`.
 # 3. With fewer examples than ranks, the order has to be repeated more than once.
 
 # %% [markdown] trap="09.5" role="keep"
@@ -3326,7 +3326,7 @@ claim("change in the test loss over 60 steps, with the optimizer made "
       "before sharding", late[1] - late[0], expected=0)
 
 # %% [markdown] trap="09.13" role="why"
-# `fully_shard` puts new parameters into the model, `DTensor`s that hold this rank's
+# `fully_shard` replaces the model's parameters with `DTensor`s that hold this rank's
 # shard. The optimizer still holds the old parameters. The `.grad` of the old parameters
 # stays None, so the optimizer silently skips them. The old tensors also keep their
 # memory, so sharding has saved no memory.

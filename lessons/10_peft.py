@@ -465,10 +465,10 @@ plot_lines(range(1, 33), {"the update": held.tolist(),
                "Both reach one at the full rank, 32.")
 
 # %% role="concept"
-claim("mean fraction of an update that its first four directions hold",
+claim("mean fraction of an update that lies in its first four directions",
       held[3], above=0.45, below=0.85)
-claim("mean fraction that the first four directions hold: updates minus "
-      "random matrices", held[3] - chance[3], above=0.1)
+claim("mean fraction in the first four directions: updates minus random "
+      "matrices", held[3] - chance[3], above=0.1)
 
 # %% [markdown] role="concept"
 # Most of the update is in a few directions, but four of them do not contain all of it.

@@ -3157,8 +3157,8 @@ claim("output error, independent inputs of unequal sizes: AWQ divided by "
 # The middle line of the output is the control: if all inputs have the same size, AWQ has
 # nothing to scale. The last line separates AWQ from GPTQ: the inputs' sizes differ, so
 # AWQ has something to scale, but the inputs are independent, so GPTQ has nothing to
-# compensate with. On the inputs from digits, where AWQ and GPTQ can both work, GPTQ is
-# far ahead in this layer.
+# compensate with. On the inputs computed from digits, AWQ and GPTQ can both work, and
+# GPTQ is far ahead in this layer.
 
 # %% role="concept"
 claim("output error, independent inputs of unequal sizes: GPTQ divided by "
@@ -3693,11 +3693,11 @@ answers_here
 # bits, a kernel comes close to this minimum; with 4 bits, the kernel measured here does
 # not. For many rows, the products determine the time. Weights that are converted back to
 # 16 bits save no multiplications, and the 4-bit kernel, which is fastest for one row, is
-# by far the slowest for 4,096 rows. Products of 8-bit integers should take half the
-# 16-bit time. Here, PyTorch's own call achieves less than half of this saving, and the
-# call for 8-bit floats achieves nearly all of it. torchao's tables also differ: in the
-# table of 2024, on an A100, 8-bit weights take 0.62 of the 16-bit time; in the table of
-# 2026, where an H100 serves 32 prompts at once, they take 1.5 times as long as 16-bit
+# by far the slowest for 4,096 rows. Products of 8-bit integers should take half as long
+# as 16-bit products. Here, PyTorch's own call achieves less than half of this saving, and
+# the call for 8-bit floats achieves nearly all of it. torchao's tables also differ: in
+# the table of 2024, on an A100, 8-bit weights take 0.62 of the 16-bit time; in the table
+# of 2026, where an H100 serves 32 prompts at once, they take 1.5 times as long as 16-bit
 # weights. Measure with the batch size that you serve. **Source:** Torchao, [benchmarks of
 # 2024](https://github.com/pytorch/ao/blob/03d01adcbcf8f85b0e61bef84957013b89e6902f/torchao/quantization/README.md),
 # [benchmarks of today](https://docs.pytorch.org/ao/main/workflows/inference.html), and

@@ -2198,17 +2198,18 @@ claim("does the newer slot load", found is not None, expected=False)
 
 # %% trap="12.8" role="exercise" points=5 difficulty=3 minutes=15
 def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
-    """Save a checkpoint so that a kill at any byte never damages path.
+    """Save a checkpoint. The file at path stays whole if the process is
+    killed at any byte.
 
     Args:
         path: a file in an existing folder.
         parts: a dict of objects with a state_dict().
         facts: a dict whose values are int, float, bool or numpy scalars.
 
-    torch.load(path), with its default weights_only, then returns a dict
-    with "parts", the state_dicts by name, and "facts", Python numbers by
-    name. The dict also holds "rng", the result of torch.get_rng_state() at
-    the call. The state of the generator does not change.
+    torch.load(path), with its default weights_only, then returns a dict:
+    its "parts" are the state_dicts by name, and its "facts" Python numbers
+    by name. The dict also holds "rng", the result of torch.get_rng_state()
+    at the call. The state of the generator does not change.
 
     If the process is killed while it writes, path is as before: the old
     file, or no file. No byte is written into the old file. os.fsync puts

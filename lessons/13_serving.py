@@ -1346,10 +1346,11 @@ claim("largest total variation, over eight sets of words, between masked "
 
 # %% [markdown] trap="13.10" role="more"
 # If a grammar allows infinitely many answers, you cannot score them all. In that case,
-# sample under the mask and multiply the probability masses that the mask has left at each
-# step. The smaller this product, the more the mask favoured the answer, and you can use
-# the product to weight or reject answers. Most servers do neither, and for many uses,
-# validity is enough. But do not read the resulting frequencies as the model's beliefs.
+# sample under the mask and multiply, over the steps, the total probability of the tokens
+# that the mask allows. The smaller this product, the more the mask favoured the answer,
+# and you can use the product to weight or reject answers. Most servers do neither, and
+# for many uses, validity is enough. But do not read the resulting frequencies as the
+# model's beliefs.
 
 # %% trap="13.10" role="exercise" points=3 difficulty=2 minutes=10
 def given_valid(logprob: Callable, words: list) -> torch.Tensor:

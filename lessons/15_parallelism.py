@@ -1941,11 +1941,11 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
     backward pass. In the backward pass, the block runs a second time, once
     for each call.
 
-    The output, the gradients of x and of the block's parameters, the
-    block's buffers and the state of every generator are as if block(x) had
-    run once, both after the call and after backward. block: a module that
-    takes one tensor, made of any modules, in train or eval mode. x:
-    float32, with or without requires_grad. The block may draw from torch's
+    After the call and again after backward, everything is as if block(x)
+    had run once: the output, the gradients of x and of the block's
+    parameters, the block's buffers and the state of every generator. block:
+    a module that takes one tensor, made of any modules, in train or eval
+    mode. x: float32, with or without requires_grad. The block may draw from torch's
     generator and from generators that are attributes of its modules. The
     block may read its buffers, which are tensors from the start, and change
     them, in place or by assigning a new tensor of any shape. Each call has

@@ -178,7 +178,7 @@ ex.wrong("using only the label of row i",
          says="loss: got", breaks=("mean", "labels"))
 
 
-@ex.wrong("blending labels with the next row's label, but images with row order[i]",
+@ex.wrong("blending each label with the next row's label, but each image with image order[i]",
           says="loss: got", breaks="labels")
 def other_order(model, x, y, order, lam):
     return two_terms(model(blended(x, order, lam)), y, y.roll(1), lam)

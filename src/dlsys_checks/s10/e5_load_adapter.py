@@ -350,7 +350,7 @@ EACH, COPY = "for path, p in mine.items():", "p.copy_(file[path])"
 AFTER = COPY + "\n    "
 
 
-@ex.wrong("calling load_state_dict(strict=False), which matches no name", says="adapter tensor",
+@ex.wrong("calling load_state_dict(strict=False), although no name matches", says="adapter tensor",
           breaks=("whole", "missing", "others", "zero", "names", "numbers"))
 def not_strict(model, file):
     model.load_state_dict(file, strict=False)

@@ -19,16 +19,16 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("12.8", "save_checkpoint", seen=("kind", "facts", "kills", "width"))
 
 ex.promise_table("""
-whole      | Save a checkpoint so that a kill at any byte never damages path. | kills that damaged;
-             Invalid cross-device link
+whole      | Save a checkpoint. The file at path stays whole if the process is killed at any byte. |
+             kills that damaged; Invalid cross-device link
 path       | Args: path: a file in an existing folder. | case a name with a space; a name without a
              suffix
 parts      | parts: a dict of objects with a state_dict(). | parts in the file; values of the parts
 facts      | facts: a dict whose values are int, float, bool or numpy scalars. | facts in the file;
              keys of the file: got UnpicklingError; raised OverflowError
-loads      | torch.load(path), with its default weights_only, then returns a dict with "parts", the
-             state_dicts by name, and "facts", Python numbers by name. | keys of the file; parts in
-             the file; facts in the file
+loads      | torch.load(path), with its default weights_only, then returns a dict: its "parts" are
+             the state_dicts by name, and its "facts" Python numbers by name. | keys of the
+             file; parts in the file; facts in the file
 rng        | The dict also holds "rng", the result of torch.get_rng_state() at the call. |
              generator's state in the file
 former     | If the process is killed while it writes, path is as before: the old file, or no file.

@@ -337,7 +337,7 @@ wrong("silently ignoring a table that is given back a second time", "value", *UN
 wrong("raising KeyError for a block that was never taken", "value", ".get(block)", "[block]")
 wrong("silently ignoring a block that was never taken", "value",
       ".get(block)", ".get(block, 1)", EACH, "for block in filter(self.readers.get, table):")
-wrong("giving part of a table back before raising the error", "value",
+wrong("freeing some of a table's blocks before raising the error", "value",
       *UNKNOWN, EACH, f"{EACH}\n                if not self.readers.get(block): raise ValueError")
 wrong("refusing tables other than those that take() and share() returned", "joined",
       START, f"self.tables = []; {START}", UPDATE, f"self.tables.append([*found]); {UPDATE}",

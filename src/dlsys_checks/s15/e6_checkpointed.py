@@ -37,9 +37,10 @@ ex.promise("kept", "Compute block(x) without keeping the block's inner values fo
            says=("tensors kept", "outputs"))
 ex.promise("again", "In the backward pass, the block runs a second time, once for each call.",
            says=("runs of the block",))
-ex.promise("as once", "The output, the gradients of x and of the block's parameters, the block's "
-           "buffers and the state of every generator are as if block(x) had run once, both after "
-           "the call and after backward.", says=("outputs", "gradient", "buffer", "next draw"))
+ex.promise("as once", "After the call and again after backward, everything is as if block(x) had "
+           "run once: the output, the gradients of x and of the block's parameters, the block's "
+           "buffers and the state of every generator.",
+           says=("outputs", "gradient", "buffer", "next draw"))
 ex.promise("block", "block: a module that takes one tensor, made of any modules, in train or eval "
            "mode.",
            cases=("nested modules", "one module alone", "eval mode", "everything at once"))
