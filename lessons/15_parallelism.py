@@ -1945,12 +1945,12 @@ def checkpointed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
     had run once: the output, the gradients of x and of the block's
     parameters, the block's buffers and the state of every generator. block:
     a module that takes one tensor, made of any modules, in train or eval
-    mode. x: float32, with or without requires_grad. The block may draw from torch's
-    generator and from generators that are attributes of its modules. The
-    block may read its buffers, which are tensors from the start, and change
-    them, in place or by assigning a new tensor of any shape. Each call has
-    one backward pass, and before it there may be further calls of the block
-    and other draws.
+    mode. x: float32, with or without requires_grad. The block may draw from
+    torch's generator and from generators that are attributes of its
+    modules. The block may read its buffers, which are tensors from the
+    start, and change them, in place or by assigning a new tensor of any
+    shape. Each call has one backward pass, and before it there may be
+    further calls of the block and other draws.
 
     Example: after a call and its backward pass, an nn.BatchNorm1d has
     counted 1 batch.
