@@ -300,10 +300,10 @@ wrong("counting the logits of all micro-batches in flight", "logits",
 wrong("not dividing the logits by tp", "logits", LOGITS, 'model["logits"]', says="logits")
 wrong("dividing the logits by the number of copies",
       "logits", LOGITS, f"{LOGITS} / dp", says="logits")
-wrong("stretching the time by (pp - 1) / (m + pp - 1) instead of (pp - 1) / m", "waits",
+wrong("stretching the time by (pp - 1) / (m + pp - 1) instead of (pp - 1) / m", "products",
       SECONDS, "(1 + (pp - 1) / (m + pp - 1))", says="seconds")
-wrong("leaving out the bubble", "waits", SECONDS, "1", says="seconds")
-wrong("stretching the sends by the bubble as well", "waits",
+wrong("leaving out the bubble", "products", SECONDS, "1", says="seconds")
+wrong("stretching the sends by the bubble as well", "products",
       f"busy * {SECONDS} + sends", f"(busy + sends) * {SECONDS}", says="seconds")
 wrong("counting the bytes of an all-reduce only once", "ring",
       RING, '(n - 1) * machine["alpha"] + size / 2 / machine["beta"] * (n > 1)', says="seconds")
