@@ -134,7 +134,7 @@ def slots(model, machine, splits):
 
 ex.probe("all-reduces of one sequence's input", says="seconds", breaks="tensor", fn=edited(
     made, ('half(tp, micro * model["input"])', 'half(tp, model["input"])'), "15.8, one sequence"))
-ex.probe("waits of pp slots", says="seconds", breaks="waits", fn=edited(
+ex.probe("waits of pp slots", says="seconds", breaks="products", fn=edited(
     made, ("(pp - 1) / m", "(pp > 1) * pp / m"), "15.8, pp slots"))
 ex.probe("twice the memory", says="best", breaks="best", fn=edited(
     made, ('<= machine["memory"]', '<= 2 * machine["memory"]'), "15.8, memory"))
