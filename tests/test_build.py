@@ -73,8 +73,8 @@ CASES = {
                      + 'claim("lowest score'), "7 claims follow each other, expected at most 6"),
     "something folded, unsaid what": (re.sub(r' topics="a threshold[^"]*"', "", TEXT),
                                       "what is folded"),
-    "a heading in what is folded": (TEXT.replace("# You can put the score",
-                                                 "# ## You can\n# put the score"),
+    "a heading in what is folded": (TEXT.replace("# You can pass the score",
+                                                 "# ## You can\n# pass the score"),
                                     "a heading stands in what is folded"),
     "four hundred open words": (TEXT.replace("# so you ship it.",
                                              "# " + "so " * 350 + "you ship it."),
@@ -115,7 +115,8 @@ CASES = {
                                           "    # BEGIN SOLUTION\n    pass\n    # END SOLUTION",
                                           1), "one solution region"),
     "a hook that counts fewer traps": (TEXT.replace("traps=5", "traps=4"), "as 4, and the lesson"),
-    "a hook that counts in another word": (TEXT.replace("with five mistakes", "with mistakes"),
+    "a hook that counts in another word": (TEXT.replace("with five\n# mistakes",
+                                                           "with\n# mistakes"),
                                            "with the word 'five'"),
     "no points": (TEXT.replace("points=4 ", ""), "points"),
     "exercise without a check": (TEXT.replace("def dead_units(", "def dead_ones("), "dead_ones"),
@@ -128,7 +129,7 @@ CASES = {
     "long cell": (TEXT.replace("vector = torch.randn(1000)\n",
                                "vector = torch.randn(1000)\n" + "vector = vector\n" * 20),
                   "at most 20"),
-    "one hint": (re.sub(r'(role="hint"\n# 1\. Do not touch.*?\n)# 2\..*?\n# 3\..*?\n', r"\1", TEXT),
+    "one hint": (re.sub(r'(role="hint"\n# 1\. You need no access.*?\n)# 2\..*?\n# 3\..*?\n', r"\1", TEXT),
                  "1 hints"),
     "unexplained choice": (TEXT.replace(" :: Dropout", ""), None),
     "two right choices": (TEXT.replace("- [ ] It makes the output", "- [x] It makes the output"),
@@ -397,7 +398,7 @@ def rebuilt(tmp_path, text, view="lesson"):
 
 PROSE = {"a trap": ("Each step looks like", "Every step looks like"),
          "a quiz": ("`eval()` switches BatchNorm, and", "`eval()` switches it, and"),
-         "a hint": ("# 1. Do not", "# 1. Never"), "a symptom": ('symptom="', 'symptom="my ')}
+         "a hint": ("# 1. You need no", "# 1. Think: you need no"), "a symptom": ('symptom="', 'symptom="my ')}
 
 
 @pytest.mark.parametrize("view", ["lesson", "solution"])

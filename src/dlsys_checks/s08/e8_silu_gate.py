@@ -186,7 +186,7 @@ def store_unmasked(load, store, n, block, program):
 
 wrong("wrapping positions beyond the end around to the beginning", ("programs", "example"),
       RANGE, "places = (program * block + torch.arange(block)) % n", says="another program")
-wrong("giving program p the positions p, p + k, p + 2k, ..., with k programs",
+wrong("giving program p the positions p, p + k, p + 2k and so on, with k programs",
       "programs",
       RANGE, "places = torch.arange(program, n, -(-n // block))")
 wrong("clamping positions beyond the end to the last position", ("programs", "once"),
