@@ -129,8 +129,8 @@ CASES = {
     "long cell": (TEXT.replace("vector = torch.randn(1000)\n",
                                "vector = torch.randn(1000)\n" + "vector = vector\n" * 20),
                   "at most 20"),
-    "one hint": (re.sub(r'(role="hint"\n# 1\. You need no access.*?\n)# 2\..*?\n# 3\..*?\n', r"\1", TEXT),
-                 "1 hints"),
+    "one hint": (re.sub(r'(role="hint"\n# 1\. You need no access.*?\n)# 2\..*?\n# 3\..*?\n', r"\1",
+                        TEXT), "1 hints"),
     "unexplained choice": (TEXT.replace(" :: Dropout", ""), None),
     "two right choices": (TEXT.replace("- [ ] It makes the output", "- [x] It makes the output"),
                           "one right choice"),
@@ -398,7 +398,8 @@ def rebuilt(tmp_path, text, view="lesson"):
 
 PROSE = {"a trap": ("Each step looks like", "Every step looks like"),
          "a quiz": ("`eval()` switches BatchNorm, and", "`eval()` switches it, and"),
-         "a hint": ("# 1. You need no", "# 1. Think: you need no"), "a symptom": ('symptom="', 'symptom="my ')}
+         "a hint": ("# 1. You need no", "# 1. Think: you need no"),
+         "a symptom": ('symptom="', 'symptom="my ')}
 
 
 @pytest.mark.parametrize("view", ["lesson", "solution"])
