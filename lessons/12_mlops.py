@@ -2198,8 +2198,8 @@ claim("does the newer slot load", found is not None, expected=False)
 
 # %% trap="12.8" role="exercise" points=5 difficulty=3 minutes=15
 def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
-    """Save a checkpoint. The file at path stays whole if the process is
-    killed at any byte.
+    """Save a checkpoint so that the file at path stays whole, even if the
+    process is killed at any byte.
 
     Args:
         path: a file in an existing folder.

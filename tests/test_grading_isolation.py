@@ -506,7 +506,7 @@ def test_what_the_kernel_counts_by_user_is_limited():
 def test_the_bounds_on_the_trust_page_are_those_of_the_code():
     limits, page = Limits(), (paths.ROOT / "book" / "grading_trust.md").read_text("utf-8")
     stated = " ".join(page.split())
-    assert f"with {limits.processes} processes, and {limits.open_files} open files" in stated
+    assert f"{limits.processes} processes, each with {limits.open_files} open files" in stated
 
 
 # ---- a zygote that does not start

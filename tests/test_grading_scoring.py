@@ -335,7 +335,7 @@ def test_a_page_speaks_of_no_machinery():
 
 @pytest.mark.parametrize(("mistake", "hint"), [
     ("counting units with NaN as alive", "`NaN == 0` is False"),
-    ("counting rows instead of units", "Compare with zero first"),
+    ("counting rows instead of units", "First compare with zero"),
     ("raising ValueError for infinite values as well as for NaN", ""), ("", "")])
 def test_a_hint_belongs_to_the_registered_mistake_or_none_is_shown(mistake, hint):
     text = page(bob(misconception=mistake, message="answer for NaN outputs: got 2."))

@@ -77,8 +77,8 @@ def test_a_mistake_is_asked_for_the_promise_that_it_breaks(items):
 def test_a_number_in_a_name_may_be_that_of_another_class():
     item = questions.of_stage(stage(4))[4]
     assert item.ask("stopping at more than 4 times the previous loss")
-    assert item.ask("ending at more than 7 times the previous loss")
-    assert item.ask("an end at more than <b> times the previous loss") is None
+    assert item.ask("stopping at more than 7 times the previous loss")
+    assert item.ask("stopping at more than <b> times the previous loss") is None
 
 
 def test_a_release_without_outputs_is_asked_with_what_the_course_measured(tmp_path):
