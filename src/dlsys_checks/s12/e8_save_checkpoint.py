@@ -19,8 +19,8 @@ from dlsys_helpers.judging import not_an_answer
 ex = exercise("12.8", "save_checkpoint", seen=("kind", "facts", "kills", "width"))
 
 ex.promise_table("""
-whole      | Save a checkpoint so that the file at path stays whole, even if the process is killed at
-             any byte. | kills that damaged; Invalid cross-device link
+whole      | Save a checkpoint so that the file at path stays whole, even if the process is killed
+             at any byte. | kills that damaged; Invalid cross-device link
 path       | Args: path: a file in an existing folder. | case a name with a space; a name without a
              suffix
 parts      | parts: a dict of objects with a state_dict(). | parts in the file; values of the parts
