@@ -1014,7 +1014,7 @@ claim("largest absolute entry in the gradient of x after an edit with "
 
 # %% trap="02.3" role="exercise" points=2 difficulty=2 minutes=8
 def stop_grad(t: torch.Tensor) -> torch.Tensor:
-    """Copy t. No gradient may flow through the copy.
+    """Return a copy of t. No gradient may flow through the copy.
 
     Args:
         t: float32 or float16. The tensor can have any shape. The tensor

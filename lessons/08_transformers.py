@@ -4190,8 +4190,7 @@ answers
 #   row 0 of the output.
 # - Tied weights are one parameter in two modules. `to_empty` from the meta device and
 #   `assign=True` untie them, so tie them again before you make the optimizer.
-# - SDPA is a function without a mode, so pass it the dropout rate in training and 0
-#   otherwise.
+# - SDPA has no train mode, so pass it a dropout rate of 0 when you evaluate.
 # - A masked and a causal model answer different questions, so do not compare their losses.
 # - A softmax needs only a running maximum, a running sum and a correction factor, never
 #   its whole row.

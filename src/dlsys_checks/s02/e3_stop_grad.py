@@ -17,7 +17,7 @@ ex = exercise("02.3", "stop_grad", seen=("x", "kind", "edit"),
 LEAVES = ("a parameter", "a leaf with a gradient", "a plain tensor", "NaN and infinity")
 
 ex.promise_table("""
-copy        | Copy t. | copy; returned value
+copy        | Return a copy of t. | copy; returned value
 no gradient | No gradient may flow through the copy. | requires_grad of the copy
 edited      | The copy is safe to edit. | copy after an edit; next copy of t
 dtypes      | Args: t: float32 or float16. | case a float16 result; a plain float16 tensor; an
