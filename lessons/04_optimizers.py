@@ -2186,11 +2186,10 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 
 # %% [markdown] trap="04.9" role="keep"
 # **Keep:** Lion needs both betas: $\beta_1$ sets the direction of the step, and $\beta_2$
-# sets how long the momentum remembers. If you run Lion at a tenth of AdamW's rate for the
-# same number of steps, use ten times the weight decay. **In your own code:** Feed your
-# port pure noise and compare its directions with the paper's. Accuracy will not show the
-# fault. **Source:** Chen et al. 2023, ["Symbolic Discovery of Optimization
-# Algorithms"](https://arxiv.org/abs/2302.06675), algorithm 2 and section 5.
+# sets how long the momentum remembers. With a tenth of AdamW's rate and as many steps,
+# use ten times its weight decay. **In your own code:** Feed your port pure noise, and
+# compare its directions with the paper's. Accuracy will not show the fault. **Source:**
+# [Chen et al. 2023](https://arxiv.org/abs/2302.06675), algorithm 2 and section 5.
 
 # %% [markdown] trap="04.11" role="situation" fault="Adam's second moment in bfloat16 never falls" symptom="bfloat16 model with AdamW: steps stay too short after large gradients, exp_avg_sq does not fall"
 # ## A model in sixteen bits

@@ -4182,8 +4182,7 @@ answers
 #   Position embeddings encode the order; a score of minus infinity hides a key.
 # - A loss on new text below the best possible loss means a leak. Change a token, and check
 #   the logits before it.
-# - What a mask means depends on the function: in SDPA, True lets a query look at a key,
-#   and in MHA, True hides the key.
+# - In a mask, True lets a query look at a key in SDPA, and hides the key in MHA.
 # - Attention treats pads as tokens. Mask the keys, not the queries.
 # - With a cache, the mask and the positions of the new tokens begin where the cache ends.
 # - Attention mixes along its sequence axis. Change the other rows of a batch, and compare

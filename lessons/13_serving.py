@@ -1768,8 +1768,8 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
 # %% [markdown] trap="13.5" role="keep"
 # **Keep:** After refusing a draft, sample from max(0, p - q), normalized. Let `q` be
 # the distribution that the draft was really sampled from. **In your own code:** Do not
-# judge a rule by its acceptance rate. Give the rule a known `p` and `q`, and count
-# which tokens come out. **Source:** [Leviathan et al.
+# judge a rule by its acceptance rate. Feed it a known `p` and `q`, and count the
+# tokens. **Source:** [Leviathan et al.
 # 2023](https://arxiv.org/abs/2211.17192) and [Chen et al.
 # 2023](https://arxiv.org/abs/2302.01318). **Seen in the wild:** In
 # [huggingface/transformers
