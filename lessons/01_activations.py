@@ -1622,9 +1622,8 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 # %% [markdown] trap="01.1" role="keep"
 # **Keep:** Inference needs two switches. `model.eval()` changes what the layers do, and
-# `torch.no_grad()` saves the graph's memory. **In your own code:** Assert
-# `not model.training` before you serve, and check that a forward pass leaves
-# `model.state_dict()` unchanged. **Source:** PyTorch notes, [Autograd
+# `torch.no_grad()` saves memory. **In your own code:** Assert `not model.training` before
+# you serve, and check that a forward pass leaves `model.state_dict()` unchanged. **Source:** PyTorch notes, [Autograd
 # mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html), section on
 # evaluation mode.
 
