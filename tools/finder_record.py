@@ -30,10 +30,10 @@ PHRASES = {"seen": ROOT / "tests" / "finder_phrases.yml",
 # trap moved 21 of 450, and a count by up to two. So a count may fall by SLACK before it is a
 # finding.
 SLACK = 3
-FLOORS = {"seen": {"shown": 118, "found": 107, "honest": 33},
+FLOORS = {"seen": {"shown": 118, "found": 110, "honest": 33},
           "fresh": {"shown": 94, "found": 75, "honest": 45},
-          "unseen": {"shown": 49, "found": 41, "honest": 25, "hedged": 30, "told": 3},
-          "later": {"shown": 13, "found": 8, "honest": 14, "hedged": 24},
+          "unseen": {"shown": 49, "found": 41, "honest": 25, "hedged": 30, "told": 5},
+          "later": {"shown": 13, "found": 9, "honest": 14, "hedged": 24},
           "newest": {"honest": 22, "hedged": 26}}
 OF = {"honest": "without", "hedged": "without", "told": "rows"}  # what a count is counted of
 # The most phrases that get a likely answer without the right cause, with the same slack.
