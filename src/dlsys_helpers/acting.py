@@ -53,7 +53,8 @@ class Outcome:
     `where`); "unusable": the function returned `value`, and what the act did next raised an
     error; "late": it ran past its time limit (see `error`, `where`); or "todo".
     mutated: names of the inputs that the act left changed, and what the function left on tensors
-    that it was given, as "requires_grad of argument 1".
+    that it was given, as "requires_grad of argument 1", with WRITTEN after it where the function
+    also wrote into the tensor.
     """
 
     kind: str
