@@ -874,7 +874,7 @@ claim("with leaky ReLU: accuracy on the linear task",
 # A function is *saturated* where its slope is nearly zero. There, little of the
 # gradient gets through. A unit is *dead* if its slope is exactly zero on every input.
 # In the explorer, lower the bias from 0 to $-3$, first with ReLU and then with GELU.
-# With which activation does the bar for dead units grow?
+# For which activation does the bar for dead units grow?
 
 # %% role="explore" explorer="activations"
 from dlsys_helpers.explorers.activations import activations

@@ -2347,7 +2347,7 @@ claim("after a loud start, second beta of 0.95: mean second moment (it "
 # %% trap="04.11" role="exercise" points=4 difficulty=3 minutes=25
 def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
                 generator: torch.Generator) -> torch.Tensor:
-    """Return Adam's next second moment, rounded to bfloat16 at random.
+    """Return Adam's next second moment, rounded stochastically to bfloat16.
 
     Let x = beta2 * v + (1 - beta2) * grad**2, computed in float32. Where x
     is a bfloat16 value, return x itself. Elsewhere, return one of the two
@@ -2384,8 +2384,8 @@ def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
 # **Keep:** A running average changes by about $1-\beta$ of itself per step, and its dtype
 # has to represent that change. bfloat16 with rounding to the nearest value cannot
 # represent a change of a thousandth, so keep Adam's moments in float32. **In your own
-# code:** Print `opt.state[p]["exp_avg_sq"].dtype`, and count how many of its values have
-# fallen after a hundred steps. **Seen in the wild:**
+# code:** Print the dtype of `opt.state[p]["exp_avg_sq"]`, and count how many of its
+# entries have fallen after a hundred steps. **Seen in the wild:**
 # [`whitecircle/halo#30`](https://github.com/whitecircle/halo/pull/30) measured a second
 # moment that was off by tens of percent with rounding to the nearest value.
 # [`NVIDIA-NeMo/Automodel#2248`](https://github.com/NVIDIA-NeMo/Automodel/pull/2248) adds

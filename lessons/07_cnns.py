@@ -652,8 +652,8 @@ claim("number of middle columns that hold 95 % of the gradient, after "
 # `ResNet-50` is over `900` pixels. **Measured:** Four 3 x 3 layers have a field of 9
 # pixels. A pooling layer of window and stride 2 after them widens the field to 10
 # pixels, and one more 3 x 3 layer widens it to 14, because the stride doubled the step,
-# not the field. According to `walk`, torchvision's own `ResNet-50` has a field of
-# `427`. The source below says `483`, because its blocks have their stride in a
+# not the field. According to `walk`, torchvision's `ResNet-50` has a field of `427`
+# pixels. The source below says `483`, because its blocks have their stride in a
 # different layer. In the same source, a field of over `900` belongs to `ResNet-101`.
 
 # %% trap="07.2" role="folklore"

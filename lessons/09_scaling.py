@@ -748,10 +748,10 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
 # before activations.
 #
 # You choose a common layout for large models: weights and gradients in `bfloat16`,
-# moments in `float32`. So that no small step is lost, you add the *master* of trap 09.8,
-# a copy of the weights in `float32`. Weights and gradients now take half as much memory.
-# The code counts the bytes of a small model after one step, in four layouts. Your layout
-# is the last.
+# moments in `float32`. You also keep a *master*, which trap 09.8 introduced: a copy of
+# the weights in `float32` that loses no small step. Weights and gradients now take half
+# as much memory. The code counts the bytes of a small model after one step, in four
+# layouts. Your layout is the last.
 
 # %% trap="09.9" role="break"
 def held_bytes(dtype=torch.float32, cast=False, keep_master=False):
@@ -940,8 +940,8 @@ def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
 
 # %% [markdown] trap="09.9" role="hint"
 # 1. Each tensor has three parts: weight, gradient, and what the optimizer keeps (moments, and a master if there is one). A frozen tensor has only the weight.
-# 2. The three parts take 4, 4 and 8 bytes per value in float32, 2, 2 and 4 in bfloat16, and 2,
-#    2 and 12 with masters.
+# 2. In bytes per value, the three parts take 4 + 4 + 8 in float32, 2 + 2 + 4 in bfloat16, and
+#    2 + 2 + 12 with masters.
 # 3. `-(-n // gpus)` rounds up. The optimizer's state is split first, and the weights are split last.
 
 # %% [markdown] trap="09.9" role="keep"
@@ -1547,8 +1547,8 @@ claim("number of times that fifty ordinary steps ask for a value",
       50 * len(found), expected=250)
 
 # %% [markdown] trap="09.10" role="more"
-# In the quiet steps, `tolist()` fetches both values with one copy, and this copy is the
-# only wait in fifty steps. Copying data to a GPU may also make Python wait, and this wait
+# In the quiet steps, `tolist()` fetches both values with one copy. Python waits for this
+# copy and for nothing else in fifty steps. Copying data to a GPU may also make Python wait, and this wait
 # appears in the trace as `cudaStreamSynchronize`. A copy from pinned memory with
 # `non_blocking=True` does not have to wait. The GPU section at the end counts such waits
 # and times copies from both kinds of memory.
@@ -3140,9 +3140,9 @@ claim("number of collective calls per step, with the net sharded as one "
 # for each collective which part of these bytes crosses the network.
 
 # %% [markdown] trap="09.4" role="folklore"
-# **Told:** Wrapping the whole model once is enough to shard it. **Measured:** If the net
-# is one piece, all six layers are gathered in a single call, so in the forward pass, each
-# rank holds all weights. One piece takes few calls. But only the moments stay sharded
+# **Told:** Wrapping the whole model once is enough to shard it. **Measured:** If you wrap
+# the net as one piece, a single call gathers all six layers, and each rank holds all
+# weights during the forward pass. One piece saves calls. But only the moments stay sharded
 # during the whole step, because each rank holds all gradients at the end of the backward
 # pass, until the single `reduce_scatter`.
 

@@ -299,7 +299,7 @@ from dlsys_helpers.explorers.quantization import quantization
 quantization
 
 # %% [markdown] trap="11.1" role="more" topics="the other widths · what groups cost"
-# These claims give the weight error, and the accuracy for the other bit widths and plans:
+# These claims give the weight error and the accuracy for the other bit widths and plans:
 
 # %% trap="11.1" role="more"
 w = classifier[0].weight.data
@@ -1686,7 +1686,7 @@ def stored_bytes(state: dict) -> int:
 #    handles any depth.
 
 # %% [markdown] trap="11.5" role="keep"
-# **Keep:** Measure a quantized model's size by the length of its files, not by `numel`
+# **Keep:** Measure a quantized model's size by the size of its files, not by `numel`
 # times `element_size`. A parameter may report one type and store another, and packed
 # weights may not be parameters at all. **In your own code:** Compare the file with your
 # estimate of the bits for weights, scales and zeros. If the two sizes differ, something
@@ -2475,8 +2475,8 @@ claim("fraction of the quiet inputs that become zero, with blocks along "
 # once along each axis, unless its blocks are squares, which work for both sums.
 #
 # Which power of two becomes the scale is also a choice. The cell below uses blocks of
-# MXFP8, whose largest level is 448. The specification uses only the largest number's
-# exponent, so its scale is rounded down. Some kernels round the scale to the nearest
+# MXFP8, whose largest level is 448. The specification takes only the exponent of the
+# largest number, which rounds the scale down. Some kernels round the scale to the nearest
 # power of two, and some round it up.
 
 # %% trap="11.8" role="more"
@@ -3717,7 +3717,7 @@ answers_here
 #   square of the temperature.
 # - In GPTQ, round the columns of the largest inputs first, while other columns can still
 #   compensate. Calibrate with data that resemble the model's real inputs.
-# - Measure a model's size by the length of its files.
+# - Measure how large a model is by the size of its files.
 # - A trace records a single run of the model. Test an exported program on inputs for each
 #   branch.
 # - An exporter may build its example into the program. Give it an example with two of

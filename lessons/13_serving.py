@@ -769,8 +769,9 @@ def block_keys(ids: list, size: int, extra: str) -> list:
     """Compute the key of each full block of a prompt, for a prefix cache.
 
     ids: a list of tokens, possibly empty. Tokens are integers and can be
-    negative. A block consists of `size` consecutive tokens. A shorter rest
-    at the end has no key. extra: a text, such as the name of an adapter.
+    negative. A block consists of `size` consecutive tokens. A shorter
+    remainder at the end has no key. extra: a text, such as the name of an
+    adapter.
 
     For the same size and extra, two keys are equal if and only if all
     tokens up to the end of the block are equal. For the same size, a
@@ -1568,16 +1569,16 @@ scheduler
 # first token). *Goodput* is the number of requests per second that stay within the limits
 # set for TTFT and for TPOT.
 
-# %% [markdown] trap="13.5" role="situation" core=true fault="a refused draft is replaced by a draw from the whole target" symptom="speculative decoding changes what the model writes, at the right acceptance rate"
+# %% [markdown] trap="13.5" role="situation" core=true fault="a rejected draft is replaced by a draw from the whole target" symptom="speculative decoding changes what the model writes, at the right acceptance rate"
 # ## A cheap writer and an expensive judge
 #
 # One call to the GPT reads all the weights to write one letter. If reading the weights
 # takes most of the time, one call can check several letters at almost the same cost. So a
-# cheap *draft* model proposes a letter, and the *target* model accepts or refuses it.
+# cheap *draft* model proposes a letter, and the *target* model accepts or rejects it.
 # Here the draft is the table of letter pairs, and the target is the GPT.
 #
 # Let `p` be the target's probabilities and `q` the draft's. You accept a proposed letter
-# `x` with probability `min(1, p[x] / q[x])`. If you refuse it, you sample a letter from
+# `x` with probability `min(1, p[x] / q[x])`. If you reject it, you sample a letter from
 # the target instead. The text is fluent, and the acceptance rate is what it should be.
 
 # %% trap="13.5" role="break"
@@ -1589,13 +1590,13 @@ def comes_out(kept, after):
     """Distribution (N, V) of the letters that are written.
 
     kept: how often each letter is proposed and accepted. after: the
-    distribution that you sample from after a refusal.
+    distribution that you sample from after a rejection.
     """
-    refused = 1 - kept.sum(-1, keepdim=True)
-    return kept + refused * after
+    rejected = 1 - kept.sum(-1, keepdim=True)
+    return kept + rejected * after
 
 kept = q * (p / q).clamp(max=1)                   # drawn and accepted
-from_target = comes_out(kept, p)                  # refused: draw from p
+from_target = comes_out(kept, p)                  # rejected: draw from p
 
 # %% trap="13.5" role="guess"
 guess("13.5",
@@ -1617,10 +1618,10 @@ measured("13.5", 1)
 
 # %% trap="13.5" role="look"
 claim("total variation from the target if you sample from the target "
-      "after a refusal", wrong / 100, above=0.05, below=0.15)
+      "after a rejection", wrong / 100, above=0.05, below=0.15)
 
 # %% [markdown] trap="13.5" role="why"
-# If the draft proposes a letter more often than the target would, refusals cut that
+# If the draft proposes a letter more often than the target would, rejections cut that
 # letter down to exactly the target's probability. So the accepted letters fill the area
 # that both distributions have in common. Only the part of the target above the draft is
 # missing. Sampling from all of `p` also adds probability to letters that already have
@@ -1633,12 +1634,12 @@ common = torch.minimum(p, q)[row, nine]
 names = [shown_letter(i) for i in nine.tolist()]
 
 # %% trap="13.5" role="why"
-ax = new_axes("Accepted, missing and refused", "letter", "probability")
+ax = new_axes("Accepted, missing and rejected", "letter", "probability")
 ax.bar(names, common, color="C0", label="accepted: both have it")
 ax.bar(names, (p[row, nine] - common), bottom=common, color="none",
        edgecolor="C1", hatch="///", label="missing: only the target")
 ax.bar(names, (q[row, nine] - common), bottom=common, color="none",
-       edgecolor="C2", hatch="...", label="refused: only the draft")
+       edgecolor="C2", hatch="...", label="rejected: only the draft")
 ax.legend()
 show(ax.figure, alt="Bars for nine letters. The lower part of each bar is "
      "what target and draft have in common. Above it, some bars have a "
@@ -1646,7 +1647,7 @@ show(ax.figure, alt="Bars for nine letters. The lower part of each bar is "
      "only the draft has.")
 
 # %% [markdown] trap="13.5" role="repair"
-# After a refusal, sample from what is missing: the positive part of the target minus the
+# After a rejection, sample from what is missing: the positive part of the target minus the
 # draft, normalized. The acceptance rate stays the same, and the output follows the
 # target's distribution up to rounding:
 
@@ -1657,7 +1658,7 @@ right = comes_out(kept, missing)
 
 # %% trap="13.5" role="repair"
 claim("total variation from the target if you sample from the missing "
-      "part after a refusal", variation(right, p).max(), below=1e-9)
+      "part after a rejection", variation(right, p).max(), below=1e-9)
 
 # %% [markdown] trap="13.5" role="repair"
 # In the explorer below, make the draft a mixture of the target and a uniform
@@ -1679,7 +1680,7 @@ speculation
 #   computed at a different one.
 #
 # The last two rules use a `q` that the draft was not sampled from. (Even the right rule
-# can be slow, because in a full batch, arithmetic is the limit, and every refused draft
+# can be slow, because in a full batch, arithmetic is the limit, and every rejected draft
 # wastes arithmetic.)
 
 # %% trap="13.5" role="more" tags=["plumbing"]
@@ -1694,7 +1695,7 @@ bent = {name: (keep.sum(-1).mean().item(),
         for name, keep in rules.items()}
 never = ((comes_out(rules["keep if p >= q"], missing) < 1e-12)
          & (p > 1e-6)).double().sum(-1).mean().item()
-others = p * (1 - hot)                            # q as one-hot, refused
+others = p * (1 - hot)                            # q as one-hot, rejected
 hot_right = comes_out(hot * p, others / others.sum(-1, keepdim=True))
 
 # %% trap="13.5" role="more"
@@ -1761,12 +1762,12 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
 # 1. Accepted drafts produce each token with probability `min(p, q)`. How much is
 #    missing from `p`?
 # 2. The missing part is `p - q` where this difference is positive. Divided by its sum, it
-#    is the distribution to sample from after a refusal.
+#    is the distribution to sample from after a rejection.
 # 3. Lay the probabilities end to end on a line, and let `v` choose the piece: `cumsum`
 #    gives the ends of the pieces.
 
 # %% [markdown] trap="13.5" role="keep"
-# **Keep:** After refusing a draft, sample from max(0, p - q), normalized. Let `q` be
+# **Keep:** After rejecting a draft, sample from max(0, p - q), normalized. Let `q` be
 # the distribution that the draft was really sampled from. **In your own code:** Do not
 # judge a rule by its acceptance rate. Feed it a known `p` and `q`, and count the
 # tokens. **Source:** [Leviathan et al.
@@ -1777,7 +1778,7 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
 # that the draft had not been sampled from. The acceptance rate rose, but the total
 # variation from `p` was 0.05.
 
-# %% [markdown] trap="13.6" role="situation" fault="refused draft tokens stay in the KV cache" symptom="speculative decoding repeats or skips words, though each check is right"
+# %% [markdown] trap="13.6" role="situation" fault="rejected draft tokens stay in the KV cache" symptom="speculative decoding repeats or skips words, though each check is right"
 # ## Four letters in one call
 #
 # Now the draft proposes three letters at once, and one call to the GPT reads them. At
@@ -1863,15 +1864,15 @@ holds = {"before": ["T", "h", "e", "", "", "", ""],
 # %% trap="13.6" role="why"
 draw_ranks({"what the cache holds": [*holds.values()]}, ranks=[*holds],
            marks={"what the cache holds": [(1, 5), (1, 6)]},
-           title="What was refused has already been read",
+           title="What was rejected has already been read",
            alt="Three rows of seven cache positions. Before: T, h, e. "
                "After the check there are four more letters, and the last "
-               "two, a and r, are marked as refused. After the rollback, "
+               "two, a and r, are marked as rejected. After the rollback, "
                "these two are gone.")
 
 # %% [markdown] trap="13.6" role="repair"
 # Keep the entries from before the call, the entry of the letter that was fed first, and
-# the entries of the accepted drafts. The letter that replaced the refused draft has not
+# the entries of the accepted drafts. The letter that replaced the rejected draft has not
 # been read yet, so feed it next.
 
 # %% trap="13.6" role="repair"
@@ -1885,7 +1886,7 @@ claim("with the cache rolled back: fraction of letters that agree with "
 
 # %% [markdown] trap="13.6" role="more" topics="one too few, one too many · what it saves"
 # If you keep one entry too few, the last accepted letter is never read. If you keep one
-# entry too many, a refused letter stays. Each is an off-by-one error, and each leaves the
+# entry too many, a rejected letter stays. Each is an off-by-one error, and each leaves the
 # text fluent:
 
 # %% trap="13.6" role="more"
@@ -1954,7 +1955,7 @@ def commit(past: int, draft: list, says: list) -> tuple:
 # so look at the two logits at the first difference. **Source:** [Leviathan et al.
 # 2023](https://arxiv.org/abs/2211.17192). **Seen in the wild:** In [ml-explore/mlx-lm
 # 1109](https://github.com/ml-explore/mlx-lm/pull/1109), a cache that could not be
-# trimmed kept the refused drafts without any error.
+# trimmed kept the rejected drafts without any error.
 
 # %% [markdown] trap="13.7" role="situation" fault="one scale for all keys: one large channel takes the grid" symptom="perplexity jumps with a low-bit KV cache, though the keys reconstruct well"
 # ## A smaller cache
@@ -2674,7 +2675,7 @@ claim("own positions in prefill only: fraction of a short row's letters "
 # ### The same in a library
 #
 # The `generate` method of `transformers` accepts left-padded batches and decodes from a
-# `DynamicCache`, which can be cropped after a refusal. A Llama built from a
+# `DynamicCache`, which can be cropped after a rejection. A Llama built from a
 # configuration, with random weights, is enough for a comparison:
 
 # %% role="concept" tags=["plumbing"]
@@ -2725,7 +2726,7 @@ drafted = llama.generate(small, prompt_lookup_num_tokens=3,
 
 cache = DynamicCache(config=llama.config)
 first_logits = llama(small, past_key_values=cache).logits[:, -1]
-llama(torch.randint(1, 64, (1, 3)), past_key_values=cache)   # refused
+llama(torch.randint(1, 64, (1, 3)), past_key_values=cache)   # rejected
 cache.crop(-4)                                   # and one more, fed again
 after_crop = llama(small[:, 11:], past_key_values=cache).logits[:, -1]
 
@@ -2734,7 +2735,7 @@ claim("short row in a batch with a long one: fraction of its tokens that "
       "are the same as alone", same(beside, library), above=0.95)
 claim("drafts from the prompt: fraction of tokens that agree with "
       "decoding without drafts", same(drafted, library), above=0.95)
-claim("largest change in a logit after three refused tokens are cropped "
+claim("largest change in a logit after three rejected tokens are cropped "
       "from the cache", (after_crop - first_logits).abs().max(), below=1e-4)
 
 # %% [markdown] role="concept"
@@ -2901,11 +2902,11 @@ claim("fraction of rows whose likeliest letter is the same alone and "
 # **6. A call read four tokens: the one written last and three drafts. The first two
 # drafts are accepted. How many entries does the cache gain?**
 #
-# - [ ] four, because all were computed :: The refused draft is in no answer, so its entry
+# - [ ] four, because all were computed :: The rejected draft is in no answer, so its entry
 #   has to go.
 # - [ ] two, the accepted drafts :: The token that was fed first also has an entry.
 # - [x] three, the token that was fed first and the two drafts :: The token that replaces
-#   the refused one has not been read yet.
+#   the rejected one has not been read yet.
 
 # %% [markdown] role="quiz"
 # **7. The keys have a few large channels, and you store them in 4 bits. Which numbers
@@ -3113,8 +3114,8 @@ answers_here
 # - Decode a stream as one text, and hold back every byte that may still become part of
 #   something else.
 # - A mask at each step makes every answer valid, but it changes the answers' odds.
-# - After a refused draft, sample from the missing part of the target's distribution, and
-#   remove the refused tokens from the cache.
+# - After a rejected draft, sample from the missing part of the target's distribution, and
+#   remove the rejected tokens from the cache.
 # - Let numbers share a quantization scale only if their sizes are similar.
 # - Compute a token's log-probability under the distribution that the token was sampled
 #   from.

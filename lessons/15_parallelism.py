@@ -2679,7 +2679,7 @@ claim("estimated GB of the published run, divided by the GB of its card",
 
 # %% trap="15.8" role="exercise" points=4 difficulty=4 minutes=25
 def plan(model: dict, machine: dict, splits: list) -> tuple:
-    """Compute (rows, best). rows: a dict of 5 costs for each split.
+    """Compute (rows, best). rows has one dict of 5 costs for each split.
 
     model: weights, layers, batch; per sequence whole, cut, input and logits
     in bytes, work and again in operations. machine: memory, speed, peak,

@@ -118,7 +118,7 @@ def wrong_answers_page(stages: Sequence[int]) -> str:
     total = sum(int(row[-1]) for row in rows)
     return "\n\n".join([
         "# Wrong answers",
-        "A check is only as good as the wrong answers that it refuses. Each exercise comes "
+        "A check is only as good as the wrong answers that it rejects. Each exercise comes "
         f"with answers that look right but are wrong, {total:,} in all. We ran every wrong "
         "answer through its check; each stage's page shows the messages that learners get.",
         table(("Stage", "Exercises", "Wrong answers"), rows)]) + "\n"
@@ -131,7 +131,7 @@ def wrong_answers(stages: Iterable[int]) -> dict[str, str]:
 
 def wrong_answers_of(entry: Stage) -> str:
     parts = [f"# Wrong answers of stage {entry.number}",
-             f"{entry.title}: the wrong answers that the checks refuse and, in the right column, "
+             f"{entry.title}: the wrong answers that the checks reject and, in the right column, "
              "the message that a learner gets. [All stages](../wrong_answers.md)."]
     for trap in catalog.traps(entry.number):
         told = proofs.feedback_by_mistake(trap.id)
@@ -151,7 +151,7 @@ def proof(id: str) -> str:
     equal = f", {len(mutant['equivalent'])} compute the same" if mutant["equivalent"] else ""
     return (f"In addition, {routes} right answers by other routes pass on {seeds:,} seeds, and of "
             f"{mutant['mutants']} mechanical changes to the worked answer, {mutant['killed']} are "
-            f"refused{equal}.")
+            f"rejected{equal}.")
 
 
 def errata_page(lessons: Lessons) -> str:

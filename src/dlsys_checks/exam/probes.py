@@ -324,7 +324,7 @@ def drafted(speculate, calls=600):
     """Drafts of a model that says 0 always, where the target says 0 and 1 alike.
 
     Returns the share of drafts that stand, that of digit 0 as the first that is written, and how
-    many places the cache of a call with three refused drafts has too many.
+    many places the cache of a call with three rejected drafts has too many.
     """
     cache, zero = torch.zeros(2, 5, 32), torch.zeros(1, dtype=torch.long)
     q = torch.eye(10)[:1]

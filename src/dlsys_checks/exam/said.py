@@ -142,11 +142,11 @@ SAID = {
         prefix cache key ignores what comes before
         blocks with equal tokens but different prefix are shared
         hash of the block lacks its beginning""",
-    "13.5": """after a refused draft the next token is drawn from the full target
+    "13.5": """after a rejected draft the next token is drawn from the full target
         speculative decoding samples from p instead of the residual p - q
         rejected token is replaced by a draw from the whole distribution
         residual distribution is missing in speculation""",
-    "13.6": """refused draft tokens stay in the key value cache
+    "13.6": """rejected draft tokens stay in the key value cache
         the cache is not cut after rejected drafts
         cache is too long after speculation
         kv cache keeps entries of rejected tokens""",

@@ -152,12 +152,12 @@ def acceptance(rng):
 
 
 @question_for("13.5")
-def after_refusal(rng):
+def after_rejection(rng):
     p, q = two(rng)
     missing = [max(0.0, a - b) for a, b in zip(p, q, strict=True)]
     token = missing.index(max(missing))
     return number(
-        f"The target's probabilities are {p}, and the draft's are {q}. A draft is refused. With "
+        f"The target's probabilities are {p}, and the draft's are {q}. A draft is rejected. With "
         f"what probability is token {token} written instead (tokens count from 0)?",
         missing[token] / sum(missing),
         "It is this token's missing probability, divided by the sum of all missing probabilities.",
@@ -168,10 +168,10 @@ ask("13.5", {"p": (0.2, 0.4, 0.6),
              "q": lambda p: [q if q < p else q / 10 for q in (0.1, 0.3, 0.5)]},
     lambda p, q: number(
         f"For two tokens, the target's probabilities are {p} and {1 - p:.1f}, and the draft's are "
-        f"{q:g} and {1 - q:g}. After a refusal, you sample from the target. With what probability "
+        f"{q:g} and {1 - q:g}. After a rejection, you sample from the target. With what probability "
         "is the first token written?",
         q + (p - q) * p, "Accepted drafts contribute the smaller of the two probabilities; a "
-        "refusal adds p times the probability of refusing.", p, q,
+        "rejection adds p times the probability of rejecting.", p, q,
         within=0.02))
 ask("13.5", {"share": ("0.52 to 0.57", "0.73 to 0.78", "0.60 to 0.66", "0.41 to 0.47")},
     lambda share: choice(
@@ -181,7 +181,7 @@ ask("13.5", {"share": ("0.52 to 0.57", "0.73 to 0.78", "0.60 to 0.66", "0.41 to 
         "Acceptance counts what is accepted, not what is written.", "it is closer to the target's",
         "it is still the target's", "it is now the draft's"))
 
-# ---- 13.6 the cache after a refusal
+# ---- 13.6 the cache after a rejection
 
 ask("13.6", {"past": range(10, 91), "k": range(3, 7), "good": lambda k, **_: range(k)},
     lambda past, k, good: whole(

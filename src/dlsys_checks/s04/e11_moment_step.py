@@ -14,7 +14,7 @@ ex = exercise("04.11", "moment_step", seen=("v", "grad", "beta2", "loose"),
 
 MANY = 4096  # entries of a case that counts how often something is drawn
 COUNTED = ("fraction rounded up", "entries that differ")
-ex.promise("moment", "Return Adam's next second moment, rounded to bfloat16 at random.",
+ex.promise("moment", "Return Adam's next second moment, rounded stochastically to bfloat16.",
            says=("no bfloat16 neighbour", *COUNTED))
 ex.promise_table("""
 v           | Args: v: (N,) bfloat16, 0 or more, the moment so far. | case no moment yet; no moment

@@ -17,11 +17,11 @@ from dlsys_helpers.judging import not_an_answer
 
 NEXT = 1e-9  # how near to p / q, as a share of it, a number u is tried
 
-ex = exercise("13.5", "accept_draft", seen=("p", "q", "tries", "grid"), says="refusal")
+ex = exercise("13.5", "accept_draft", seen=("p", "q", "tries", "grid"), says="rejection")
 
 ex.promise("pair", "Return (token, kept): the token to write for a draft x, and whether that "
                    "token is x.",
-           says=("token of a draft that is kept", "of a draft that is refused"))
+           says=("token of a draft that is kept", "of a draft that is rejected"))
 ex.promise("any", "p, q: the probabilities of target and draft, (V,) float64, possibly with zeros.",
            cases=("zeros in p and in q", "a confident target", "equal, except for two",
                   "many tokens", "almost equal"))
@@ -99,7 +99,7 @@ def act(fn, p, q, tries, grid):
 
     kinds, moved = set(), []
     found = [asked(*one) for one in tries]
-    # After a refusal any of these may come: only another one is reported.
+    # After a rejection any of these may come: only another one is reported.
     found = [[None if not kept and too_seldom(token) else token, kept]
              for token, kept in found]
     shares, again = [], []
@@ -132,25 +132,25 @@ def law(out, p, q, tries, grid):
         if kept:
             expect_equal("token of a draft that is kept", token, x)
         elif token is not None:
-            raise Broken(f"share of token {show(token)} after a refusal of {x}", "above 0", "0",
-                         "After a refusal, only tokens with p above q may be written.")
-    refused = [x for x in range(len(q)) if grid and q[x] > 0 and p[x] < q[x]][:4]
-    expect_length("drafts that are refused", out["shares"], len(refused))
-    for x, row in zip(refused, out["shares"], strict=True):
+            raise Broken(f"share of token {show(token)} after a rejection of {x}", "above 0", "0",
+                         "After a rejection, only tokens with p above q may be written.")
+    rejected = [x for x in range(len(q)) if grid and q[x] > 0 and p[x] < q[x]][:4]
+    expect_length("drafts that are rejected", out["shares"], len(rejected))
+    for x, row in zip(rejected, out["shares"], strict=True):
         expect_length("counts", row, 3)
-        expect_equal("draft that is refused", row[0], x)
+        expect_equal("draft that is rejected", row[0], x)
         counts, kept = row[1:]
-        expect_equal("number kept of a draft that is refused", kept, 0)
+        expect_equal("number kept of a draft that is rejected", kept, 0)
         expect_length("counted tokens", counts, len(p))
         for token, count in enumerate(counts):
             expect_type(f"count of token {token}", count, int)
             wanted, got = missing[token] / sum(missing), count / grid
             if abs(got - wanted) > (2.5 / grid if wanted else 0.0):
-                raise Broken(f"share of token {token} after a refusal of {x}", got, wanted,
+                raise Broken(f"share of token {token} after a rejection of {x}", got, wanted,
                              f"For this token, p is {p[token]:.4g} and q is {q[token]:.4g}.")
-        expect_equal(f"share of token after a refusal of {x}: valid tokens", sum(counts), grid,
+        expect_equal(f"share of token after a rejection of {x}: valid tokens", sum(counts), grid,
                      "No other token exists.")
-    expect_length("drafts asked again", out["again"], len(refused))
+    expect_length("drafts asked again", out["again"], len(rejected))
     for tokens in out["again"]:
         expect_length("tokens after another u", tokens, 3)
         expect_type("token after another u", tokens[0], int)
@@ -171,19 +171,19 @@ def made(p, q, x, u, v):
 
 wrong = ex.edits(made)
 KEPT, MISSING, AT = "u * q[x] < p[x]", "(p - q).clamp(min=0)", "v * ends[-1]"
-REFUSED = "return token, False"
+REJECTED = "return token, False"
 # https://github.com/ShopeeLLM/Spec-RL/issues/14
-wrong("drawing from p after a refusal", "follows", MISSING, "p")
-wrong("drawing from q after a refusal", "follows", MISSING, "q")
+wrong("drawing from p after a rejection", "follows", MISSING, "p")
+wrong("drawing from q after a rejection", "follows", MISSING, "q")
 wrong("using q - p instead of p - q", "follows", "(p - q)", "(q - p)")
 wrong("using the absolute difference of p and q", "follows", MISSING, "(p - q).abs()")
 wrong("not dividing the missing part by its sum", "follows", AT, "v")
 # https://github.com/SafeAILab/EAGLE/issues/20
-wrong("drawing from p after a refusal, with only x excluded", "follows",
+wrong("drawing from p after a rejection, with only x excluded", "follows",
       MISSING, "p.index_fill(0, torch.tensor(x), max(0.0, float(p[x] - q[x])))")
-wrong("taking the likeliest token of p after a refusal", "follows",
+wrong("taking the likeliest token of p after a rejection", "follows",
       MISSING, "torch.nn.functional.one_hot(p.argmax(), len(p))")
-wrong("taking the token with the largest p - q after a refusal", "follows",
+wrong("taking the token with the largest p - q after a rejection", "follows",
       MISSING, "torch.nn.functional.one_hot((p - q).argmax(), len(p))")
 wrong("using u a second time instead of v", ("follows", "alone", "edges"),
       AT, "u * ends[-1]", says="")
@@ -205,12 +205,12 @@ wrong("adding a small number to the sum of the missing part", "any",
       AT, "v * (ends[-1] + 1e-8)")
 wrong("drawing from p if the missing part is tiny", "any",
       MISSING, f"(p if {MISSING}.sum() < 1e-6 else {MISSING})")
-wrong("multiplying each token's p by that token's probability of being refused", "follows",
+wrong("multiplying each token's p by that token's probability of being rejected", "follows",
       MISSING, "(p * (1 - (p / q.clamp(min=1e-300)).clamp(max=1)))")
 wrong("always keeping the draft", ("rule", "pair"), KEPT, "True")
-wrong("returning the draft's token after a refusal", "follows", REFUSED, "return x, False")
+wrong("returning the draft's token after a rejection", "follows", REJECTED, "return x, False")
 wrong("swapping the two parts of the result", ("pair", "follows", "types", "rule"),
-      "return x, True", "return True, x", REFUSED, "return False, token", says="")
+      "return x, True", "return True, x", REJECTED, "return False, token", says="")
 wrong("returning a tensor instead of an int for the token", "types",
       "return x,", "return torch.tensor(x),", "return token,", "return torch.tensor(token),")
 wrong("returning an np.bool_ instead of a bool", "types",

@@ -26,7 +26,7 @@ split       | splits: dicts of dp, tp, pp, zero (0, 1 or 3), checkpoint (bool), 
               activations; logits; seconds
 small       | n = dp * tp * pp, m = batch / dp / micro, own = weights / tp / pp, deep = layers / pp,
               | activations; seconds
-rows        | rows: a dict of 5 costs for each split. | type of; number of; parts of a row
+rows        | rows has one dict of 5 costs for each split. | type of; number of; parts of a row
 state       | state: 16 * own. dp divides 12 of the 16 with zero 1, all 16 with zero 3. | state
 activations | activations: min(m, pp) * deep * layer. | activations
 inputs      | With checkpoint: min(m, pp) * deep * micro * input + layer. | activations
