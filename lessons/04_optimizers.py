@@ -181,7 +181,7 @@ claim("Adam's mean step divided by the learning rate, with noise of ten "
 # | momentum | $b \leftarrow \mu b + g$ | $\eta\,b$ |
 # | Adam | $m \leftarrow \beta_1 m + (1-\beta_1)g$, $v \leftarrow \beta_2 v + (1-\beta_2)g^2$ | $\eta\,\hat m / (\sqrt{\hat v} + \epsilon)$ |
 # | AdamW | the same as Adam | the same as Adam, after $w \leftarrow (1-\eta\lambda)w$ |
-# | Lion | $m \leftarrow \beta_2 m + (1-\beta_2)g$ | $\eta\,\mathrm{sign}(\beta_1 m + (1-\beta_1)g)$ |
+# | Lion | $m \leftarrow \beta_2 m + (1-\beta_2)g$, after the step | $\eta\,\mathrm{sign}(\beta_1 m + (1-\beta_1)g)$ |
 #
 # The hats mark Adam's *bias correction*: $\hat m = m/(1-\beta_1^t)$ and $\hat v =
 # v/(1-\beta_2^t)$ at step $t = 1, 2, \dots$. Compare the first steps of SGD and Adam for
@@ -252,12 +252,13 @@ optimizer_paths
 # %% [markdown] role="concept"
 # ## Weight decay: what it is for
 #
-# A network that fits its training rows exactly usually needs large weights, because only
-# large weights let the network change its answer sharply from one row to the next.
-# *Weight decay* makes every weight a little smaller at each step, so a weight stays large
-# only if the gradient keeps pushing it up. The network becomes smoother, fits the
-# training rows less exactly, and does better on new rows. Measures of this kind are
-# called *regularization*. Stage 6 compares the whole family.
+# Without norm layers, a network that fits its training rows exactly usually needs large
+# weights, because only large weights let the network change its answer sharply from one
+# row to the next. *Weight decay* makes every weight a little smaller at each step, so a
+# weight stays large only if the gradient keeps pushing it up. The network becomes
+# smoother, fits the training rows less exactly, and with the right amount of decay does
+# better on new rows. Measures of this kind are called *regularization*. Stage 6 compares
+# the whole family.
 #
 # The key line shrinks the weight before the step: `w *= 1 - lr * decay`. Use AdamW with
 # three values of the decay to train a network of 256 hidden units on 200 digits, of which
@@ -401,8 +402,8 @@ print(f"decayed {len(matrices)}, exempt {len(vectors)}")
 #     {"params": vectors, "weight_decay": 0.0}], lr=1e-3)
 # ```
 #
-# A bias needs no decay, because it multiplies no input and so cannot make the output
-# change sharply with the input.
+# A bias needs decay less, because its own layer only adds it and multiplies no input by
+# it.
 #
 # Counting axes is the better start but not enough. Print the names in the decayed group
 # once, and list the exceptions, such as `layer_scale`. The encoder layer has no
@@ -604,7 +605,7 @@ plot_bars({"Adam": by_adam, "SGD + momentum": by_sgd}, log=True,
               "shorter.")
 
 # %% [markdown] trap="04.2" role="look"
-# So a learning rate that suits SGD does not suit Adam, and vice versa. You ran Adam at
+# So a learning rate that suits SGD may not suit Adam, and vice versa. You ran Adam at
 # SGD's rate, 0.3. A colleague runs SGD at Adam's usual rate, 0.001. Compare the test
 # accuracy of the two runs:
 
@@ -630,7 +631,7 @@ claim("accuracy with Adam at a learning rate of 0.01", own["Adam at 0.01"],
 
 # %% trap="04.2" role="repair"
 plot_bars(borrowed | own, xlabel="test accuracy",
-          title="Each rule needs its own rate",
+          title="A rate from the other rule can fail",
           alt="Four bars. Adam at 0.01 and SGD at 0.3 are both above nine "
               "tenths. Adam at 0.3 and SGD at 0.001 are far lower.")
 
@@ -653,7 +654,7 @@ claim("accuracy with SGD and momentum at a learning rate of 0.3",
 # **Measured:** For this classifier, the reverse is true. Adam at 0.01 is one of the good
 # runs, SGD at 0.001 crawls, and Adam at 0.3 breaks. One web page says that Adam at 0.01
 # "diverges at once". With a large pre-trained model, Adam at 0.01 may indeed diverge. A
-# good rate is good only for one optimizer and one model.
+# rate that is good for one optimizer and one model may be bad for another.
 
 # %% trap="04.2" role="exercise" points=3 difficulty=3 minutes=15
 def step_size(opt: torch.optim.Optimizer) -> float:
@@ -760,10 +761,11 @@ claim("training loss of AdamW minus training loss of "
 #
 # With a high learning rate, the weights come near the minimum in few steps, and with a
 # low rate, they end close to it. No constant rate does both, because the gradient of a
-# batch is the true gradient plus noise. With a constant rate, the weights never come to
-# rest. They end up in a cloud around the minimum, and the higher the rate, the larger the
-# cloud. For a gradient $w + \text{noise}$ with noise of variance 1, the mean of $w^2$
-# settles at $\eta/(2-\eta)$. A rate that falls to zero shrinks the cloud.
+# batch is the true gradient plus noise. With a constant rate and noise that stays, the
+# weights never come to rest. They end up in a cloud around the minimum, and the higher
+# the rate, the larger the cloud. For a gradient $w + \text{noise}$ with noise of variance
+# 1, the mean of $w^2$ settles at $\eta/(2-\eta)$. A rate that falls to zero shrinks the
+# cloud.
 
 # %% role="concept"
 def end_of(rate, steps=1000):
@@ -813,13 +815,13 @@ claim("distance from a flat minimum after 20 steps at a learning rate of "
       distance_after(1, 0.1), below=0.01)
 
 # %% [markdown] role="concept"
-# Under plain gradient descent, a minimum holds the weights only if the learning rate
-# times the curvature is below 2. So while the rate is high, the weights can stay only in
-# flat minima, and the low rate at the end lets them settle there. Flat minima are often
-# said to generalize better, because a small shift of the data changes their loss only a
-# little ([Keskar et al. 2017](https://arxiv.org/abs/1609.04836)). The argument is
-# disputed, because rescaling the weights can make the same function look flat or sharp
-# ([Dinh et al. 2017](https://arxiv.org/abs/1703.04933)).
+# Under plain gradient descent on a quadratic loss, a minimum holds the weights only if
+# the learning rate times the curvature is below 2. So while the rate is high, the weights
+# tend to stay in flat minima, and the low rate at the end lets them settle there. Flat
+# minima are often said to generalize better, because a small shift of the data changes
+# their loss only a little ([Keskar et al. 2017](https://arxiv.org/abs/1609.04836)). The
+# argument is disputed, because rescaling the weights can make the same function look flat
+# or sharp ([Dinh et al. 2017](https://arxiv.org/abs/1703.04933)).
 
 # %% [markdown] role="concept"
 # ## Schedules: one family, four decisions
@@ -903,8 +905,8 @@ claim("one-cycle: step of the peak, counted from 0, in a run of 100 steps",
 # 2018](https://arxiv.org/abs/1708.07120)). The explanation offered is the same as above:
 # a high rate acts as a regularizer and skips sharp minima. Super-convergence does not
 # happen with every network, so measure it on your own network. Torch's `OneCycleLR` makes
-# all four decisions in one object, and it overrides the rate and the momentum that you
-# gave the optimizer:
+# all four decisions in one object, and it overrides the rate and, by default, the
+# momentum that you gave the optimizer:
 
 # %% role="concept"
 opt = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9)
@@ -939,9 +941,9 @@ claim("last learning rate under one-cycle (the first rate divided by "
 # ## Warm-up: small steps until large ones are safe
 #
 # Adam takes its first step at full length on the evidence of a single batch, because
-# after one gradient the size of $\hat m/\sqrt{\hat v}$ is 1 for every weight. Many
-# networks survive such a first step. The network below does not. This residual net has
-# LayerNorm *after* each addition, the order used in the first transformers, and is
+# after one gradient the size of $\hat m/\sqrt{\hat v}$ is 1, unless the gradient is 0.
+# Many networks survive such a first step. The network below does not. This residual net
+# has LayerNorm *after* each addition, the order used in the first transformers, and is
 # trained at a rate that is high for such a net.
 
 # %% role="concept"
@@ -999,8 +1001,9 @@ plot_columns({"none": cold, "50 steps": warmed,
 # fifty still gets stuck. At a tenth of that rate, the net needs no warm-up at all. So a
 # warm-up is the price of a high peak. With your own net, try both a warm-up and a lower
 # rate. A warm-up usually takes 1 to 5 % of the run, or a few hundred to a few thousand
-# steps. Transformers need a warm-up most, because their attention and their norm layers
-# amplify a bad first step. Trap 05.2 shows how this happens.
+# steps. Transformers with the norm after the addition need a warm-up most, because their
+# attention and their norm layers amplify a bad first step. Trap 05.2 shows how this
+# happens.
 
 # %% role="concept" tags=["plumbing"]
 torch.set_rng_state(before)
@@ -1074,11 +1077,12 @@ claim("highest learning rate with one-cycle if step() is called per epoch "
       "(planned: 0.1)", max(starved), expected=0.0042, within=0.0001)
 
 # %% [markdown] trap="04.3" role="why"
-# A scheduler knows neither batches nor epochs. It counts calls to `step()`, and its
-# arguments also count calls. With `T_max=10`, the cosine falls for ten calls and climbs
-# for the next ten, so in a thousand calls, it falls fifty times and climbs fifty times.
-# The one-cycle schedule expects 1,000 calls and gets ten, so it has hardly begun to
-# climb. Use the same unit for the arguments and for the calls.
+# A scheduler knows neither batches nor epochs. Unless you pass `step()` a number, it
+# counts calls to `step()`, and its arguments also count calls. With `T_max=10`, the
+# cosine falls for ten calls and climbs for the next ten, so in a thousand calls, it falls
+# fifty times and climbs fifty times. The one-cycle schedule expects 1,000 calls and gets
+# ten, so it has hardly begun to climb. Use the same unit for the arguments and for the
+# calls.
 
 # %% trap="04.3" role="why"
 draw_blocks({"called per epoch": ["batch", "opt.step()", "schedule.step()"],
@@ -1245,13 +1249,13 @@ claim("largest difference in a weight between Adam and AdamW",
 
 # %% [markdown] trap="04.4" role="why"
 # If you leave the argument out, AdamW does not switch the decay off but uses its default,
-# 0.01. By itself, that decay removes 1 % of each weight in 100 steps. The difference
-# between the two models can be larger, because models that differ get different
-# gradients.
+# 0.01. By itself, at this rate, that decay removes 1 % of each weight in 100 steps. The
+# difference between the two models can be larger, because models that differ get
+# different gradients.
 #
-# Adam's own `weight_decay` is a different method. It adds $\lambda w$ to the *gradient*,
-# so Adam also divides the decay by the gradient's size. AdamW multiplies the weight
-# itself by a factor just below one.
+# Adam's own `weight_decay` is by default a different method. It adds $\lambda w$ to the
+# *gradient*, so Adam also divides the decay by the gradient's size. AdamW multiplies the
+# weight itself by a factor just below one.
 
 # %% trap="04.4" role="why"
 draw_blocks({"Adam": ["g + λw", "m and v", "divide", "step"],
@@ -1355,11 +1359,11 @@ def decoupled_step(opt: torch.optim.Optimizer, weight_decay: float) -> None:
 # 3. Multiply the weights in place under `torch.no_grad()`, before `opt.step()`.
 
 # %% [markdown] trap="04.4" role="keep"
-# **Keep:** AdamW uses a weight decay of 0.01 unless you pass `weight_decay=`. This decay
-# multiplies the weight by $1 - \eta\lambda$. Adam's own `weight_decay` is added to the
-# gradient, which is a different method. **In your own code:** Always write
-# `weight_decay=`, and read the value back from `opt.param_groups`. **Source:** Loshchilov
-# & Hutter 2019, ["Decoupled Weight Decay
+# **Keep:** Torch's AdamW uses a weight decay of 0.01 unless you pass `weight_decay=`.
+# This decay multiplies the weight by $1 - \eta\lambda$. By default, Adam's own
+# `weight_decay` is added to the gradient, which is a different method. **In your own
+# code:** Always write `weight_decay=`, and read the value back from `opt.param_groups`.
+# **Source:** Loshchilov & Hutter 2019, ["Decoupled Weight Decay
 # Regularization"](https://arxiv.org/abs/1711.05101), algorithm 2.
 
 # %% [markdown] trap="04.5" role="situation" fault="a learning rate too high looks like a rate too low" symptom="loss does not go down: learning rate too high or too low?"
@@ -1474,8 +1478,8 @@ from dlsys_helpers.explorers.lr_range_test import lr_range_test
 lr_range_test
 
 # %% [markdown] trap="04.5" role="more" topics="the two runs · at the edge and beyond · without momentum"
-# Training at the rate of the lowest point itself gains or loses only a little accuracy.
-# Beyond that rate, training fails:
+# Training at the rate of the lowest point itself gains hardly any accuracy and can fail.
+# At four times that rate, training fails:
 
 # %% trap="04.5" role="more"
 claim("loss at a learning rate of 0.0001",
@@ -1564,8 +1568,8 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
 # train at a tenth of that rate; with plain SGD, train at a third. **In your own code:**
 # Repeat the test, with 100 steps or more, when you change the optimizer, the batch size
 # or the model. **Source:** Smith 2017, ["Cyclical Learning Rates for Training Neural
-# Networks"](https://arxiv.org/abs/1506.01186), section 3.3, for the sweep. The factor of
-# a tenth is a rule of thumb, which this lesson tests above.
+# Networks"](https://arxiv.org/abs/1506.01186), section 3.3, for a sweep in which the rate
+# rises linearly. The factor of a tenth is a rule of thumb, which this lesson tests above.
 
 # %% [markdown] trap="04.6" role="situation" fault="max() as a floor: the cosine stands still" symptom="learning rate is flat at the end of cosine decay; first step has learning rate zero"
 # ## A floor under a cosine
@@ -1603,8 +1607,8 @@ claim("number of steps after the warm-up that run at the floor", at_floor,
       expected=184)
 
 # %% [markdown] trap="04.6" role="look"
-# The comment is right. The first step has a rate of zero, so the first batch changes no
-# weight.
+# The comment is right about the weights. The first step has a rate of zero, so the first
+# batch changes no weight. (Momentum and Adam's averages still take its gradient in.)
 
 # %% trap="04.6" role="look"
 claim("learning rate of the first step as a fraction of the peak",
@@ -1858,10 +1862,10 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
 # 3. Do not keep `grad` itself in `state`, because the caller may write into it.
 
 # %% [markdown] trap="04.7" role="keep"
-# **Keep:** An optimizer with momentum still moves a weight whose gradient is zero, and
-# skips a weight whose gradient is `None`. **In your own code:** To freeze a part of a
-# model, set its gradients to `None` or leave it out of the optimizer. Then compare the
-# frozen weights before and after. **Source:** PyTorch documentation,
+# **Keep:** An optimizer with momentum still moves a weight whose gradient has become
+# zero, and skips a weight whose gradient is `None`. **In your own code:** To freeze a
+# part of a model, set its gradients to `None` or leave it out of the optimizer. Then
+# compare the frozen weights before and after. **Source:** PyTorch documentation,
 # [`Optimizer.zero_grad`](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html).
 
 # %% [markdown] trap="04.8" role="situation" fault="Adam without bias correction: steps too long" symptom="fine-tuning unstable in the first steps: Adam without bias correction"
@@ -2188,7 +2192,7 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # **Keep:** Lion needs both betas: $\beta_1$ sets the direction of the step, and $\beta_2$
 # sets how long the momentum remembers. With a tenth of AdamW's rate and as many steps,
 # use ten times its weight decay. **In your own code:** Feed your port pure noise, and
-# compare its directions with the paper's. Accuracy will not show the fault. **Source:**
+# compare its directions with the paper's. Accuracy may not show the fault. **Source:**
 # [Chen et al. 2023](https://arxiv.org/abs/2302.06675), algorithm 2 and section 5.
 
 # %% [markdown] trap="04.11" role="situation" fault="Adam's second moment in bfloat16 never falls" symptom="bfloat16 model with AdamW: steps stay too short after large gradients, exp_avg_sq does not fall"
@@ -2507,7 +2511,7 @@ claim("after gathering: largest difference between four ranks' step and "
 # to be whole. An *all-gather* sends every part to every rank.
 #
 # Query, key and value weights are often stored as one stack. If you orthogonalize the
-# stack as one matrix, the part with the largest gradient gets most of the step. Cut the
+# stack as one matrix, a part with a far larger gradient gets most of the step. Cut the
 # stack into its matrices first.
 
 # %% [markdown] trap="04.10" role="more" topics="a smaller learning rate · a gradient without strong directions · a stack of three · what the loss says · sharded tensors of torch"
@@ -2585,9 +2589,10 @@ claim("loss on sixteen ranks divided by loss on one rank, at a learning "
 #
 # Torch's own sharded tensors, `DTensor`, are an exception. A product of two such tensors
 # is the product of the whole matrices, and torch does the necessary communication. So
-# `torch.optim.Muon` is correct on these tensors, up to its rounding to bfloat16, but the
-# ranks send a lot of data. A plain tensor that holds a shard, such as the one
-# `to_local()` returns, looks to Muon like a complete matrix.
+# `torch.optim.Muon` is correct on these tensors, up to its rounding to bfloat16 (not
+# small if the gradient has a low rank), but the ranks send a lot of data. A plain tensor
+# that holds a shard, such as the one `to_local()` returns, looks to Muon like a complete
+# matrix.
 
 # %% trap="04.10" role="exercise" points=4 difficulty=3 minutes=20
 def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
@@ -2628,9 +2633,9 @@ def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
 # matrix rule such as Muon's, each part's step depends on the whole matrix. **In your own
 # code:** Compare a step of the whole weight with a step of the split weight. **Seen in
 # the wild:**
-# [`deepspeedai/DeepSpeed#8090`](https://github.com/deepspeedai/DeepSpeed/pull/8090) fixes
-# silently wrong updates wherever a matrix was split across two ranks, because no rank
-# held the whole matrix.
+# [`deepspeedai/DeepSpeed#8090`](https://github.com/deepspeedai/DeepSpeed/pull/8090)
+# rejects a setting that silently made wrong updates wherever a matrix was split across
+# two ranks, because no rank held the whole reduced gradient.
 # [`InternLM/xtuner#2030`](https://github.com/InternLM/xtuner/pull/2030) fixes code that
 # orthogonalized query, key and value together. **Source:** Liu et al. 2025, ["Muon is
 # Scalable for LLM Training"](https://arxiv.org/abs/2502.16982), which describes Muon on
@@ -2649,9 +2654,9 @@ def muon_rows(shard: torch.Tensor, rank: int, gather, sizes: list[int],
 # products (*Newton-Schulz*) to push the momentum's singular values towards one. So Muon
 # is meant for a network's hidden matrices. `torch.optim.Muon` rejects every parameter
 # that is not a matrix: biases, gains and convolution kernels. An embedding or an output
-# layer is a matrix, so Muon accepts it without a warning. The documentation recommends
-# AdamW for vectors, and also for embeddings and output layers. You have to sort the
-# parameters yourself, as in trap 04.1.
+# layer is a matrix, so Muon accepts it without a warning. The documentation reserves Muon
+# for hidden layers and recommends a method such as AdamW for biases and embeddings. You
+# have to sort the parameters yourself, as in trap 04.1.
 
 # %% role="concept"
 def muon_takes(*shape):
@@ -2674,10 +2679,10 @@ claim("does Muon accept an embedding", muon_takes(1000, 64), expected=True)
 # Muon's default learning rate is 0.001, like AdamW's, but Muon's step has a different
 # size. An $n$ by $n$ matrix whose singular values are near one has entries of about
 # $1/\sqrt{n}$. With `adjust_lr_fn="original"`, the default, each entry of the step is
-# about that large, in multiples of the rate. The setting `"match_rms_adamw"` multiplies
-# this step by `0.2 * sqrt(max(rows, columns))`. If the gradient has full rank, the
-# entries are then about a fifth of the rate, so you can give Muon a rate that was tuned
-# for AdamW. Look at the first step of a 256 by 256 matrix:
+# about that large, in multiples of the rate. For a square matrix, `"match_rms_adamw"`
+# multiplies this step by `0.2 * sqrt(max(rows, columns))`. If the gradient has full rank,
+# the entries are then about a fifth of the rate, so you can give Muon a rate that was
+# tuned for AdamW. Look at the first step of a 256 by 256 matrix:
 
 # %% role="concept"
 def first_rms(optimizer, **options):
@@ -2743,7 +2748,7 @@ claim("Muon's loss at a learning rate of 0.02 divided by Muon's loss at "
 
 # %% [markdown] role="concept"
 # In these 60 steps, Muon's default rate is far too low, and the loss is clearly lower at
-# a rate twenty times as high. Again, a rate that suits one rule does not suit another.
+# a rate twenty times as high. Again, a rate that suits one rule need not suit another.
 # **Source:** PyTorch documentation of
 # [`Muon`](https://docs.pytorch.org/docs/stable/generated/torch.optim.Muon.html).
 
@@ -2764,7 +2769,7 @@ claim("Muon's loss at a learning rate of 0.02 divided by Muon's loss at "
 #
 # - [ ] after every batch :: Then the learning rate swings down and up again every 20 batches.
 # - [x] after every epoch :: `T_max` counts calls, so 10 means ten epochs only if you call `step()` once per epoch.
-# - [ ] whenever you like, because the scheduler knows the loader :: A scheduler counts its own calls and knows nothing else.
+# - [ ] whenever you like, because the scheduler knows the loader :: This scheduler counts its own calls and knows nothing of the loader.
 
 # %% [markdown] role="quiz"
 # **3. Which line switches weight decay off?**
@@ -2800,8 +2805,8 @@ claim("Muon's loss at a learning rate of 0.02 divided by Muon's loss at "
 # A step of Adam reads a few values per weight, does a dozen operations on them and writes
 # the results back. For a model of many small tensors, the arithmetic takes little time,
 # and most of the time goes into launching the kernels. Torch can launch them in three
-# ways: in a loop over tensors, with `foreach` (one launch for a list of tensors), and
-# with `fused` (one launch for the whole step).
+# ways: in a loop over tensors, with `foreach` (one operation for a list of tensors), and
+# with `fused` (one operation for all weights). Such an operation needs few launches.
 #
 # **Before you run anything:** A model has 100 tensors. How many operations does one step
 # of AdamW take in each of the three ways? And which way needs the most extra memory while
@@ -2928,19 +2933,19 @@ answers
 # 400 tensors of 250,000 values, which take 1.1 ms.
 #
 # With four large tensors, the loop is no slower than `foreach`. There, `fused` takes 0.38
-# of the loop's time, although the counts predicted 0.5, because `cost` counts only the
-# bytes that are written. If you also count the bytes that are read, as in stage 2,
-# `fused` moves 7 tensors where the loop moves 20, a ratio of 0.35. The loop needs extra
-# memory only for copies of the tensor that it is updating: 3 MB if the weights are in 400
-# tensors, and 302 MB if they are in four.
+# of the loop's time, although the counts predicted 0.5, because for `fused`, `cost` also
+# counts the gradients as written, which this step only reads. If you count what is really
+# read and written, as in stage 2, `fused` moves 7 tensors where the loop moves 20, a
+# ratio of 0.35. The loop needs extra memory only for copies of the tensor that it is
+# updating: 3 MB if the weights are in 400 tensors, and 302 MB if they are in four.
 #
-# **Keep:** When an optimizer step is slow, count tensors, not weights. If your optimizer
-# offers it, use `fused=True`, which needs the fewest launches and the least extra memory.
-# `foreach` is torch's default on a GPU and holds temporary copies while it runs. On a
-# CPU, the default is the loop. The optimizer's state stays in memory for the whole run,
-# in addition to the weights (4 bytes each in fp32) and the gradients (4 more). Like SGD
-# with momentum, Lion keeps one value per weight, half as many as AdamW: 28 GB instead of
-# 56 GB for 7 billion weights. **Source:** PyTorch documentation of
+# **Keep:** When an optimizer step is slow, count tensors as well as weights. If your
+# optimizer offers it, use `fused=True`, which needs the fewest launches and the least
+# extra memory. `foreach` is torch's default on a GPU and holds temporary copies while it
+# runs. On a CPU, the default is the loop. The optimizer's state stays in memory for the
+# whole run, in addition to the weights (4 bytes each in fp32) and the gradients (4 more).
+# Like SGD with momentum, Lion keeps one value per weight, half as many as AdamW: 28 GB
+# instead of 56 GB for 7 billion weights. **Source:** PyTorch documentation of
 # [`torch.optim`](https://docs.pytorch.org/docs/stable/optim.html), "Algorithms", and of
 # [`AdamW`](https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html),
 # "foreach".
@@ -2953,26 +2958,27 @@ answers
 #   Weight decay keeps weights small, so that the network memorizes less of its training
 #   rows.
 # - Search for the learning rate again when you change the optimizer. SGD's step is
-#   proportional to the gradient. Adam's first step and all of Lion's steps have the size
-#   of the learning rate.
+#   proportional to the gradient. Where the gradients are not zero, Adam's first step and
+#   all of Lion's steps have the size of the learning rate.
 # - Put every parameter into exactly one group, and choose the group by what the parameter
 #   is, not by its name.
-# - A warm-up makes a high peak safe at the start, and a falling rate reduces the noise at
-#   the end. A lower peak may need no warm-up.
+# - A warm-up makes a high peak safer at the start, and a falling rate reduces the noise
+#   at the end. A lower peak may need no warm-up.
 # - A scheduler counts the calls to its `step()`, so give its arguments in the unit of
 #   these calls, batches or epochs.
-# - AdamW uses a weight decay of 0.01 unless you say otherwise. Decoupled decay shrinks
-#   the weight itself.
+# - Torch's AdamW uses a weight decay of 0.01 unless you say otherwise. Decoupled decay
+#   shrinks the weight itself.
 # - Run a range test before you choose a learning rate, and stay well below the rate at
 #   the lowest loss. With momentum, use a tenth of that rate.
 # - Put a schedule's floor inside the cosine formula, and do not start the warm-up at
 #   zero.
-# - With momentum, a weight still moves when its gradient is zero. If the gradient is
-#   `None`, torch skips the weight.
+# - With momentum, a weight still moves after its gradient has become zero. If the
+#   gradient is `None`, torch skips the weight.
 # - With the default betas, bias correction shortens Adam's first steps. Lion has two
 #   betas: one for the direction and one for the memory.
-# - With Adam's default second beta, a second moment in bfloat16 rises but never falls. In
-#   a matrix rule such as Muon's, the step of each shard depends on the whole matrix.
+# - With Adam's default second beta and rounding to the nearest value, a second moment in
+#   bfloat16 rises but never falls. In a matrix rule such as Muon's, the step of each
+#   shard depends on the whole matrix.
 #
 # **Next:** Stage 5 looks at what a network has besides its weights: norm layers and
 # their statistics, dropout, and the scale of its initial weights.

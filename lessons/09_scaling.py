@@ -42,8 +42,8 @@ begin(SEED, THREADS, DEVICE)
 # how small a number can be. The fraction determines how finely the numbers between 1 and
 # 2 are spaced. With 16 bits, you have to choose between range and precision: `float16`
 # gives 5 bits to the exponent and 10 to the fraction, and `bfloat16` gives 8 and 7. The
-# 8-bit formats are `E5M2` and `E4M3`; the 4-bit format is `E2M1`. These names give the
-# number of bits in the exponent (E) and in the fraction (M, for mantissa).
+# usual 8-bit formats are `E5M2` and `E4M3`; the usual 4-bit format is `E2M1`. These names
+# give the number of bits in the exponent (E) and in the fraction (M, for mantissa).
 
 # %% role="concept"
 # For each bar: where it begins, where it ends, and its label.
@@ -69,14 +69,14 @@ claim("largest number in float16",
 
 # %% [markdown] role="concept"
 # The left end of a bar is the format's smallest number with full precision. The format
-# reaches a little further down, with fewer and fewer fraction bits. Values below this
-# extended range become zero.
+# reaches a little further down, with fewer and fewer fraction bits. Values of at most
+# half the smallest such number become zero.
 #
-# `torch.autocast` leaves the weights in 32 bits. It has two lists of operations. The
-# operations on the first list, such as matrix products and convolutions, take most of the
-# time. They get 16-bit copies of their `float32` inputs. Operations on the second list,
-# such as most losses, run in 32 bits. All other operations use the format of their
-# inputs.
+# `torch.autocast` leaves `float32` weights as they are. Two of its lists of operations
+# matter here. The operations on the first list, such as matrix products and convolutions,
+# take most of the time. They get 16-bit copies of their `float32` inputs. Operations on
+# the second list, such as most losses, run in 32 bits. All other operations use the
+# format of their inputs.
 #
 # Shapes in this stage: `N` rows, `F` features, `C` classes.
 
@@ -150,17 +150,18 @@ claim("fraction of gradients that become zero in float16, with a loss "
 # the backward pass. `torch.amp.GradScaler` manages the loss scale for you.
 # `scaler.scale(loss)` multiplies the loss by the scale. `scaler.step(opt)` divides the
 # gradients by the scale before the optimizer uses them, and skips the step if any
-# gradient has become infinite. `scaler.update()` then halves the scale after an overflow,
-# and doubles it after many steps without one. `bfloat16` has as many exponent bits as
-# `float32`, so it needs no loss scaling.
+# gradient has become infinite or NaN. `scaler.update()` then halves the scale after an
+# overflow, and doubles it after many steps without one. `bfloat16` has as many exponent
+# bits as `float32`, so it needs no loss scaling.
 
 # %% [markdown] role="concept"
 # ## Which format on which card
 #
 # Why is computing in 16 bits faster? One reason is that fewer bytes have to be moved. But
-# matrix products gain more from special hardware: GPUs have *tensor cores*, units that
-# multiply small matrices. Tensor cores accept 16-bit inputs, accumulate in `float32`, and
-# are many times as fast as the ordinary units. Which formats the tensor cores accept
+# matrix products gain more from special hardware: since the V100, most NVIDIA GPUs have
+# *tensor cores*, units that multiply small matrices. Tensor cores accept 16-bit inputs,
+# can accumulate in `float32`, and are faster than the ordinary units, on a V100, T4, A100
+# or H100 many times. Which formats the tensor cores accept
 # depends on the card's generation:
 
 # %% role="concept"
@@ -168,15 +169,15 @@ older = ["float16"]
 ampere = [*older, "bfloat16", "TF32"]
 takes = {"V100, T4": older, "A100, RTX 30": ampere,
          "H100, L4, RTX 40": [*ampere, "float8"],
-         "B200, RTX 50": [*ampere, "float8", "4 bits"]}
+         "B200, RTX 50": [*ampere, "float8", "float4"]}
 formats = takes["B200, RTX 50"]
 draw_grids({"tensor cores accept": [[f in found for f in formats]
                                   for found in takes.values()]},
            row_names=[*takes], column_names=formats,
            title="Newer cards accept more formats",
-           alt="A table of four generations of cards and five formats. "
+           alt="A table of four groups of cards and five formats. Of these "
            "V100 and T4 take float16 only. From A100 on, bfloat16 and TF32 "
-           "are added, from H100 on, float8, and from B200 on, 4 bits.")
+           "are added, from H100 on, float8, and from B200 on, float4.")
 
 # %% role="concept"
 cards = {"V100": "Tesla V100-SXM2-16GB", "T4": "Tesla T4",
@@ -202,10 +203,10 @@ claim("lowest ratio of the 16-bit rate to the float32 rate among four "
 # - **For products that stay in `float32`,** call
 #   `torch.set_float32_matmul_precision("high")`, which lets tensor cores multiply in
 #   *TF32*, a format with the range of `float32` and 10 fraction bits. The default,
-#   `"highest"`, does not use TF32.
-# - **Use `float8` and 4-bit formats** only with a library that scales each block, and
-#   only if a measurement shows a gain. The GPU section at the end times a matrix product
-#   in each format.
+#   `"highest"`, does not use TF32 for matrix products; convolutions use it by default.
+# - **Use `float8` and 4-bit formats** only with a library that scales each tensor or
+#   block, and only if a measurement shows a gain. The GPU section at the end times a
+#   matrix product in each format.
 
 # %% [markdown] trap="09.1" role="situation" fault="a GradScaler in bfloat16 and a clip without unscale_" symptom="GradScaler with bfloat16, loss does not fall, gradient norm of 30000"
 # ## A scaler out of habit
@@ -748,10 +749,10 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
 # before activations.
 #
 # You choose a common layout for large models: weights and gradients in `bfloat16`,
-# moments in `float32`. You also keep a *master*, which trap 09.8 introduced: a copy of
-# the weights in `float32` that loses no small step. Weights and gradients now take half
-# as much memory. The code counts the bytes of a small model after one step, in four
-# layouts. Your layout is the last.
+# moments in `float32`. You also keep a *master* (trap 09.8), a `float32` copy of the
+# weights that loses no small step. Weights and gradients now take half as much memory.
+# The code counts the bytes of a small model after one step, in four layouts. Your layout
+# is the last.
 
 # %% trap="09.9" role="break"
 def held_bytes(dtype=torch.float32, cast=False, keep_master=False):
@@ -813,10 +814,10 @@ claim("bytes per weight in bfloat16 with masters",
 # %% [markdown] trap="09.9" role="why"
 # The usual estimate of `84` GB forgets the masters. With masters, a weight takes 2 + 2 +
 # 4 + 8 = 16 bytes, as many as 4 + 4 + 8 in `float32`. Under `autocast`, weights,
-# gradients and moments stay in `float32`, so the total does not change. Only a layout
-# with everything in `bfloat16` takes half as much, but it loses small steps. Mixed
-# precision can halve the memory for activations, but with a small batch, autograd keeps
-# more bytes (*More* counts them).
+# gradients and moments stay in `float32`, so the total does not change. Of the four, only
+# the layout with everything in `bfloat16` takes half as much, but rounding loses small
+# steps. Mixed precision can halve the activations, but not those of a small batch (*More*
+# counts them).
 
 # %% [markdown] trap="09.9" role="repair"
 # Split what does not fit. With several GPUs, each GPU can keep only a part of the
@@ -860,9 +861,9 @@ from dlsys_helpers.explorers.train_bytes import train_bytes
 train_bytes
 
 # %% [markdown] trap="09.9" role="more" topics="the other layouts · what mixed precision does halve"
-# Updating the masters needs a copy of the gradients in `float32`. If memory is short,
-# copy one tensor at a time. A copy of all gradients at once would take 4 more bytes per
-# weight.
+# With torch's AdamW, updating the masters needs a copy of the gradients in `float32`. If
+# memory is short, copy one tensor at a time. A copy of all gradients at once would take 4
+# more bytes per weight.
 
 # %% trap="09.9" role="more"
 claim("bytes per weight under autocast", sum(layouts["autocast"].values()),
@@ -876,9 +877,9 @@ claim("GB on each of eight GPUs for 7 billion weights, if masters and "
 # Mixed precision can halve the *activations*, which autograd keeps for the backward pass:
 # the inputs of matrix products and of other operations that accept 16-bit inputs. On a
 # GPU, `autocast` computes softmax and LayerNorm in `float32`; on a CPU, it computes them
-# in 16 bits. Activations grow with the batch. The weights' 16-bit copies, which
-# `autocast` makes and keeps for the backward pass, do not grow. So with a small batch,
-# mixed precision keeps more bytes, not fewer:
+# in the format of their input. Activations grow with the batch. The weights' 16-bit
+# copies, which `autocast` makes and keeps for the backward pass, do not grow. So with a
+# small batch, mixed precision keeps more bytes, not fewer:
 
 # %% trap="09.9" role="more"
 blocks = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.GELU())
@@ -946,12 +947,12 @@ def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
 
 # %% [markdown] trap="09.9" role="keep"
 # **Keep:** AdamW (without amsgrad) takes 16 bytes per weight, whether you train in
-# `float32`, under `autocast`, or in `bfloat16` with masters. Mixed precision saves
-# activation memory and time. **In your own code:** Before you order cards, take one step
-# and sum `nbytes` over weights, gradients and `opt.state`. **Source:** [Rajbhandari et
-# al. 2019, "ZeRO: Memory Optimizations Toward Training Trillion Parameter
-# Models"](https://arxiv.org/abs/1910.02054), section 3.1: 16 bytes for each parameter
-# with mixed precision and Adam.
+# `float32`, under `autocast`, or in `bfloat16` with masters (and `bfloat16` gradients).
+# Mixed precision can save activation memory and time. **In your own code:** Before you
+# order cards, take one step and sum `nbytes` over weights, gradients and `opt.state`.
+# **Source:** [Rajbhandari et al. 2019, "ZeRO: Memory Optimizations Toward Training
+# Trillion Parameter Models"](https://arxiv.org/abs/1910.02054), section 3.1: 16 bytes for
+# each parameter with mixed precision and Adam.
 
 # %% [markdown] role="concept"
 # ## One card
@@ -1063,8 +1064,9 @@ claim("bytes that autograd keeps with a checkpoint for each block",
       few_bytes, expected=8 * one_map)
 
 # %% [markdown] role="concept"
-# Checkpointing does not change the gradients. The cost is a second forward pass, in which
-# a BatchNorm would update its running statistics a second time:
+# With `use_reentrant=False`, checkpointing does not change the gradients of a block that
+# computes the same both times. The cost is a second forward pass, in which a BatchNorm
+# would update its running statistics a second time:
 
 # %% role="concept"
 def slopes(run):
@@ -1090,9 +1092,10 @@ claim("FLOPs of a step with checkpoints, divided by FLOPs of a step "
 # need not even keep all `L` inputs. Checkpoint every $\sqrt{L}$-th block, and only about
 # $2 \sqrt{L}$ tensors are alive at a time ([Chen et al.
 # 2016](https://arxiv.org/abs/1604.06174)): 16 instead of 64 for 64 blocks. In plain
-# PyTorch, the call is `torch.utils.checkpoint.checkpoint`. In Hugging Face's models, the
-# method `model.gradient_checkpointing_enable()` puts this call around each block. A
-# module of your own has no such method.
+# PyTorch, the call is `torch.utils.checkpoint.checkpoint`. In most of Hugging Face's
+# models, the method `model.gradient_checkpointing_enable()` (in newer versions,
+# `activation_checkpointing_enable()`) puts this call around each block. A module of your
+# own has no such method.
 
 # %% [markdown] trap="09.14" role="situation" fault="tensors in plain attributes are not saved or moved" symptom="Expected all tensors to be on the same device, loaded model predicts badly, all keys matched, tensor attribute not moved"
 # ## A model that takes its scaling along
@@ -1242,8 +1245,8 @@ claim("the model with buffers runs on the meta device",
 # A buffer that you can compute again, such as a mask, need not be saved:
 # `register_buffer(name, tensor, persistent=False)` moves the buffer with the model but
 # leaves it out of the file. Do not keep a buffer in a list, because `.to` puts a new
-# tensor into the module while the list keeps the old one. `.to` changes the dtype of a
-# parameter in place, so a list of parameters stays up to date.
+# tensor into the module while the list keeps the old one. By default, `.to` changes a
+# parameter's dtype in place, so a list of parameters stays up to date (not on `"meta"`).
 
 # %% trap="09.14" role="more"
 lister = Buffered()
@@ -1309,8 +1312,9 @@ def stays_behind(model: nn.Module) -> list[str]:
 # %% [markdown] trap="09.14" role="keep"
 # **Keep:** Make every tensor that belongs to the model a parameter or a buffer. **In your
 # own code:** Move a copy to `"meta"` with `copy.deepcopy(model).to("meta")` and run one
-# forward pass there. Even without a GPU, this pass finds the tensors that stayed behind,
-# except scalar tensors (with no dimensions). **Seen in the wild:**
+# forward pass there. Even without a GPU, this pass finds many of the tensors that stayed
+# behind, but not scalar tensors (with no dimensions), indices, or a factor of a matrix
+# product. **Seen in the wild:**
 # [`meta-pytorch/botorch#1035`](https://github.com/meta-pytorch/botorch/pull/1035): tensor
 # attributes of the input transforms were not moved;
 # [`OpenNMT/OpenNMT-py#240`](https://github.com/OpenNMT/OpenNMT-py/pull/240): a mask
@@ -1322,10 +1326,10 @@ def stays_behind(model: nn.Module) -> list[str]:
 # %% [markdown] role="concept"
 # ## Profile first: who sets the pace?
 #
-# A step is slow for one of four reasons: the data arrive late, Python fills the queue too
-# slowly, too many bytes move, or there is too much arithmetic. In the first two cases,
-# the GPU is idle, and a faster card changes nothing. So measure before you change
-# anything, in this order.
+# On one card, a step is mostly slow for one of four reasons: data arrive late, Python
+# fills the queue too slowly, too many bytes move, or there is too much arithmetic. In the
+# first two cases, the GPU is idle, and a faster card changes nothing. So measure before
+# you change anything, in this order.
 #
 # 1. **The data.** Train on one batch again and again. If the steps get faster, the data
 #    loader is too slow. A `DataLoader`'s `num_workers` sets how many processes load
@@ -1333,7 +1337,7 @@ def stays_behind(model: nn.Module) -> list[str]:
 #    `num_workers` until a step gets no faster: with too few workers, the GPU waits, and
 #    too many workers compete for cores and memory. `persistent_workers=True` keeps the
 #    workers alive from one epoch to the next. Without this setting, the workers restart
-#    in each epoch. A restart takes seconds, which is a lot in a short epoch. And with
+#    in each epoch. A restart can take seconds, which is a lot in a short epoch. And with
 #    `pin_memory=True`, `.to(device, non_blocking=True)` returns at once, because
 #    *pinned* memory never moves and the GPU can fetch from it without the CPU. Python
 #    queues more work while the copy waits its turn. To run during a computation,
@@ -1589,12 +1593,12 @@ def find_waits(events: list) -> list[str]:
 #    apart.
 
 # %% [markdown] trap="09.10" role="keep"
-# **Keep:** Every request for a value from the GPU makes Python wait for the queue to drain:
-# `item()`, `tolist()`, `print`, `if` on a tensor, indexing with a boolean mask. Keep sums on
-# the device and read them now and then. **In your own code:** Look for `aten::item`,
-# `aten::is_nonzero`, `aten::nonzero` and copies to the CPU (such as `tolist()`) in a trace of
-# one step; on a GPU, `torch.cuda.set_sync_debug_mode("warn")` reports the lines. **Seen in
-# the wild:**
+# **Keep:** Every request for a value from the GPU makes Python wait for the queue to
+# drain: `item()`, `tolist()`, `print`, `if` on a tensor, `x[mask]` with a boolean mask.
+# Keep sums on the device and read them now and then. **In your own code:** Look for
+# `aten::item`, `aten::is_nonzero`, `aten::nonzero` and copies to the CPU (such as
+# `tolist()`) in a trace of one step; on a GPU, `torch.cuda.set_sync_debug_mode("warn")`
+# reports the lines. **Seen in the wild:**
 # [`meta-pytorch/torchtune#522`](https://github.com/meta-pytorch/torchtune/pull/522):
 # `loss.item()` in each step waited `40` to `50` ms and is now called only when the loss is
 # logged;
@@ -1606,12 +1610,13 @@ def find_waits(events: list) -> list[str]:
 # %% [markdown] role="concept"
 # ## torch.compile: a graph and its guards
 #
-# `torch.compile` runs your Python code once, records its tensor operations as a *graph*,
-# and compiles the graph into fewer, larger kernels. `torch.compile` also adds *guards*:
-# conditions, for example on shapes and dtypes, under which the graph is valid. If a guard
-# fails, torch compiles again. Wherever Python needs a value, the graph *breaks* in two,
-# and Python runs in between. You can count compilations and breaks without a compiler:
-# the backend `CompileCounter` counts the graphs and runs each one as it is.
+# `torch.compile` traces your Python code once, records its tensor operations as a
+# *graph*, and compiles the graph into fewer, larger kernels. `torch.compile` also adds
+# *guards*: conditions, for example on shapes and dtypes, under which the graph is valid.
+# If a guard fails, torch compiles again. Where Python needs a value, as in an `if`, the
+# graph *breaks* in two by default, and Python runs in between. You can count compilations
+# and breaks without a compiler: the backend `CompileCounter` counts the graphs and runs
+# each one as it is.
 
 # %% role="concept"
 from torch._dynamo.testing import CompileCounter
@@ -1793,7 +1798,7 @@ draw_ranks({"after backward": [["g0"], ["g1"]],
 # %% [markdown] role="concept"
 # If each rank has the same number of rows, the mean of the ranks' means is the mean over
 # all rows. So one `all_reduce` and a division are enough. Every rank then takes the same
-# step from the same weights, so the models stay equal although no weight is ever sent.
+# step from the same weights, so the models stay equal although no step sends a weight.
 # `DistributedDataParallel`, *DDP* for short, averages the gradients during the backward
 # pass. The gradients of the last layers are ready first. So DDP packs gradients into
 # *buckets* and sends each bucket while the backward pass continues:
@@ -1881,7 +1886,7 @@ claim("relative gap between the weights of the two ranks",
       gap(*past), above=0.28, below=0.72)
 
 # %% [markdown] trap="09.11" role="why"
-# Both losses fall and both ranks classify well, but each rank has its own model.
+# Both losses fall, and both ranks classify well, but each has its own model.
 # `DDP(model)` puts a hook on each parameter. By themselves, the hooks send nothing. Each
 # call to `ddp(x)`, with gradients on, *prepares the reducer* for one backward pass. After
 # such a call, DDP sends each bucket in one `all_reduce` as soon as all of the bucket's
@@ -1922,7 +1927,7 @@ claim("relative gap between the ranks' weights, with every step through "
 
 # %% [markdown] trap="09.11" role="repair"
 # The last part of each line on the tape is the digest that `watch` requested: eight
-# characters computed from all bits of the parameters, buffers excluded.
+# characters from all bits of the parameters.
 #
 # The explorer shows the tapes of one update, for this repair and for other strategies.
 # Before you move a control, say how many calls each rank will make and where the curves
@@ -1988,9 +1993,10 @@ claim("three rows on one rank, one row on the other: relative error with "
 # calls, with zeros.
 
 # %% [markdown] trap="09.11" role="more"
-# Two ranks with half of the rows each must compute the same result as one process with
-# all rows. The command `dlsys same` runs both versions and reports the first tensor that
-# differs. Here, the forward pass of a training script bypasses the wrapper:
+# Without dropout and BatchNorm, two ranks with half of the rows each must compute the
+# same result as one process with all rows, up to rounding. The command `dlsys same` runs
+# both versions and reports the first tensor that differs. Here, the forward pass of a
+# training script bypasses the wrapper:
 #
 # ```sh
 # dlsys same "train.py" "torchrun --nproc-per-node 2 train.py --unwrapped"
@@ -2055,10 +2061,10 @@ def average_grads(losses_of, params: list, batch, all_sum) -> float:
 # 3. `torch.autograd.grad(total, params, allow_unused=True)` returns None for a parameter that the loss does not use, and does not touch `.grad`.
 
 # %% [markdown] trap="09.11" role="keep"
-# **Keep:** Send every forward pass that leads to a loss through the DDP wrapper. Use
-# `ddp.module` only to save or read weights. **In your own code:** Compare a digest of the
-# parameters between ranks every few hundred steps, and search for `.module` in the code
-# that computes a loss. **Source:** [DistributedDataParallel,
+# **Keep:** Send every forward pass that leads to `backward` through the DDP wrapper. Use
+# `ddp.module` to save or read weights, and to evaluate on one rank. **In your own code:**
+# Compare a digest of the parameters between ranks every few hundred steps, and search for
+# `.module` in the code that computes a loss. **Source:** [DistributedDataParallel,
 # "Implementation"](https://docs.pytorch.org/docs/stable/notes/ddp.html): the forward pass
 # prepares the reducer. **Seen in the wild:** [minimind
 # #853](https://github.com/jingyaogong/minimind/issues/853): three trainers unwrapped the
@@ -2190,7 +2196,7 @@ claim("number of parameter tensors that a step with head a alone leaves "
       "unused",
       sum(grad is None for grad in grads), expected=2)
 
-# %% [markdown] trap="09.3" role="more" topics="what the second call sends · all ranks leave out the same parameter · the ranks leave out different parameters: a hang"
+# %% [markdown] trap="09.3" role="more" topics="what the second call sends · all ranks leave out the same parameter · only one rank leaves out a parameter: a hang"
 # These claims describe the second call, and the error that a run without the flag raises:
 
 # %% trap="09.3" role="more"
@@ -2221,12 +2227,12 @@ claim("number of all_reduce calls before the errors, in all three runs",
       sum(len(calls) for _, calls in ways), expected=0)
 
 # %% [markdown] trap="09.3" role="folklore"
-# If the ranks leave out different parameters, DDP does hang. Here, rank 0 uses both
+# If only one rank leaves out a parameter, DDP does hang. Here, rank 0 uses both
 # heads, and rank 1 only head a. Rank 0 sends its gradients and waits, while rank 1
 # continues to the `barrier` at the end of the epoch. Neither rank raises an error until
 # the process group's timeout expires, after half an hour with gloo or ten minutes with
 # NCCL unless you set a different time. An `all_reduce` under `if rank == 0:`, for example
-# when only one rank evaluates, hangs in the same way. If the run has a time limit, the
+# when only one rank evaluates, can hang in the same way. If the run has a time limit, the
 # last lines of the two tapes name the two calls that do not match.
 
 # %% trap="09.3" role="folklore"
@@ -2899,8 +2905,8 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
 #
 # Outside a notebook, `torchrun` starts the ranks. It sets `RANK`, `WORLD_SIZE`,
 # `LOCAL_RANK` and the address where the ranks meet, and ends all ranks if one fails.
-# `init_process_group` reads these values. `LOCAL_RANK` is the rank's number on its own
-# machine and therefore the number of the rank's GPU:
+# `init_process_group` reads all but `LOCAL_RANK`. Your script reads `LOCAL_RANK`, the
+# rank's number on its own machine and therefore the number of the rank's GPU:
 
 # %% role="concept" tags=["plumbing"]
 import os
@@ -2961,18 +2967,19 @@ claim("number of ranks started by torchrun that hold the sum",
 # | `NCCL_DEBUG=INFO` | NCCL, which runs the collectives on GPUs, says which network it found and what failed |
 # | `TORCH_DISTRIBUTED_DEBUG=DETAIL` | torch checks that all ranks make the same call, and names unused parameters; slow, so only for debugging |
 # | `init_process_group(timeout=...)` | sets how long a rank waits before it raises an error |
-# | `TORCH_NCCL_ASYNC_ERROR_HANDLING` | on by default: a failed collective ends the process, without an explanation |
+# | `TORCH_NCCL_ASYNC_ERROR_HANDLING` | on by default: a failed collective ends the process; the reason is in the log, often far above the last lines |
 # | `torch.set_float32_matmul_precision("high")` | uses TF32 for matrix products that stay in `float32` |
 # | `DataLoader(num_workers=..., pin_memory=True)` | applies to each rank, so eight ranks with four workers each start 32 processes |
 #
 # The first two switches are environment variables, so put them in front of the command:
 # `NCCL_DEBUG=INFO torchrun ...`. Every rank then prints NCCL's version, the chosen
 # network interface, and how it reaches the other cards. If a run hangs at its start,
-# compare these lines: two ranks on different interfaces never meet (set
+# compare these lines: two ranks on different networks never meet (set
 # `NCCL_SOCKET_IFNAME` to the right one), and `NET/Socket` where you expect InfiniBand
 # means that NCCL uses the slow network. If you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`, a
 # rank that makes a different call from the others, or the same call with a different
-# shape, raises an error that names both calls. Without this setting, the run hangs.
+# shape, raises an error that names both calls. Without this setting, the run may
+# hang, crash, or add up values that do not belong together.
 
 # %% [markdown] role="concept"
 # ## Shards: a model in pieces
@@ -3192,9 +3199,9 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
 
 # %% [markdown] trap="09.4" role="keep"
 # **Keep:** If a model does not fit on one GPU, shard it layer by layer. If a model fits
-# together with its gradients and optimizer state, use DDP, which gathers nothing and
-# sends no more than any sharded plan. **In your own code:** Before you compare speeds,
-# count a step's collectives in a profiler trace. **Source:**
+# together with its gradients and optimizer state, use DDP, which gathers nothing and, in
+# the same format, sends no more than any sharded plan. **In your own code:** Before you
+# compare speeds, count a step's collectives in a profiler trace. **Source:**
 # [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html),
 # `reshard_after_forward`.
 
@@ -3208,7 +3215,7 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
 # | strategy | each of `n` ranks keeps whole | sent per step | in torch |
 # |---|---|---|---|
 # | DDP | weights, gradients, moments | 2 | `DistributedDataParallel` |
-# | ZeRO-1, ZeRO-2 | weights; ZeRO-1 gradients as well | 2 | `ZeroRedundancyOptimizer` for ZeRO-1; in place of ZeRO-2, `fully_shard` with `reshard_after_forward=False` |
+# | ZeRO-1, ZeRO-2 | weights; ZeRO-1 gradients as well | 2 | `ZeroRedundancyOptimizer` for ZeRO-1 (under DDP, it sends as much as FSDP); in place of ZeRO-2, `fully_shard` with `reshard_after_forward=False` |
 # | ZeRO-3, FSDP | a layer or two | 3 | `fully_shard` for each layer |
 # | hybrid | as FSDP, within a machine | 3 within a machine, gradients of one shard between machines | `fully_shard(layer, mesh=...)` with a mesh of two dimensions |
 #
@@ -3224,8 +3231,8 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
 # before you offload.
 #
 # You can also send fewer bits. `MixedPrecisionPolicy` sets the dtype in which a layer is
-# gathered and computed, and the dtype in which its gradients are added up. The shards
-# stay in `float32`, so the optimizer has its master weights:
+# gathered and computed, and the dtype in which its gradients are added up. A `float32`
+# model's shards stay in `float32`, so the optimizer has its master weights:
 
 # %% role="concept"
 def sharded_in(param, reduce):
@@ -3992,8 +3999,8 @@ disk.cleanup()
 # - [ ] rank 1 raises an error, because it makes no call :: Rank 1 does not know of the
 #   call and goes on to its own next call.
 # - [x] rank 0 waits for rank 1, whose next call is a different one :: If rank 1's next
-#   call is a barrier, both ranks wait until a timeout ends them. If it is an `all_reduce`
-#   of the same size, the two calls pair up, and both results are wrong.
+#   call is a gloo barrier, both ranks wait until a timeout ends them. If it is an
+#   `all_reduce` of the same size, the two calls pair up, and both results are wrong.
 
 # %% [markdown] role="quiz"
 # **9. Each of four ranks clips its own shard to a norm of 1, and before clipping, every
@@ -4201,10 +4208,11 @@ answers
 # and never if no step asks.
 #
 # **Keep:** Count a step's FLOPs and divide the count by the card's peak rate in the
-# format you use. The step cannot take less time than this quotient, and the MFU says how
-# close you are. Use 16 bits and pinned memory, and do not read values back from the card
-# in every step. **Source:** [Narayanan et al. 2021](https://arxiv.org/abs/2104.04473) for
-# utilization at scale, including recomputed FLOPs; PyTorch documentation, [CUDA
+# format you use. If the count holds only work that is done, the step cannot take less
+# time than this quotient. The MFU says how close you are. Use 16 bits and pinned memory,
+# and do not read values back from the card in every step. **Source:** [Narayanan et al.
+# 2021](https://arxiv.org/abs/2104.04473) for utilization at scale, including recomputed
+# FLOPs; PyTorch documentation, [CUDA
 # semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html), on TF32, pinned memory
 # and streams.
 
@@ -4229,8 +4237,8 @@ answers
 #   ranks' tapes show where the calls differ.
 # - With several ranks, compute the loss through the DDP wrapper, sum squared norms over
 #   the ranks, make the optimizer after sharding, and save from all ranks.
-# - Every value that Python requests from the GPU causes a wait and, by default, a break
-#   in a compiled graph.
+# - Every value that Python requests from the GPU causes a wait and usually a break in a
+#   compiled graph.
 # - Make every tensor that belongs to the model a parameter or a buffer.
 #
 # **Next:** Stage 10 trains one percent of a model, and asks which percent.

@@ -48,10 +48,10 @@ begin(SEED, THREADS, DEVICE)
 # The server needs a model. Here it gets a small GPT that reads and writes single letters.
 # It has two blocks of width 64 and has been trained for a few seconds on the prose of
 # this course. The model's code is folded below. The GPT differs from the models of stage
-# 8 in two ways. First, positions enter the model by *rotation* (RoPE): every query and
-# key is rotated by an angle that grows with its position, so a score depends only on the
-# distance between the two positions. Second, attention reads the keys and values of
-# earlier letters from a *cache*.
+# 8 in two ways that matter here. First, positions enter the model by *rotation* (RoPE):
+# every query and key is rotated by an angle that grows with its position, so a score
+# depends on the two positions only through their distance. Second, attention reads the
+# keys and values of earlier letters from a *cache*.
 #
 # A *KV cache* stores the key and the value of every letter that the model has read. With
 # the cache, a new letter costs the work for one position, not the work for the whole
@@ -226,7 +226,8 @@ claim("largest change in an old key, as a fraction of the key's norm",
 # %% [markdown] role="concept"
 # No old key changes, and the reason is the causal mask. In every layer, a position sees
 # only itself and what came before it. So nothing that a layer computes at a position can
-# depend on a later letter. Without the mask, the new letter changes every old key:
+# depend on a later letter. Without the mask, the new letter changes every old key of the
+# second layer:
 
 # %% role="concept"
 everyone = torch.ones(8, 8, dtype=torch.bool)     # all see all
@@ -458,12 +459,12 @@ claim("number of letters in the blocks of Ann's prompt that are not from "
 
 # %% [markdown] trap="13.1" role="more"
 # Reference counting can also go wrong in other ways. If a new block starts with a count
-# of zero, it is never freed, and the server stops when its memory is used up. If a table
-# is given back twice, once at a *preemption* (when the request had to make room) and
-# again at the request's end, the second return frees blocks that a different request has
-# taken in the meantime. If a shared last block is only half full, the server has to copy
-# it before one of its readers writes more. Otherwise, two requests write to the same
-# place.
+# of zero and is not shared, it is never freed, and the server stops when its memory is
+# used up. If a table is given back twice, once at a *preemption* (when the request had to
+# make room) and again at the request's end, the second return frees blocks that a
+# different request has taken in the meantime. If a shared last block is only half full,
+# the server has to copy it before one of its readers writes more. Otherwise, two requests
+# write to the same place.
 
 # %% trap="13.1" role="exercise" points=4 difficulty=3 minutes=14
 class Blocks:
@@ -530,7 +531,7 @@ class Blocks:
 # "Efficient Memory Management for Large Language Model Serving with
 # PagedAttention"](https://arxiv.org/abs/2309.06180). **Seen in the wild:** In
 # [Wenyueh/MinivLLM 84](https://github.com/Wenyueh/MinivLLM/pull/84), new blocks started
-# with a count of zero and were never freed.
+# with a count of zero, and blocks with one reader were never freed.
 
 # %% [markdown] role="concept"
 # ## Prompt and dice
@@ -539,8 +540,8 @@ class Blocks:
 # Every request brings its own random numbers, its *dice*: one number between 0 and 1 for
 # each letter of the answer. The chosen letter is the first one whose cumulative
 # probability exceeds that number. So the prompt and the dice determine the answer. Such a
-# server is easy to test, because its letters must be the same whatever happens to its
-# memory.
+# server is easy to test, because its letters must be the same, apart from rounding,
+# whatever happens to its memory.
 
 # %% role="concept"
 def pick(probs, number):
@@ -653,12 +654,12 @@ claim("number of letters found in the store for a prompt that was never "
       "served", hits, expected=24)
 
 # %% [markdown] trap="13.2" role="why"
-# A key or a value does not depend only on the letters in its block. Keys and values are
-# computed for a certain position, and from the second layer on, they also depend on
+# A key or a value need not depend only on the letters in its block. Keys are computed for
+# a certain position, and from the second layer on, keys and values also depend on
 # everything before that position. After a different prefix, the same eight letters have
-# different keys and values. The store returns the keys and values of the first request,
-# still rotated for their old positions. Attention does not depend on the order of keys
-# and values, so the second request gets the first request's answer:
+# different keys and values there. The store returns the keys and values of the first
+# request, still rotated for their old positions. Attention does not depend on the order
+# of keys and values, so the second request gets the first request's answer:
 
 # %% trap="13.2" role="why"
 claim("fraction of letters that are the same in the second answer and in "
@@ -797,18 +798,19 @@ def block_keys(ids: list, size: int, extra: str) -> list:
 #    block's key in each block's key, starting at the front.
 # 2. Start the chain with `extra`, so that every key depends on `extra`.
 # 3. Python's `hash` is made for dicts, not for telling texts apart: `hash(-1) ==
-#    hash(-2)`. `hashlib.sha256(repr(what).encode()).hexdigest()` is short, and any two
-#    texts give different values.
+#    hash(-2)`. `hashlib.sha256(repr(what).encode()).hexdigest()` is short, and no two
+#    texts are known that give the same value.
 
 # %% [markdown] trap="13.2" role="keep"
 # **Keep:** A cache key has to cover everything that the cached values were computed from:
-# every earlier letter and the weights. **In your own code:** Serve a prompt, then a
-# second prompt with the same middle but a different beginning. Serve the second prompt
-# with the prefix cache on and off, and compare the logits. **Source:** [vLLM, "Automatic
-# Prefix Caching"](https://docs.vllm.ai/en/latest/design/prefix_caching/). **Seen in the
-# wild:** In [vllm-project/vllm 30931](https://github.com/vllm-project/vllm/issues/30931),
-# two adapters with the same name shared blocks, a fault that took eight hours to find. In
-# [vllm-project/vllm 44250](https://github.com/vllm-project/vllm/issues/44250), the key of
+# all letters so far, any images, and the weights. **In your own code:** Serve a prompt,
+# then a second prompt with the same middle but a different beginning. Serve the second
+# prompt with the prefix cache on and off, and compare the logits. **Source:** [vLLM,
+# "Automatic Prefix Caching"](https://docs.vllm.ai/en/latest/design/prefix_caching/).
+# **Seen in the wild:** In [vllm-project/vllm
+# 30931](https://github.com/vllm-project/vllm/issues/30931), two adapters with the same
+# name shared blocks, a fault that took eight hours to find. In [vllm-project/vllm
+# 44250](https://github.com/vllm-project/vllm/issues/44250), the key of
 # an external cache left out the adapter.
 
 # %% [markdown] role="concept"
@@ -867,10 +869,11 @@ claim("fraction of letters that stay the same when three other requests "
 # %% [markdown] trap="13.3" role="why"
 # Her two answers agree at about as many positions as two unrelated texts. (Even
 # unrelated texts agree now and then, because blanks and the letter e are frequent.) On
-# a CPU, a generator is like a tape of random numbers, and each call to `multinomial`
-# uses one piece of the tape per row. When the tester's request is alone, it gets every
-# piece. When it is one of four, the three pieces after each of its own go to the other
-# requests. So from the second letter on, her request gets different pieces of the tape.
+# a CPU, a generator is like a tape of random numbers, and each call to `multinomial` uses
+# one piece of the tape per row (one number for each letter). When the tester's request is
+# alone, it gets every piece. When it is one of four, the three pieces after each of its
+# own go to the other requests. So from the second letter on, her request gets different
+# pieces of the tape.
 
 # %% trap="13.3" role="why"
 def tape(people):
@@ -879,9 +882,9 @@ def tape(people):
             for i in range(16)]
 
 # %% trap="13.3" role="why"
-draw_lanes({"alone": tape(1), "among four": tape(4)}, unit="random numbers",
+draw_lanes({"alone": tape(1), "among four": tape(4)}, unit="pieces",
            marks=["not hers"],
-           title="Among four, she gets every fourth random number",
+           title="Among four, she gets every fourth piece of the tape",
            alt="Two lanes of sixteen pieces of the tape. Alone, every "
                "piece is hers. Among four requests, only every fourth "
                "piece is.")
@@ -930,7 +933,7 @@ def answer_with(seed_of, seed, n=200):
     return answer
 
 def number_of(seed, step):
-    """A different number for each pair of seed and step."""
+    """One number, mixed from the seed and the step."""
     mixed = hashlib.sha256(f"{seed} {step}".encode()).digest()
     return int.from_bytes(mixed[:7], "big")
 
@@ -948,10 +951,10 @@ claim("number of different letters among 200, with seed and step mixed",
       kinds["seed and step mixed"], above=15)
 
 # %% [markdown] trap="13.3" role="more"
-# One generator for each *row* of the batch works until a request ends and the next
-# request takes over its row. Whatever belongs to a request (random numbers, stop words,
-# grammar masks) has to move with the request. Otherwise, it affects a different user's
-# answer.
+# One generator for each *row* of the batch works until a running request moves to another
+# row, or a new request takes over a row whose generator is not seeded again. Whatever
+# belongs to a request (random numbers, stop words, grammar masks) has to move with the
+# request. Otherwise, it affects a different user's answer.
 
 # %% trap="13.3" role="exercise" points=3 difficulty=2 minutes=12
 def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
@@ -996,8 +999,8 @@ def draw(probs: torch.Tensor, seeds: list, steps: list) -> torch.Tensor:
 # **Keep:** The letters that a request draws may depend only on that request's own seed,
 # step and probabilities. **In your own code:** Send one seeded request alone, then in
 # the first and in the last row of a full batch, and compare the answers. If your
-# kernels' results depend on the batch size, look at the first letter that differs; at
-# that letter, the logits of the two candidates have to be close. **Source:** [Salmon et
+# kernels' results depend on the batch size, look at the first letter that differs; there,
+# a change in the last bits of the logits has to flip the draw. **Source:** [Salmon et
 # al. 2011, "Parallel random numbers: as easy as 1, 2,
 # 3"](https://doi.org/10.1145/2063384.2063405), on generators that are functions of a
 # key and a counter. **Seen in the wild:** In [vllm-project/vllm
@@ -1079,11 +1082,11 @@ claim("number of broken letters in the stream", broken, above=3)
 
 # %% [markdown] trap="13.4" role="why"
 # In UTF-8, a letter outside ASCII takes two to four bytes, and a token may end in the
-# middle of these bytes. Each part of the letter then becomes a replacement character,
-# and no later step repairs this. Likewise, a stop word is spread over several tokens,
-# so no single piece contains it. It is not enough to search in the text *so far*,
-# because the first tokens of the stop word have been sent before the last token
-# arrives. Hold back everything that can still become part of a letter or of a stop
+# middle of these bytes. Each part of the letter then becomes one or more replacement
+# characters, and no later step repairs this. Likewise, a stop word may be spread over
+# several tokens, and then no single piece contains it. It is not enough to search in the
+# text *so far*, because the first tokens of the stop word have been sent before the last
+# token arrives. Hold back everything that can still become part of a letter or of a stop
 # word.
 
 # %% trap="13.4" role="why"
@@ -1219,7 +1222,7 @@ class Stream:
 # [`codecs.IncrementalDecoder`](https://docs.python.org/3/library/codecs.html#incrementaldecoder-objects).
 # **Seen in the wild:** In [ai-dynamo/dynamo
 # 12630](https://github.com/ai-dynamo/dynamo/issues/12630), 5 to 13 syllables of every
-# Korean answer were broken. In [vllm-project/vllm
+# Korean answer in a user's tests were broken. In [vllm-project/vllm
 # 3574](https://github.com/vllm-project/vllm/issues/3574), the server sent letters of a
 # stop word before the stop word was complete.
 
@@ -1398,9 +1401,10 @@ def given_valid(logprob: Callable, words: list) -> torch.Tensor:
 # %% [markdown] role="concept"
 # ## Who may come in
 #
-# Decoding is expensive because it has to read so much from memory. One call reads every
-# weight once, whether it processes one letter or a prompt of 24 letters. (The FLOPs below
-# count the products with weights; the products of queries with keys are left out.)
+# Decoding is expensive because it has to read so much from memory. One call reads the
+# weights of every layer once, whether it processes one letter or a prompt of 24 letters.
+# (The FLOPs below count the products with weights; the products of queries with keys are
+# left out.)
 
 # %% role="concept"
 weights = sum(p.numel() for p in gpt.parameters())
@@ -1421,8 +1425,8 @@ claim("FLOPs for a prefill of 24 letters, divided by FLOPs for one letter",
 # admit. The server's memory has a fixed number of cache positions, and nobody knows how
 # long an answer will be. The scheduler can admit every request that fits *now*, and
 # evict a request when the others have grown. Later, the evicted request has to be read
-# again from the beginning. Alternatively, the scheduler can reserve room for the
-# longest possible answer.
+# again from the beginning, unless its cache was copied elsewhere. Alternatively, the
+# scheduler can reserve room for the longest possible answer.
 #
 # Under which of the two policies does the server write more letters in the same time, and
 # by what factor? Decide before you look. In the simulation, a call takes 1 unit of time
@@ -1680,8 +1684,8 @@ speculation
 #   computed at a different one.
 #
 # The last two rules use a `q` that the draft was not sampled from. (Even the right rule
-# can be slow, because in a full batch, arithmetic is the limit, and every rejected draft
-# wastes arithmetic.)
+# can be slow, because in a large batch, arithmetic can be the limit, and every rejected
+# draft wastes arithmetic.)
 
 # %% trap="13.5" role="more" tags=["plumbing"]
 hot = F.one_hot(q.argmax(-1), V).double()
@@ -1775,7 +1779,7 @@ def accept_draft(p: torch.Tensor, q: torch.Tensor, x: int, u: float,
 # 2023](https://arxiv.org/abs/2302.01318). **Seen in the wild:** In
 # [huggingface/transformers
 # 47932](https://github.com/huggingface/transformers/issues/47932), the code used a `q`
-# that the draft had not been sampled from. The acceptance rate rose, but the total
+# that the draft had not been sampled from. The acceptance rate rose, but the median total
 # variation from `p` was 0.05.
 
 # %% [markdown] trap="13.6" role="situation" fault="rejected draft tokens stay in the KV cache" symptom="speculative decoding repeats or skips words, though each check is right"
@@ -1949,11 +1953,12 @@ def commit(past: int, draft: list, says: list) -> tuple:
 # %% [markdown] trap="13.6" role="keep"
 # **Keep:** After checking drafts, cut the KV cache back. The cache must hold every
 # token of the text except the last, and nothing else. **In your own code:** With greedy
-# decoding, or with the same random numbers for both, speculative and plain decoding
-# have to write the same text. Test this with a draft that is often wrong. If your
-# kernels' results depend on the number of tokens per call, only near ties may differ,
-# so look at the two logits at the first difference. **Source:** [Leviathan et al.
-# 2023](https://arxiv.org/abs/2211.17192). **Seen in the wild:** In [ml-explore/mlx-lm
+# decoding, or if drafts have to equal samples drawn with the same random numbers,
+# speculative and plain decoding have to write the same text. Test this with a draft that
+# is often wrong. If your kernels' results depend on the number of tokens per call, greedy
+# texts may differ only from a near tie on, so look at the two logits at the first
+# difference. **Source:** [Leviathan et al. 2023](https://arxiv.org/abs/2211.17192).
+# **Seen in the wild:** In [ml-explore/mlx-lm
 # 1109](https://github.com/ml-explore/mlx-lm/pull/1109), a cache that could not be
 # trimmed kept the rejected drafts without any error.
 
@@ -2393,10 +2398,10 @@ def kept_logprob(logits: torch.Tensor, tokens: torch.Tensor,
 # %% [markdown] trap="13.8" role="keep"
 # **Keep:** Compute the log-probability of a token under the distribution that the token
 # was sampled from, including the temperature and the top-p cut. A log-probability under
-# any other distribution is meaningless. **In your own code:** Before the first update,
-# *every* ratio has to be 1 up to rounding. A mean ratio of 1 does not show this, so
-# print the largest and the mean absolute log ratio, and the probability mass that the
-# cut keeps. **Source:** [huggingface/trl
+# any other distribution cannot be the ratio's denominator. **In your own code:** Before
+# the first update, *every* ratio has to be 1 up to rounding. A mean ratio of 1 does not
+# show this, so print the largest and the mean absolute log ratio, and the probability
+# mass that the cut keeps. **Source:** [huggingface/trl
 # 6789](https://github.com/huggingface/trl/issues/6789), with the closed form. **Seen in
 # the wild:** The same thread reports the fault. In [huggingface/trl
 # 4159](https://github.com/huggingface/trl/issues/4159), the server returned raw
@@ -2604,15 +2609,15 @@ def first_token(arrive: list, chunks: list) -> tuple:
 #
 # Real servers use the techniques of this stage. Three names are worth knowing: vLLM, with
 # paged blocks and continuous batching; SGLang, which keeps prefixes in a tree; and
-# llama.cpp, for small machines. The rest of this section uses Hugging Face's
+# llama.cpp, for small machines. Two parts of this section use Hugging Face's
 # `transformers`, which is installed here; nothing is downloaded.
 
 # %% [markdown] role="concept"
 # ### Rows of unequal length
 #
-# In a batch, short prompts get *pads* on the left, and a mask hides the pads. But which
-# positions do the letters get? You will often read that each row has to count from its
-# own first letter, and that using one `arange` for all rows is the classic fault of
+# In a padded batch, short prompts get *pads* on the left, and a mask hides the pads. But
+# which positions do the letters get? You will often read that each row has to count from
+# its own first letter, and that using one `arange` for all rows is the classic fault of
 # batched generation.
 
 # %% role="concept"
@@ -2674,9 +2679,10 @@ claim("own positions in prefill only: fraction of a short row's letters "
 # %% [markdown] role="concept"
 # ### The same in a library
 #
-# The `generate` method of `transformers` accepts left-padded batches and decodes from a
-# `DynamicCache`, which can be cropped after a rejection. A Llama built from a
-# configuration, with random weights, is enough for a comparison:
+# The `generate` method of `transformers` accepts left-padded batches and by default
+# decodes from a `DynamicCache`, which can be cropped after a rejection if no layer has a
+# sliding window. A Llama built from a configuration, with random weights, is enough for a
+# comparison:
 
 # %% role="concept" tags=["plumbing"]
 import contextlib
@@ -2807,14 +2813,15 @@ claim("number of tokens that are read again, with twelve pages", reread,
 # has to leave when the others grow, and its tokens are read again later. Reading these
 # tokens twice costs extra passes but does not change the answers. This is the same
 # eviction as in the section *Who may come in*. On a GPU, the library chooses the size of
-# its cache from the free memory; on a CPU, you have to set it yourself.
+# its cache from the free memory; on a CPU, new versions do so too, from the main memory
+# (if `psutil` is installed).
 
 # %% [markdown] role="concept"
 # ### Greedy text and the size of the batch
 #
 # **Told:** Greedy decoding gives the same text, whatever else is in the batch.
 # **Measured:** On a CPU in float32, with one new letter per row and a cache, a matrix
-# product with one row uses a different kernel from a product with sixteen rows. So the
+# product with one row may use a different kernel from a product with sixteen rows. So the
 # logits may differ in their last bits, but the likeliest letter is the same. (With
 # prompts of seven or more letters, no bit changed on the machine that built this page.)
 # On a GPU in 16 bits, near ties can go either way, and then the text differs. vLLM
@@ -2916,8 +2923,8 @@ claim("fraction of rows whose likeliest letter is the same alone and "
 #   entries take the levels away from the others.
 # - [ ] one token over all channels :: Every token has the same few large channels, and
 #   they set every scale.
-# - [ ] all of them, with more clipping :: Clipping loses the large channels, and the
-#   small ones gain little.
+# - [ ] all of them, with more clipping :: Clipping that helps the small channels cuts off
+#   the large ones.
 
 # %% [markdown] role="quiz"
 # **8. The server uses top-p 0.9, the trainer has the same weights, and the ratios are all
@@ -2955,9 +2962,9 @@ claim("fraction of rows whose likeliest letter is the same alone and "
 #
 # A layer reads its weights once per call, whether it gets one row or many. In decode,
 # each request adds one row, its newest token. In prefill, each token of the prompt is a
-# row. So prefill does hundreds of FLOPs per byte of weights, and decode does one FLOP
-# per byte of weights for each request. The requests of a batch share the weights, but
-# each reads its own cache.
+# row. So in 16 bits, a prefill of hundreds of tokens does hundreds of FLOPs per byte of
+# weights, and decode does one FLOP per byte of weights for each request. The requests of
+# a batch share the weights, but each reads its own cache.
 #
 # **Before you run anything:** Take a model of 8 billion weights in 16 bits, with
 # grouped-query attention, on one H200. How many tokens per second does a single user get?
@@ -3084,13 +3091,13 @@ answers_here
 # 2,048 times the work. One row reaches three quarters of the datasheet's bandwidth;
 # attention over caches of 16,384 tokens reaches nine tenths. In one layer, reading the
 # caches for 16 users takes 351 µs, twice as long as the products of one row, which read
-# all weights of the layer. For caches, batching saves nothing.
+# all weights of the layer. For separate caches, batching saves nothing.
 #
 # **Keep:** A decode step of a dense model on one GPU takes at least as long as reading
-# all its weights. (Speculation writes more than one token per step.) More users are
-# almost free as long as they are few (64 are measured here; from about 300 on, an H100
-# computes longer than it reads weights) and their caches are small compared with the
-# weights. When the caches are as large as the weights, a step takes twice as long.
+# the weights of all its layers. (Speculation writes more than one token per step.) More
+# users are almost free as long as they are few (64 are measured here; from about 300 on,
+# an H100 computes longer than it reads weights) and their caches are small compared with
+# the weights. When the caches are as large as the weights, a step takes twice as long.
 # gpt-fast reports 104.9 tokens per second for Llama-2-7B in 16 bits on an A100 (with
 # power limited to 330 W), which is 1,397 GB/s out of the datasheet's 2,039. With 8
 # bits, it reports 155.58 tokens per second, and with 4 bits (groups of 32) 196.80. The
@@ -3105,15 +3112,16 @@ answers_here
 # ## What you take with you
 #
 # - The prompt and the random numbers determine the answer if the kernels' results do not
-#   depend on the batch. If the results do depend on the batch, only near ties may come
-#   out differently.
+#   depend on the batch. If the results do depend on the batch, texts may part at a near
+#   tie, or where a random number is close to the border between two letters.
 # - Free a cache block only when the last request that reads it has left.
 # - A cache block's key has to cover everything that the block was computed from.
 # - Let everything that belongs to a request travel with the request: random numbers,
 #   stop words, masks.
 # - Decode a stream as one text, and hold back every byte that may still become part of
 #   something else.
-# - A mask at each step makes every answer valid, but it changes the answers' odds.
+# - A mask at each step makes every finished answer valid, but over several steps, it
+#   changes the answers' odds.
 # - After a rejected draft, sample from the missing part of the target's distribution, and
 #   remove the rejected tokens from the cache.
 # - Let numbers share a quantization scale only if their sizes are similar.
@@ -3123,5 +3131,5 @@ answers_here
 #
 # **Next:** Try one of these checks on a server of your own. Send one prompt with one
 # seed, alone and in a full batch, with batch-invariant kernels, and compare the
-# answers. Without such kernels, look at the first token that differs, and at the gap
-# between the two tokens' logits there.
+# answers. Without such kernels, look at the first token that differs, and check that a
+# tiny change of the logits there flips the draw.

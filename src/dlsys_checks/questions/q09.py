@@ -167,7 +167,7 @@ ask("09.10", {"step": range(2, 901), "waits": WAIT, "flow": list(combinations(FL
 ask("09.10", {"step": range(2, 901), "flows": FLOWS, "wait": list(combinations(WAIT, 3))},
     lambda step, flows, wait: choice(
         f"In step {step} all tensors are on the GPU. Which of these does not make Python wait?",
-        flows, "Its result is a tensor whose shape is known in advance.", *wait))
+        flows, "It makes only tensors whose shapes are known in advance.", *wait))
 ask("09.10", {"steps": (100, 200, 400), "each": range(2, 6), "often": (20, 50)},
     lambda steps, each, often: whole(
         f"A step asks for {each} values, one by one. Now only every {often}th of {steps} steps "
@@ -269,7 +269,7 @@ ask("09.4", {"width": (256, 512, 1024), "layers": range(4, 25)}, lambda width, l
 ask("09.5", {"n": range(50, 1000), "world": (3, 4, 6, 8)}, lambda n, world: whole(
     f"A DistributedSampler deals {n} examples to {world} ranks, with drop_last=False. How many "
     "examples does each rank get?", (share := -(-n // world)),
-    "All ranks get equally many, so the number is rounded up, and some examples come twice.",
+    "All ranks get equally many, so the number is rounded up, and some may come twice.",
     n // world if n % world else share + 1, n))
 ask("09.5", {"world": (6, 8, 16),
              "n": lambda world: [

@@ -210,14 +210,15 @@ def guess_behind_wrong(rng):
 ask("13.6", {"k": (3, 4, 5)}, lambda k: choice(
     f"You decode greedily with {k} guesses per round. How do you test that the cache is rolled "
     "back correctly?", "the text equals the text without guesses, token for token",
-    "Greedy speculation may change the time, but never the text.",
+    "Apart from near ties, greedy speculation changes the time, but not the text.",
     "the acceptance is not lower than before", "no error is raised", "the text reads well"))
 
 # ---- 13.7 keys of few bits
 
 ask("13.7", {"loud": (14, 28, 70), "quiet": (0.5, 1.0)}, lambda loud, quiet: whole(
     "Keys are stored on a symmetric grid of 4 bits, with one scale for all channels. The largest "
-    f"channel reaches {loud}, and another reaches {quiet:g}. Which code does {quiet:g} get?",
+    f"channel reaches {loud}, and another reaches {quiet:g}. Which code does {quiet:g} get? "
+    "(Halves round to the even code.)",
     round(quiet / (loud / 7)), "One step of the grid is the largest absolute value divided by 7.",
     7, 1))
 ask("13.7", {"bits": (2, 4), "group": (8, 16, 32), "scale": (16, 32)},
@@ -230,8 +231,8 @@ ask("13.7", {"group": (16, 32), "tokens": range(1100, 1501)}, lambda group, toke
     f"{tokens} tokens, how many wait?", tokens % group,
     "The tokens that are left over after the whole groups wait.", tokens, tokens // group))
 ask("13.7", {"bits": (2, 3, 4)}, lambda bits: choice(
-    f"In decode, each new key is packed at once to {bits} bits, with one scale per channel of that "
-    "single token. How much is saved?", "nothing, because each value needs a scale of its own",
+    f"In decode, each new key is packed at once to {bits} bits, with one 32-bit scale per channel "
+    "of that token. How much is saved?", "nothing, because each value needs a scale of its own",
     "With one value per group, the scale is the value.", f"{32 - bits} of 32 bits", "half",
     "nothing at first, then more and more"))
 
@@ -306,7 +307,7 @@ ask("13.10", {"first": (0.6, 0.8), "second": (0.05, 0.1), "other": (0.5, 0.9)},
 ask("13.10", {"form": ("a JSON schema", "a regular expression", "a list of labels")},
     lambda form: choice(
         f"A mask at each step restricts answers to {form}. What is guaranteed?",
-        "that an answer is valid",
+        "that a finished answer is valid",
         "The mask gives the removed probability to answers with the same beginning.",
         "that it is the likeliest valid answer",
         "that the valid answers keep the odds that the model gives them",
@@ -327,4 +328,4 @@ ask("13.2", {"tokens": range(5, 41), "mask": ("with a causal mask", "without any
         f"many of the {tokens} old keys of its second layer change?",
         tokens * ("without" in mask),
         "With a causal mask, nothing at a position depends on later tokens; without a mask, "
-        "everything does.", tokens * ("without" not in mask), 1))
+        "everything after the first attention does.", tokens * ("without" not in mask), 1))
