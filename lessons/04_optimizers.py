@@ -2388,8 +2388,8 @@ def moment_step(v: torch.Tensor, grad: torch.Tensor, beta2: float,
 # **Keep:** A running average changes by about $1-\beta$ of itself per step, and its dtype
 # has to represent that change. bfloat16 with rounding to the nearest value cannot
 # represent a change of a thousandth, so keep Adam's moments in float32. **In your own
-# code:** Print the dtype of `opt.state[p]["exp_avg_sq"]`, and count how many of its
-# entries have fallen after a hundred steps. **Seen in the wild:**
+# code:** Print the dtype of `opt.state[p]["exp_avg_sq"]`, and count its entries that have
+# fallen after a hundred steps. **Seen in the wild:**
 # [`whitecircle/halo#30`](https://github.com/whitecircle/halo/pull/30) measured a second
 # moment that was off by tens of percent with rounding to the nearest value.
 # [`NVIDIA-NeMo/Automodel#2248`](https://github.com/NVIDIA-NeMo/Automodel/pull/2248) adds
