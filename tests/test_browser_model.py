@@ -265,8 +265,8 @@ def test_it_writes_by_keyboard_and_says_how_fast_and_where_it_looked(panel):
     assert shown.startswith("A norm ")
     assert len(shown) == len("A norm ") + 600
     said = panel.locator(".xp-say").inner_text()
-    assert re.search(r"600 letters, [\d,]+ a second with the cache\. In 8 bits its weights take "
-                     r"51\d\skB, and its loss on text kept apart is 1\.\d\d nats", said)
+    assert re.search(r"600 letters, [\d,]+ per second with the cache\. In 8 bits its weights take "
+                     r"51\d\skB, and its loss on held-out text is 1\.\d\d nats", said)
     assert re.search(r"in block 4 looks most at .+ back: \d+\s% of the attention\.", said)
     marks = panel.locator(".lm-seen").count()
     assert 1 < marks < 258
@@ -278,10 +278,10 @@ def test_it_writes_by_keyboard_and_says_how_fast_and_where_it_looked(panel):
 def test_the_switches_change_what_it_writes_and_the_mask_takes_the_cache_along(panel):
     first = written(panel)
     assert written(panel) == first
-    choose(panel, "Bits a weight", "3")
+    choose(panel, "Bits per weight", "3")
     assert written(panel) != first
     expect(panel.locator(".xp-say")).to_contain_text("In 3 bits its weights take")
-    choose(panel, "Bits a weight", "8")
+    choose(panel, "Bits per weight", "8")
     panel.get_by_label("Seed").fill("2")
     assert written(panel) != first
     panel.get_by_label("Seed").fill("1")
@@ -290,13 +290,13 @@ def test_the_switches_change_what_it_writes_and_the_mask_takes_the_cache_along(p
     assert cache.evaluate("node => node.disabled")
     panel.get_by_role("button", name="Write").click()
     panel.get_by_role("button", name="Stop").click()
-    expect(panel.locator(".xp-say")).to_contain_text("a second without the mask", timeout=30_000)
+    expect(panel.locator(".xp-say")).to_contain_text("per second without the mask", timeout=30_000)
     choose(panel, "Causal mask", "on")
     assert not cache.evaluate("node => node.disabled")
     choose(panel, "Cache", "off")
     panel.get_by_role("button", name="Write").click()
     panel.get_by_role("button", name="Stop").click()
-    expect(panel.locator(".xp-say")).to_contain_text("a second without the cache", timeout=30_000)
+    expect(panel.locator(".xp-say")).to_contain_text("per second without the cache", timeout=30_000)
     choose(panel, "Cache", "on")
     assert written(panel) == first
 
@@ -434,7 +434,7 @@ def test_what_it_says_of_its_size_is_what_it_keeps(panel, bits):
     _, state = unpack(PACKED.read_bytes())
     matrices = sum(w.numel() for w in state.values() if w.dim() == 2)
     vectors = sum(w.numel() for w in state.values() if w.dim() == 1)
-    choose(panel, "Bits a weight", str(bits))
+    choose(panel, "Bits per weight", str(bits))
     written(panel)
     size = matrices * bits / 8 + matrices / GROUP * (3 if bits == 8 else 5) + 4 * vectors
     expect(panel.locator(".xp-say")).to_contain_text(

@@ -539,9 +539,9 @@ def test_progress_shows_every_stage_and_trap(capsys, monkeypatch):
     assert rows["01.1"] == "01.1 Fault 1 ✗ sure ● solved ✗ 1/1"
     assert rows["01.2"] == "01.2 Fault 2 ? not sure ◐ tried ✓ 0/2"
     assert "01.3" not in rows
-    assert "1 more, not begun" in said
+    assert "1 more, not started" in said
     assert "coming" not in said
-    assert f"{len(stages.STAGES) - 1} of {len(stages.STAGES)} stages are not begun" in said
+    assert f"{len(stages.STAGES) - 1} of {len(stages.STAGES)} stages are not started" in said
     assert cli.main(["progress", "--all"]) == 0
     said = capsys.readouterr().out
     rows = {line.split()[0]: " ".join(line.split()) for line in said.splitlines() if line.strip()}

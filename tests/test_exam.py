@@ -394,7 +394,7 @@ def a_wrong_name(place, k=0):
 def test_a_name_is_heard_and_a_second_one_counts(desk, book):
     assert "That is not it. You have a second try." in ask(desk, 1, "name", a_wrong_name(1))
     assert "That is it." in ask(desk, 1, "name", the_right_name(1))
-    assert "is named: nothing was recorded" in ask(desk, 1, "name", a_wrong_name(1))
+    assert "is already named: nothing was recorded" in ask(desk, 1, "name", a_wrong_name(1))
     assert desk.happened(SHEET, TICKET, 1).names[1] == drawn()[0].name
     assert len(book) == 2
 

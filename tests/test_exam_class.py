@@ -157,8 +157,8 @@ def test_a_sheet_that_was_not_begun_here_gets_no_answer(folder):
     with served(folder) as address:
         asked = {"number": 80, "ticket": "BCDFGHJK", "place": 1, "what": "look", "text": "clip"}
         assert post(address, "ask", json.dumps(asked).encode()) == (409, {
-            "error": "exam: this sheet was not begun here. Begin one with: dlsys exam a --at "
-                     "ADDRESS"})
+            "error": "exam: this sheet was not begun at this desk. Begin one with: dlsys exam a "
+                     "--at ADDRESS"})
 
 
 @pytest.mark.parametrize("body", [
@@ -443,7 +443,7 @@ def test_one_address_does_not_take_all_sheets(folder, monkeypatch):
     for address, share in (("192.0.2.1", 10), ("192.0.2.2", 5), ("192.0.2.3", 3)):
         for _ in range(share):
             counter.begin({"number": 80}, address)
-        with pytest.raises(exam_desk.ExamError, match="your address, which gets no more"):
+        with pytest.raises(exam_desk.ExamError, match="your address, which can begin no more"):
             counter.begin({"number": 80}, address)
     assert counter.begin({"number": 80}, "192.0.2.4")
 

@@ -104,7 +104,7 @@ def test_one_stray_hand_in_does_not_keep_the_class_from_its_points(tmp_path, gra
     assert canvas.stray == moodle.stray == [later]
     told = given.line_about("canvas.csv", [*alone, later], canvas)
     assert f"of {len(alone)} learners filled in." in told
-    assert "Of a different stage, and not filled in: bob (stage 7)." in told
+    assert "Not filled in, because they are for a different stage: bob (stage 7)." in told
 
 
 def test_results_of_two_stages_are_not_mixed_into_one_column(tmp_path, grades):
@@ -304,7 +304,7 @@ def test_one_learners_many_refused_files_take_one_row():
 
     first, other = reports.one_refusal_each([*many, graded])
 
-    assert first["reason"].startswith("is empty. Also not graded, of the same learner: 29 more")
+    assert first["reason"].startswith("is empty. Also not graded: 29 more of the same learner")
     assert other is graded
 
 

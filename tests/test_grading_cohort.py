@@ -90,7 +90,7 @@ def test_a_folder_that_came_with_a_hand_in_gives_no_points(tmp_path, name, journ
     (tmp_path / name).symlink_to("nothing")
     if journal is not None:
         (tmp_path / JOURNAL).write_text(journal)
-    with pytest.raises(RunError, match=rf"holds {name}, expected none where a run begins"):
+    with pytest.raises(RunError, match=rf"already holds {name}, expected a folder without"):
         Journal.begin(tmp_path, settings())
 
 
@@ -98,7 +98,7 @@ def test_a_folder_that_came_with_a_hand_in_gives_no_points(tmp_path, name, journ
 def test_a_journal_that_is_no_file_of_its_own_is_neither_read_nor_emptied(tmp_path, make):
     (tmp_path / "mine").write_text("one line\n")
     make(tmp_path / JOURNAL)
-    with pytest.raises(RunError, match=r"journal.jsonl: is not a plain file of its own"):
+    with pytest.raises(RunError, match=r"journal.jsonl: is a link or not a regular file"):
         Journal.begin(tmp_path, settings())
     assert (tmp_path / "mine").read_text() == "one line\n"
 
@@ -212,8 +212,8 @@ def test_a_learner_who_uses_up_all_time_again_and_again_keeps_nobody_waiting(tmp
     assert begun == ["ada", "ada", "ada", "bob", "bob"]
     assert [r["status"] for r in first] == ["graded"] * 3 + ["refused"] * 3 + ["graded"] * 2
     assert first[3]["reason"].startswith(
-        "was not begun: this learner's other hand-ins took 30 min, of 30. To grade it all the "
-        "same: dlsys grade FILE --out OTHER_FOLDER --key ")
+        "was not begun: this learner's other hand-ins took 30 min, of at most 30. To grade it "
+        "anyway: dlsys grade FILE --out OTHER_FOLDER --key ")
     assert first[3]["reason"].endswith("out/grades.json")
     assert again == first, "resumed, they are not waited for again"
 
@@ -439,7 +439,7 @@ def test_a_run_that_a_hand_in_killed_is_resumed_with_nothing_lost_or_graded_twic
     found = results(out)
     assert len(found) == 6
     assert found["learner02_kills.ipynb"]["status"] == "failed"
-    assert "was ended each time" in found["learner02_kills.ipynb"]["reason"]
+    assert "was killed each time" in found["learner02_kills.ipynb"]["reason"]
     assert found["learner00.ipynb"]["points"] == FULL - 3
     wrong = found["learner01.ipynb"]["exercises"][3]
     assert wrong["cases_held"] < wrong["cases"]

@@ -102,7 +102,7 @@ def test_a_new_run_takes_nothing_from_its_folder(capsys, one, tmp_path):
     (out / "overrides.csv").write_text("no table")
 
     assert not scoring.rules(GradeOptions((one,), out), {}, {}).partial
-    assert "expected none where a run begins" in refusal_line(capsys, one, "--out", out)
+    assert "expected a folder without them for a new run" in refusal_line(capsys, one, "--out", out)
 
 
 def test_a_gradebook_is_looked_at_before_the_work(capsys, one, tmp_path):

@@ -69,7 +69,7 @@ def test_a_page_says_when_it_was_due_and_the_rule(tmp_path):
         "run": {"begun": "2027-01-20T10:00:00+00:00"}, "scoring": rules.plain()}).split())
 
     assert ("Due 15 January 2027, 23:59 UTC+01:00. Late: 10 % of the points asked for, for each "
-            "day that has begun, at most 50 %; within 15 min nothing.") in page
+            "day or part of one, at most 50 %; nothing within 15 min.") in page
     assert due.Course({}).rule() == "nothing is deducted"
 
 
@@ -113,7 +113,7 @@ def test_an_extension_that_two_people_answer_to_is_refused(tmp_path):
     ("ada,1,2027-01-17T10:00Z,\nada,1,2027-01-18T10:00Z,\n", "row 3: got a second due for 'ada'"),
     ("ada,1,,2027-01-17T10:00Z\nada,1,,2027-01-18T10:00Z\n", "row 3: got a second handed_in"),
     ("ada,1,2027-01-17T10:00Z,\n7,1,2027-01-18T10:00Z,\n",
-     "row 3: got a second due for '7' and stage 1, after that of row 2. Remove one")])
+     "row 3: got a second due for '7' and stage 1, after the one in row 2. Remove one")])
 def test_a_second_extension_is_refused(tmp_path, rows, said):
     with pytest.raises(BadCourse, match=said):
         scoring.scored([result("ada", "p", "7")], [], Scoring(
@@ -159,8 +159,8 @@ def test_the_best_after_the_deduction_counts(tmp_path):
 
 @pytest.mark.parametrize(("text", "said"), [
     ("due = 3\n", r"got due = 3, expected a table"),
-    ("[due]\n1 = 2027-01-15T23:59:00\n", "expected a date with time and offset"),
-    ("[due]\n1 = 2027-01-15\n", "expected a date with time and offset"),
+    ("[due]\n1 = 2027-01-15T23:59:00\n", "expected a date with a time and an offset"),
+    ("[due]\n1 = 2027-01-15\n", "expected a date with a time and an offset"),
     ("[due]\n99 = 2027-01-15T23:59:00+01:00\n", "got stage '99'"),
     ("[asked]\n1 = []\n", r"asked 1: got \[\], expected a list of some of 01.1, 01.2"),
     ('[asked]\n1 = ["02.1"]\n', "expected a list of some of 01.1, 01.2"),
@@ -226,7 +226,7 @@ def test_nbgrader_says_when_what_and_who_handed_in_no_notebook(tmp_path, packed)
     ada, adam = sorted(found.submissions, key=lambda one: one.name)
 
     assert (ada.assignment, ada.handed_in) == ("ps1", "2027-01-15T22:59:00+00:00")
-    assert "is not a notebook, and the only thing" in adam.problem
+    assert "is not a notebook, and no other file" in adam.problem
     assert found.left_out == []
 
 
@@ -240,7 +240,7 @@ def test_table_and_overview_say_for_how_many_no_time_is_known(tmp_path):
                                     "results": results}).split())
 
     assert "Late: 10 % of the points asked for" in page
-    assert "The time of handing in is not known for 2 of 2; nothing is deducted there." in page
+    assert "The time of handing in is not known for 2 of 2, so nothing is deducted there." in page
     assert due.remarks(results, rules) == [
-        "The time of handing in is not known for 2 of 2: nothing is deducted there. You can give "
-        "a time in extensions.csv.", "extensions.csv: no learner of this run is called zoe."]
+        "The time of handing in is not known for 2 of 2, so nothing is deducted there. You can "
+        "give a time in extensions.csv.", "extensions.csv: no learner of this run is called zoe."]

@@ -218,7 +218,7 @@ def test_a_run_that_goes_on_keeps_its_course(places):
     (places / "class/course.toml").write_text(COURSE)
     found, (line,) = looked_for("../class/in", **out)
     assert found.course is None
-    assert "says something else. To use that one: --course" in line
+    assert "differs from it. To use that one: --course" in line
 
 
 def test_no_course_takes_back_what_was_taken_off(run):

@@ -531,4 +531,4 @@ def test_a_zygote_of_another_checkout_is_refused(monkeypatch):
 
     told = refused(monkeypatch)
 
-    assert f"got the package in {paths.ROOT / 'src' / 'dlsys'}, expected that in /other" in told
+    assert f"got the package in {paths.ROOT / 'src' / 'dlsys'}, expected the one in /other" in told

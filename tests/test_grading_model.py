@@ -197,7 +197,7 @@ def test_parts_that_pass_and_hold_make_points(graded):
     assert result["cells"] == []
     other = entry(result, ROWS["08.10"])
     assert other["status"] == "missing"
-    assert other["message"] == "decode_step is not in the file: the model takes its stand-in."
+    assert other["message"] == "decode_step is not in the file, so the model uses its stand-in."
     page = pages.feedback([{**result, "name": "my_parts.py", "learner": {
         "name": "ada", "id": "", "source": "", "raw": ""}}],
         {"run": {"begun": "2026-03-05T09:00:00+00:00", "settings": {"key": "00"}}})
@@ -265,10 +265,10 @@ def test_claims_of_the_notebook_are_asked_with_the_parts_that_hold(grader, monke
     assert result["points"] == 1
     assert result["notes"] == [
         in_model.FORGEABLE,
-        "The notebook of the course with these parts: of its 3 claims 1 hold, 1 do not; 1 were "
-        "not reached: they need processes of their own, or more time than a cell has in the "
-        "sandbox.",
-        "This claim does not hold with them: a part."]
+        "The notebook of the course with these parts: of its 3 claims 1 hold and 1 do not; 1 "
+        "were not reached, because they need processes of their own, or more time than a cell has "
+        "in the sandbox.",
+        "With these parts, this claim does not hold: a part."]
 
 
 def test_the_notebook_of_the_course_is_what_is_asked():

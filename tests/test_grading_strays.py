@@ -30,7 +30,7 @@ def page(one: dict) -> str:
 
 @pytest.mark.parametrize(("reason", "step"), [
     ("is the course's own lesson notebook, not the worksheet.", "in which you wrote your answers"),
-    ("is not a notebook, and the only thing handed in; expected a file that ends in .ipynb.",
+    ("is not a notebook, and no other file was handed in; expected a file that ends in .ipynb.",
      "the file that ends in .ipynb: no PDF"),
     ("is a link, expected a file.", "not a link to it"),
     ("is a PDF, not a notebook, whatever its name says.", "the file that ends in .ipynb: no PDF"),
@@ -45,7 +45,7 @@ def test_a_refused_hand_in_says_what_to_hand_in(reason, step):
     assert step in page(one)
     assert "it this" not in page(one)
     assert one["stray"]["step"] == (
-        "Ask for `01_activations.ipynb`; until then points go into overrides.csv.")
+        "Ask for `01_activations.ipynb`; until then, put points into overrides.csv.")
     assert "01_activations.ipynb" in one["stray"]["you"] or "Clear" in one["stray"]["you"]
 
 
@@ -174,6 +174,6 @@ def test_a_short_worksheet_without_a_course_is_said():
     given = {**result("ada", "ptptt"), "short": True}
 
     (line,) = scoring.remarks([given], Scoring())
-    assert line.startswith("Stage 1: some worksheets have only a part of the exercises")
+    assert line.startswith("Stage 1: some worksheets have only some of the exercises")
     assert scoring.remarks([given], Scoring(course=Course(asked={1: ("01.1",)}))) == []
     assert scoring.remarks([{**given, "stray": {"kind": "stage"}}], Scoring()) == []

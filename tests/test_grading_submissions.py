@@ -655,7 +655,7 @@ def test_code_that_reads_its_callers_is_named_to_the_instructor():
     assert parsed.notes == []
     assert parsed.remarks == [
         "Its code reads its callers or the memory (_getframe, f_locals), where an answer may be "
-        "looked up. Read it before its points count."]
+        "looked up. Read it before you count its points."]
 
 
 def test_a_stage_of_thousands_of_digits_is_told_in_some():

@@ -108,7 +108,7 @@ def test_the_command_writes_a_page_and_a_table(folders, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("content", "said"), [
-    (None, "No such file or directory. Give the folders that dlsys grade wrote"),
+    (None, "No such file or directory. Give the folders of finished runs"),
     ("{", "has no results that can be read"), ("[]", "has no results"),
     ('{"schema": 7}', "has no results"),
     (f'{{"schema": {SCHEMA}, "run": {{}}}}', "has no results")])

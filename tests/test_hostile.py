@@ -764,11 +764,11 @@ def test_many_processes_share_one_memory_limit(grade):
 
     assert result["ended_by"] == "memory"
     assert result["points"] == 0
-    assert "GiB of memory together" in entry(result, "01.1")["message"]
+    assert "GiB of memory in total" in entry(result, "01.1")["message"]
 
 
-ENDINGS = {"memory": "took more than 0.5 GiB of memory together.",
-           "time": "took more than 30 s together."}
+ENDINGS = {"memory": "took more than 0.5 GiB of memory in total.",
+           "time": "took more than 30 s in total."}
 
 
 @pytest.mark.parametrize("why", ENDINGS)

@@ -190,7 +190,7 @@ def test_a_course_keeps_its_lines_and_takes_new_ones(tmp_path, capsys):
     assert 'late = "5%/h"  # ours' in text
     assert {n: day.day for n, day in due.read(course).due.items()} == {1: 8, 3: 15}
     said = refusal(capsys, "1", *more, tmp_path / "b")
-    assert "course.toml: has stage 1 under [due] already. Nothing was written." in said
+    assert "course.toml: already has stage 1 under [due]. Nothing was written." in said
     assert course.read_text() == text
     assert not (tmp_path / "b").exists()
 

@@ -399,7 +399,7 @@ def test_joining_guessing_checking_and_leaving_as_a_learner(served, my_work, cap
     wrong = registry.find("08.2").wrong_answers[0].name
     room_client.tell_verdicts(Verdict("wrong", "08.2", misconception=wrong),
                               Verdict("missing", "08.3"))
-    assert "not your code. To end that: dlsys leave" in capsys.readouterr().err
+    assert "not your code. To stop: dlsys leave" in capsys.readouterr().err
     wait(lambda: not room_client._QUEUE.unfinished_tasks)
     assert shown(served.port, "watch", key=served.secret)["answered"] == 1
     for step in ("close", "reveal", "exercise"):
@@ -416,7 +416,7 @@ def test_joining_guessing_checking_and_leaving_as_a_learner(served, my_work, cap
 def test_a_check_says_when_the_room_has_gone(my_work):
     assert command.over_room() == ""
     room_client.join({"address": "http://127.0.0.1:9/", "code": "RTLCMV", "cookie": "x"})
-    assert command.over_room().startswith("The room RTLCMV no longer answers, so nothing was told")
+    assert command.over_room().startswith("The room RTLCMV no longer answers, so nothing was sent")
 
 
 def test_a_verdict_in_a_notebook_says_that_nobody_was_told(my_work, capsys):
@@ -424,15 +424,15 @@ def test_a_verdict_in_a_notebook_says_that_nobody_was_told(my_work, capsys):
     for _ in range(2):  # also while the room is left in peace
         room_client.tell_verdicts(Verdict("pass", "08.2"))
         said = capsys.readouterr().err
-        assert "The room RTLCMV does not answer: nobody was told of this." in said
-        assert "Told to the room" not in said
+        assert "The room RTLCMV does not answer, so it did not get this." in said
+        assert "Sent to the room" not in said
 
 
 def test_a_verdict_that_the_room_refuses_is_not_called_told(served, my_work, capsys):
     assert cli.main(["join", served.url, served.code]) == 0
     capsys.readouterr()
     room_client.tell_verdicts(Verdict("pass", "08.99"))
-    assert "does not take this: nobody was told" in capsys.readouterr().err
+    assert "does not take this, so it did not get" in capsys.readouterr().err
     room_client.leave()
 
 
@@ -571,7 +571,7 @@ def test_a_room_of_another_day_does_not_go_on_by_itself(tmp_path):
 def test_a_damaged_log_is_named(tmp_path, capsys, my_work):
     (tmp_path / log.NAME).write_text("no database, but long enough to be none" * 99)
     assert cli.main(["room", "8", "--port", "0", "--out", str(tmp_path)]) == cli.BAD_INPUT
-    assert "room.sqlite: cannot be kept (file is not a database)" in capsys.readouterr().err
+    assert "room.sqlite: cannot be written (file is not a database)" in capsys.readouterr().err
 
 
 def test_names_are_kept_only_where_asked_for_and_given(tmp_path):

@@ -248,7 +248,7 @@ def test_rooms_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path,
 def test_no_place_for_a_room_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "MY_WORK", tmp_path / "file")
     (tmp_path / "file").write_text("")
-    with pytest.raises(questions.RoomError, match=r"cannot be made .*--out FOLDER"):
+    with pytest.raises(questions.RoomError, match=r"cannot be created .*--out FOLDER"):
         open_room.room_folder([8])
 
 

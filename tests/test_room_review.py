@@ -72,7 +72,7 @@ def test_a_change_is_answered_until_it_is_closed_and_the_last_answer_counts():
 
 
 @pytest.mark.parametrize(("mark", "confidence", "consequence", "why"), [
-    ("", "50", "0", "mark: got nothing, expected a file and the number of a line"),
+    ("", "50", "0", "mark: got nothing, expected a file and a line number"),
     ("loop.py:999", "50", "0", "mark: got line 999 of loop.py, expected 1 to"),
     ("shell.py:1", "50", "0", "mark: got the file 'shell.py', expected one of"),
     ("none", "", "0", "confidence: got nothing, expected a whole number from 0"),

@@ -158,7 +158,7 @@ def test_what_is_no_presenters_address_opens_no_frame_and_is_not_shown(page, sai
     page.evaluate("address = ''; note?.remove(); note = null")
     page.keyboard.press("r")
     paste(page, said)
-    expect(page.get_by_role("status")).to_contain_text("That was no presenter’s address")
+    expect(page.get_by_role("status")).to_contain_text("That was not a presenter’s address")
     assert not said or said not in page.evaluate("document.body.innerText")
     expect(page.locator("iframe")).to_have_count(0)
     page.keyboard.press("r")

@@ -319,7 +319,7 @@ def test_the_command_writes_a_new_file_and_overwrites_none(my_work, capsys, monk
     assert str(file) in capsys.readouterr().out
     file.write_text("mine")
     assert cli.main(["slides", "01"]) == cli.BAD_INPUT
-    assert "exists and stays as it is" in capsys.readouterr().err
+    assert "already exists and is unchanged" in capsys.readouterr().err
     assert file.read_text() == "mine"
 
 

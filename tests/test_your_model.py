@@ -147,7 +147,7 @@ def test_a_copy_has_no_outputs_and_is_never_overwritten(work, capsys):
     assert all(not cell["outputs"] for cell in book["cells"] if cell["cell_type"] == "code")
     path.write_text("mine")
     assert cli.main(["start", "model"]) == 0
-    assert "work/your_model.ipynb exists and stays as it is." in capsys.readouterr().out
+    assert "work/your_model.ipynb already exists and is unchanged." in capsys.readouterr().out
     assert path.read_text() == "mine"
 
 

@@ -153,8 +153,8 @@ def explain(said: str, what: str) -> str:
         return (f"{what}: cannot be installed, because this kernel's Python belongs to the system. "
                 "Choose a kernel of your own: python3 -m venv env.")
     if READ_ONLY.search(said):
-        return (f"{what}: cannot be installed, {sys.prefix} cannot be written. Use an environment "
-                "of your own: python3 -m venv env.")
+        return (f"{what}: cannot be installed, because {sys.prefix} cannot be written. Use "
+                "an environment of your own: python3 -m venv env.")
     if NETWORK.search(said):
         return (f"{what}: cannot be fetched, because the package index does not answer. "
                 "Connect (behind a proxy, set HTTPS_PROXY), then run this cell again.")

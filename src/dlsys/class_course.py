@@ -58,7 +58,7 @@ def planned(path: Path, stages: Sequence[int], due: datetime.datetime | None,
                           "written. Name a different file: --course FILE") from None
     for table, rows in wanted.items():
         if taken := [n for n in rows if n in before.get(table, {})]:
-            raise CourseTaken(f"{path}: has stage {taken[0]} under [{table}] already. Nothing was "
+            raise CourseTaken(f"{path}: already has stage {taken[0]} under [{table}]. Nothing was "
                               "written. Remove that line, or name a different file: --course FILE")
         made = _with_rows(made, table, rows)
     expected = {**before, **{table: {**before.get(table, {}), **tomllib.loads(_lines(rows))}

@@ -96,9 +96,9 @@ def run_start(args: argparse.Namespace) -> int:
     worksheet, lesson = (f"{paths.MY_WORK.name}/{path.name}"
                          for path in (started.path, started.lesson))
     if started.created:
-        print(f"Your worksheet is {worksheet}, your copy of the lesson {lesson}.")
+        print(f"Your worksheet is {worksheet}; your copy of the lesson is {lesson}.")
     else:
-        print(f"{worksheet} exists and stays as it is; the lesson is {lesson}. "
+        print(f"{worksheet} already exists and is unchanged; the lesson is {lesson}. "
               f"For fresh ones next to them: dlsys start {args.stage} --copy"
               f"{' --core' if args.core else ''}")
     print(_length(stage, worksheets.is_core(started.path)))
@@ -122,7 +122,8 @@ def run_start_page(args: argparse.Namespace) -> int:
 def run_start_model() -> int:
     path, created = work_folder.start_model()
     shown = f"{paths.MY_WORK.name}/{path.name}"
-    print(f"Your notebook is {shown}." if created else f"{shown} exists and stays as it is.")
+    print(f"Your notebook is {shown}." if created
+          else f"{shown} already exists and is unchanged.")
     print(f"Open it in JupyterLab ({work_folder.open_lab()}). "
           "To see which parts are yours: dlsys parts")
     return 0
@@ -132,8 +133,8 @@ def _length(stage: Stage, short: bool) -> str:
     """How long the stage takes, and where the rest is if the worksheet holds only the core path."""
     core, whole = reading_time.times(stage)
     if short:
-        return (f"The worksheet has the core path: about {core}. To add the rest to your answers: "
-                f"dlsys start {stage.number} --update")
+        return (f"The worksheet has only the core path, which takes about {core}. To add the "
+                f"rest to your answers: dlsys start {stage.number} --update")
     if core == whole:
         return f"The stage takes about {whole}."
     return f"The core path takes about {core}; the whole stage {whole}."
@@ -162,7 +163,7 @@ def add_check(commands) -> None:
                         help="show a row for every exercise, including those off the core path")
     parser.add_argument("--limit", type=partial(amount, below=math.inf), default=SECONDS,
                         metavar="SECONDS",
-                        help=f"longest time for one cell or check (default {SECONDS})")
+                        help=f"time limit for one cell or check (default {SECONDS})")
     parser.add_argument("--json", action="store_true",
                         help="print the verdicts as JSON, with what was compared and the next hint")
     parser.set_defaults(run=run_check)
@@ -277,7 +278,7 @@ def _possible(exercises: list[Trap]) -> int:
 def add_progress(commands) -> None:
     parser = commands.add_parser("progress", help="show what you have solved and tried")
     parser.add_argument("--all", action="store_true",
-                        help="show all traps, also those that you have not begun")
+                        help="show all traps, including those not started")
     parser.set_defaults(run=run_progress)
 
 
@@ -299,7 +300,7 @@ def run_progress(args: argparse.Namespace) -> int:
     say(_totals(rows))
     if not args.all:
         left = len(rows) - len(begun)
-        say(f"{left} of {len(rows)} stages are not begun. All traps: dlsys progress --all")
+        say(f"{left} of {len(rows)} stages are not started. All traps: dlsys progress --all")
         for line in overview.next_steps():
             say(line)
     return 0
@@ -317,7 +318,7 @@ def _add_stage(table, row: start_page.StageState, everything: bool) -> None:
                       _guess(one.guess), _state(one.state), _mark(one.review),
                       f"{one.points}/{one.trap.points}")
     if len(shown) < len(row.traps):
-        table.add_row("", f"{len(row.traps) - len(shown)} more, not begun", "", "", "", "")
+        table.add_row("", f"{len(row.traps) - len(shown)} more, not started", "", "", "", "")
 
 
 def _with_mistake(name: str, mistake: str | None) -> str:

@@ -102,7 +102,7 @@ def few_packages() -> Iterator[Finding]:
     others = [one.name for one in some if one.name not in FEW and not one.here]
     if others:
         yield Finding(OK, f"not installed: {', '.join(sorted(others))}. The first cell of a "
-                          "notebook installs those that it uses")
+                          "notebook installs those that it needs")
 
 
 def compare(what: str, requirements: list[str], missing_is: str, remedy: str):
@@ -114,7 +114,7 @@ def compare(what: str, requirements: list[str], missing_is: str, remedy: str):
         how = "not installed:" if missing_is == OK else "missing"
         yield Finding(missing_is, f"{what}: {how} {', '.join(missing)}.", remedy)
     if untried:
-        yield Finding(WARN, f"{what}: everything may work, but nobody has tested "
+        yield Finding(WARN, f"{what}: everything may work, but these versions are untested: "
                       f"{', '.join(untried)}.", f"If a cell fails, install a tested version. "
                       f"{SETUP if locations.is_checkout() else ''}".strip())
     if not missing and not untried:
@@ -196,7 +196,8 @@ def progress_file() -> Iterator[Finding]:
     """The progress store can be read; what is damaged was set aside and is named."""
     path = progress.store()
     if path is None:
-        yield Finding(WARN, "progress: not kept, DLSYS_PROGRESS is off.", "Unset DLSYS_PROGRESS")
+        yield Finding(WARN, "progress: not kept, because DLSYS_PROGRESS is off.",
+                      "Unset DLSYS_PROGRESS")
         return
     count = len(progress.solved())
     aside = sorted(p.name for p in path.parent.glob(f"{path.stem}.damaged-*"))
@@ -233,8 +234,8 @@ def gpu(facts: dict, has_driver: bool) -> Finding:
     if facts["reason"]:
         return Finding(WARN, f"GPU: {facts['reason']}", "GPU sections show recorded measurements.")
     if has_driver:
-        return Finding(WARN, f"GPU: a driver is installed, torch (CUDA {facts['built']}) finds "
-                       "no GPU.", "Try nvidia-smi; the driver may be too old for this torch.")
+        return Finding(WARN, f"GPU: a driver is installed, but torch (CUDA {facts['built']}) "
+                       "finds no GPU.", "Try nvidia-smi; the driver may be too old for this torch.")
     return Finding(OK, "GPU: none; GPU sections show recorded measurements")
 
 

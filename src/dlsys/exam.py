@@ -119,7 +119,7 @@ def sit(number: int, ticket: str = "", address: str = "") -> Exam:
         from dlsys_checks.exam import sheet
         if type(number) is not int:
             raise SheetError(f"sit: got {number!r:.20}, expected the whole number of a sheet, as "
-                             "the first code cell has it.")
+                             "in its first code cell.")
         sheet.known(number)
         ticket = ticket or sheet.OWN
     return Exam(number, ticket, address)
@@ -143,7 +143,7 @@ def _come_back(number: int, ticket: str) -> None:
               if (entry["sheet"], entry.get("ticket")) == (number, ticket)
               for id in entry.get("missed", ())]
     if day := review.come_back(missed, review.now()):
-        print(f"What you did not name comes back until {day}: dlsys review")
+        print(f"The faults that you did not name come back until {day}: dlsys review")
 
 
 def sent(address: str, path: str, **parts: object) -> dict[str, Any]:
@@ -208,11 +208,11 @@ def add_parser(commands) -> None:
     """Add `exam` to the commands of `dlsys`."""
     parser = commands.add_parser(
         "exam", help="find planted faults; forms a and b are matched",
-        epilog="A class sits at its instructor's desk: dlsys exam serve keeps the key, and dlsys "
-               "grade --exam FOLDER grades the sheets.")
+        epilog="A class takes it at its instructor's desk: dlsys exam serve keeps the key, and "
+               "dlsys grade --exam FOLDER grades the sheets.")
     parser.add_argument("form", choices=("a", "b", "serve"),
                         help="a before the course, b after it, or the reverse; serve: run the "
-                             "desk of a class")
+                             "desk for a class")
     parser.add_argument("--new", action="store_true",
                         help="begin another pair of sheets, with different cases")
     parser.add_argument("--at", metavar="ADDRESS", help="the desk of your class")
@@ -224,8 +224,8 @@ def add_parser(commands) -> None:
                         help="with --debrief: end the exam without asking")
     desk = parser.add_argument_group("dlsys exam serve")
     desk.add_argument("--out", type=Path, default=Path("exam"), metavar="FOLDER",
-                      help="where the key and the record are; continues what is there (default: "
-                           "exam)")
+                      help="where the key and the record are; continues an exam that is there "
+                           "(default: exam)")
     desk.add_argument("--host", default="", help="the address to listen on (default: all)")
     desk.add_argument("--port", type=int, default=PORT, help=f"default {PORT}")
     desk.add_argument("--over", action="store_true",
@@ -270,7 +270,7 @@ def _write(number: int, args: argparse.Namespace) -> int:
         ticket, address = _place(number, asked, sheet.opened(matched), args.name)
     text = json.dumps(exam_sheet.notebook(number, ticket, address), indent=1) + "\n"
     made = work_folder.keep(path, text.encode(), "the exam")
-    print(f"{'Your exam is' if made else 'It exists and stays as it is:'} "
+    print(f"{'Your exam is' if made else 'It already exists and is unchanged:'} "
           f"{paths.MY_WORK.name}/{path.name}. Open it in JupyterLab ({work_folder.open_lab()}).")
     if made and not address:
         print(f"Check all of it with: dlsys check exam-{form.lower()}")
@@ -361,13 +361,13 @@ def _debrief(form: str, sure: bool) -> int:
     number = sheet.number_of(form, turn)
     found = sheet.opened(_file(number).read_text("utf-8", "replace"))
     if found:
-        raise SheetError("exam: this sheet is your class's. After the exam, run exam.debrief() in "
-                         "its notebook.")
+        raise SheetError("exam: this sheet belongs to your class's exam. When that is over, run "
+                         "exam.debrief() in the sheet.")
     desk, open_ = exam_checks.desk(), _open(number)
     if open_ and not desk.happened(number, sheet.OWN, 1).over and not (sure or _ends(open_)):
         print("The exam goes on.")
         return 0
-    print("The cases are measured once more, which can take a minute.", flush=True)
+    print("The cases are measured again, which can take a minute.", flush=True)
     print(desk.ask(number, sheet.OWN, 1, "debrief"))
     _come_back(number, sheet.OWN)
     print(_points(number))
@@ -388,7 +388,7 @@ def _ends(open_: list[Trap]) -> bool:
     try:
         return input("End it? y or n > ").strip().lower() in ("y", "yes")
     except EOFError:
-        raise SheetError("debrief: got no answer, and the exam goes on. To end it without being "
+        raise SheetError("debrief: got no answer, so the exam goes on. To end it without being "
                          "asked, add --yes.") from None
 
 

@@ -11,8 +11,8 @@ from dlsys_helpers.errors import UserError
 from dlsys_helpers.verdicts import Verdict
 
 PARTS = ("dlsys_checks.exam.laws", "dlsys_checks.exam.draws")
-NO_DESK = ("exam: this copy of the course was handed out to a class, and has no exam of its own. "
-           "Your instructor gives you the address of one: dlsys exam a --at ADDRESS")
+NO_DESK = ("exam: this copy of the course was made for a class, and has no exam of its own. Ask "
+           "your instructor for the address of one: dlsys exam a --at ADDRESS")
 
 
 class SheetError(UserError):

@@ -53,7 +53,7 @@ class Desk:
         sheet.known(number)
         if not sheet.TICKET.fullmatch(ticket):
             raise ExamError(f"sheet: got the ticket {ticket[:20]!r}, expected eight letters, as "
-                            "the first code cell of the sheet has them.")
+                            "in the first code cell of the sheet.")
         if self.over and what not in ("debrief", "receipt", "complaint"):
             raise ExamError("The exam is over. exam.debrief() shows what was planted.")
         if what == "debrief":
@@ -127,7 +127,8 @@ class Desk:
         if now.over:
             return laws.OVER
         if now.tried_out(right):
-            done = "is named" if right in now.names else f"has used up its {ledger.TRIES} tries"
+            done = ("is already named" if right in now.names
+                    else f"has used up its {ledger.TRIES} tries")
             return f"Case {at.place} {done}: nothing was recorded."
         heard = exam_names.heard(text)
         if not heard.name:
@@ -235,8 +236,8 @@ def own() -> Desk:
     """The learner's desk, whose key is made when it is first used. Raises ExamError."""
     store = ledger.STORE
     if store.path() is None:
-        raise ExamError("exam: DLSYS_PROGRESS is off, and a sheet needs a place for its key and "
-                        "for what you pay. Unset it.")
+        raise ExamError("exam: DLSYS_PROGRESS is off, but a sheet has to keep its key and what "
+                        "you pay. Unset it.")
     return Desk(_key(store.path().with_name(OWN_KEY)), store.entries, store.append)
 
 
@@ -248,7 +249,7 @@ def of_class(folder: Path, over: bool = False, make: bool = False) -> Desk:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise ExamError(f"{folder}: cannot be made ({error.strerror}).") from None
+        raise ExamError(f"{folder}: cannot be created ({error.strerror}).") from None
     store = Record(folder / RECORD)
     return Desk(_key(folder / KEY), store.entries, store.append, own=False, over=over)
 
@@ -283,8 +284,8 @@ class Record(Store):
         known, before = [*self.entries(), *entries], self.size()
         super().append(*entries)
         if self.size() <= before:
-            raise ExamError("exam: the desk's disk takes nothing more. Nothing was recorded. Tell "
-                            "your instructor.")
+            raise ExamError("exam: the desk cannot write to its disk. Nothing was recorded. "
+                            "Tell your instructor.")
         self._known, self._size = known, self.size()
 
 
@@ -304,9 +305,9 @@ def _key(path: Path) -> bytes:
     except (OSError, ValueError):
         key = b""
     if len(key) != 32:
-        raise ExamError(f"{path}: is no key of an exam, expected 64 hexadecimal digits. Its sheets "
-                        "cannot be opened without it: take it from a backup, or delete it and "
-                        "begin new sheets.")
+        raise ExamError(f"{path}: is not the key of an exam, expected 64 hexadecimal digits. Its "
+                        "sheets cannot be opened without it: restore it from a backup, or delete "
+                        "it and begin new sheets.")
     return key
 
 

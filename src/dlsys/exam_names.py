@@ -61,7 +61,7 @@ def heard(text: object) -> Heard:
         return Heard("", f"name: got {len(text.split())} words, {len(text)} characters; expected "
                      f"at most {MOST_WORDS} and {MOST_LETTERS}. Name one fault.")
     if ADDRESSES.search(text.lower()):
-        return Heard("", "name: this speaks to whoever judges it; words are only compared. "
+        return Heard("", "name: this addresses a judge, but words are only compared. "
                      f"{ASK}")
     if any(well):
         return Heard("", f'name: this says "{HEALTHY}" and something else. Say one of them.')
@@ -73,7 +73,7 @@ def heard(text: object) -> Heard:
     others = {name for part in CLAUSES.split(text) for _, name, sure in [_named(part)]
               if sure and name not in ("", best) and not _aside(part)}
     if not ahead or others:
-        return Heard("", "name: these words fit two faults or more. Say more exactly what is "
+        return Heard("", "name: these words fit two or more faults. Say more exactly what is "
                      "wrong, and name only one.")
     return Heard(best)
 

@@ -48,14 +48,14 @@ class Counter:
             raise ExamError(f"exam: got the sheet {str(number)[:20]}, expected {sheet.NUMBERS[0]} "
                             f"to {sheet.NUMBERS[-1]}.")
         if type(mine) not in (str, type(None)):
-            raise ExamError("exam: a ticket is a text of eight letters.")
+            raise ExamError("exam: got a ticket that is not a text, expected eight letters.")
         if self.desk.over:
-            raise ExamError("exam: it is over, and no new sheet is given out.")
+            raise ExamError("exam: it is over, so no new sheet can be begun.")
         left = MOST_SHEETS - len(self.tickets)
         if self.begun[address] >= left:
             raise ExamError(f"exam: {len(self.tickets)} of at most {MOST_SHEETS} sheets were "
-                            f"begun, {self.begun[address]} of them from your address, which gets "
-                            "no more. Tell your instructor.")
+                            f"begun, {self.begun[address]} of them from your address, which can "
+                            "begin no more. Tell your instructor.")
         known = {ticket for _, ticket in self.tickets}
         ticket = mine if type(mine) is str and mine in known else exam_desk.new_ticket()
         if (number, ticket) not in self.tickets:
@@ -72,8 +72,8 @@ class Counter:
         """The desk's answer to a question about a sheet that was begun here."""
         number, ticket, place = (told.get(key) for key in ("number", "ticket", "place"))
         if {type(number), type(place)} != {int} or (number, ticket) not in self.tickets:
-            raise ExamError("exam: this sheet was not begun here. Begin one with: dlsys exam a "
-                            "--at ADDRESS")
+            raise ExamError("exam: this sheet was not begun at this desk. Begin one with: "
+                            "dlsys exam a --at ADDRESS")
         if self.asked.spent(ticket):
             raise ExamError("exam: too many questions in a minute. Wait a little.")
         self.asked.count(ticket)
@@ -134,7 +134,7 @@ def application(counter: Counter) -> Any:
                 self.finish({"error": clean(str(why), 1000)})
             except (ValueError, RecursionError, TypeError):
                 self.set_status(400)
-                self.finish({"error": "exam: this is not a question for a desk."})
+                self.finish({"error": "exam: the desk does not understand this question."})
 
         def write_error(self, status_code: int, **_: Any) -> None:
             self.finish({"error": f"exam: the desk could not answer ({status_code})."})
@@ -158,7 +158,7 @@ def listen(counter: Counter, host: str, port: int, files: int = 0) -> tuple[Any,
 def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C. Raises ExamError."""
     if not 0 <= args.port <= 65535:
-        raise ExamError(f"--port: got {args.port}, expected 0 to 65535; 0 takes a free one.")
+        raise ExamError(f"--port: got {args.port}, expected 0 to 65535; 0 picks a free one.")
     desk = exam_desk.of_class(args.out, args.over, make=not args.over)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
     try:
@@ -168,8 +168,8 @@ def run(args: argparse.Namespace) -> int:
                         "already? Use a different one: --port N") from None
     except KeyboardInterrupt:
         pass
-    print(f"\nStopped; key and record are in {args.out}. Go on with the same command, end it with "
-          f"--over, grade it with: dlsys grade HANDED-IN --exam {args.out}")
+    print(f"\nStopped; the key and the record are in {args.out}. The same command goes on, "
+          f"and --over ends the exam. To grade it: dlsys grade HANDED-IN --exam {args.out}")
     return 0
 
 

@@ -42,7 +42,7 @@ TOP = """# {title}
 
 Each of the five cases begins with a complaint: what a user, a dashboard or a log says. It is true,
 and it is not everything. All cases come from one plain script that classifies digits, and that also
-serves a small language model, learns from preferences and cuts a model over several ranks. Most
+serves a small language model, learns from preferences and splits a model over several ranks. Most
 cases have one planted fault; some are healthy, and the complaint has a harmless reason. Every
 script also has a few harmless oddities.
 
@@ -66,7 +66,7 @@ The plain script has nine parts:
 - `serve`: `Writer`, a language model of digits with random, untrained weights. `Memory` keeps the
   keys and values of its requests in blocks, and `speculate` checks the drafts of a cheaper model;
 - `prefer`: a policy, which is a table of answers to prompts, whose log-probabilities `scored`
-  gives. It learns from pairs with `learn_pairs` (DPO), and from rewards with `against_others`
+  returns. It learns from pairs with `learn_pairs` (DPO), and from rewards with `against_others`
   (GRPO) and `climb` (PPO); `price` keeps it close to its start;
 - `cut`: everything that is too large for one GPU, with all ranks in one process: a layer in halves
   (`backward_in_halves`), a sequence in parts (`attend_in_parts`), `Experts`; and `held`, the
@@ -75,7 +75,7 @@ The plain script has nine parts:
 | what you do | what you see | price |
 |---|---|---|
 | `exam.case(1).complaint()` | how the case begins | free |
-| `exam.case(1).swap("train", "split")` | is it gone with these of the plain script? | {swap} |
+| `exam.case(1).swap("train", "split")` | is the complaint gone with the plain versions? | {swap} |
 | `exam.case(1).look("clip")` | the numbers of one look | see below |
 | `exam.case(1).read("train")` | the source of a part | {read} |
 | `exam.case(1).name("...")` | whether your words name the fault | free, twice |
@@ -96,9 +96,9 @@ the fault shows only healthy numbers.
 **Points.** Each case is worth 10: 1 for the right name and 1 if it is your first, 1 for the
 evidence, 2 for the fix, 2 if you paid at most {twice}, and 3 more if you paid at most {budget}.
 So if you buy everything, you earn at most half. Until a case is named, nothing else in it counts.
-Once it is named rightly, reading parts for the fix costs nothing. Points for the price have to come
-from a search. The 3 need a number: the evidence, or another number outside its range that you paid
-for and that the loss curve does not show. For the 2, a fix in the right part is also enough.
+Once it is named correctly, reading parts for the fix costs nothing. Points for the price have to
+come from a search. The 3 need a number: the evidence, or another number outside its range that you
+paid for and that the loss curve does not show. For the 2, a fix in the right part is also enough.
 
 **Name.** Write one sentence in English: what the code does wrong, and where. If nothing is wrong,
 write "healthy", or that nothing is wrong. The words are compared as the symptom finder compares

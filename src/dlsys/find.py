@@ -34,7 +34,7 @@ MARKUP = re.compile(r"https?://[^ \t\r\n<>]+|&(?:lt|gt|amp|quot|nbsp|#[0-9]+);"
 NO_TRAP = "no trap shows it"
 HEADINGS = {"very likely": "Very likely one of these causes:",
             "likely": "Likely one of these causes:",
-            "possible": "Possibly one of these causes, and as possibly none of ours:",
+            "possible": "Possibly one of these causes, but just as possibly none of ours:",
             "": "The nearest of our causes, none of them likely:"}  # by how sure the finder is
 UNSURE = "possible"  # the least of these words; such an answer also says how to search
 NONE_OF_OURS = "None of our causes fits what you see."
@@ -406,7 +406,7 @@ def notes(answer: Answer) -> list[str]:
 
 def long_text() -> str:
     return (f"The text is long: only its first and its last {rules()['ends']} words were read. Ask "
-            "by the line that matters.")
+            "with the one line that matters.")
 
 
 def search() -> list[str]:

@@ -59,7 +59,7 @@ def add_parser(commands) -> None:
     parser.add_argument("incident", nargs="?", help="the number of an incident (default: the one "
                                                     "you have begun, or the next one)")
     parser.add_argument("--list", action="store_true", help="list all incidents, and how far you "
-                                                            "are")
+                                                            "have got")
     parser.add_argument("--again", action="store_true", help="begin a search again; the old one "
                                                              "stays in the file")
     parser.set_defaults(run=run)

@@ -128,7 +128,7 @@ def why(of: Course, doubt: Doubt, id: str, skip: bool) -> str:
     """What speaks for it: the evidence on the trap, else on its stage or on what it builds on."""
     if own := doubt.seen.get(id):
         agrees = (own.known > own.unknown) == skip
-        return own.words if agrees else f"{own.words}, and your other answers speak against it"
+        return own.words if agrees else f"{own.words}, but your other answers speak against it"
     stage = int(id[:2])
     for among, words in (((stage,), "of this stage"), (NEEDS[stage], "of what it builds on")):
         found = [one for other, one in doubt.seen.items() if other in of.ids
@@ -262,8 +262,8 @@ def tell(found: Plan, minutes: int) -> None:
         review.say_wrapped(f"  {step.trap.id} {step.trap.title}, {step.minutes} minutes: "
                            f"{step.why}")
     if spent > minutes:
-        review.say_wrapped(f"  No trap that you need first fits into {minutes} minutes. This one "
-                           "can be taken in two parts: stop after its repair.")
+        review.say_wrapped(f"  No trap that you need first fits into {minutes} minutes. You can "
+                           "take this one in two parts: stop after its repair.")
     later = sorted(found.take[len(today):], key=lambda step: course().ids.index(step.trap.id))
     if later:
         say(bold(f"After that, {len(later)} more traps, {time_of(later)}, in this order"))

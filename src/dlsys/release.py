@@ -206,9 +206,9 @@ INSTALL = """# {title}
 
 Release {label}.{due}
 
-1. Have Python 3.11 or newer on Linux, macOS, Windows or Colab, in an environment of your own:
+1. Use Python 3.11 or newer on Linux, macOS, Windows or Colab, in an environment of its own:
    `python3 -m venv env`, then `. env/bin/activate`. On Windows, in PowerShell: `py -m venv env`,
-   then `env\\Scripts\\activate`. Where PowerShell says that running scripts is disabled, first
+   then `env\\Scripts\\activate`. If PowerShell says that running scripts is disabled, first run
    `Set-ExecutionPolicy -Scope Process Bypass`.
 2. `pip install {packages}`
 3. {wheel}
@@ -219,11 +219,11 @@ Release {label}.{due}
 {files}
 
 `dlsys check {worksheet}` checks a whole worksheet. What you have solved and guessed
-is kept in `~/dlsys-work`; set `DLSYS_WORK` to have it elsewhere. Hand in the worksheet itself, the
-file `.ipynb`, with its check cells.
+is kept in `~/dlsys-work`; set `DLSYS_WORK` to keep it elsewhere. Hand in the worksheet itself, the
+`.ipynb` file, with its check cells.
 
 On Colab: open the worksheet with *File, Upload notebook*. Then click the folder at the left edge
-and the upload symbol above its list, and give it the wheel; Colab forgets it when the session ends.
+and the upload symbol above its list, and choose the wheel; Colab forgets it when the session ends.
 Run the first cell of the worksheet, which installs the wheel. *File, Download, Download .ipynb*
 gives you the file to hand in.
 """

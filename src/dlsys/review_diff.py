@@ -357,7 +357,7 @@ def tell(review: Review) -> None:
     else:
         verdict(review.confidence <= scoring.ACCUSED, f"You were {review.confidence} % sure that "
                                                       "it is faulty.")
-        verdict(review.consequence == NOTHING, "Nobody notices anything bad.",
+        verdict(review.consequence == NOTHING, "There is nothing bad to notice.",
                 f"You chose: {chosen_consequence(review)}")
         verdict(review.repair == NOTHING, "It needs no repair.",
                 f"You chose: {chosen_repair(review)}")

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         how = ("make setup" if locations.is_checkout() and not windows.HERE else
                "pip install nbconvert latex2mathml")
-        raise SlidesError(f"{error.name} is not installed, and slides are made with it. "
+        raise SlidesError(f"{error.name} is not installed, but dlsys slides needs it. "
                           f"Run: {how}") from None
     slides = list(deck.slides(lesson(stage), core=args.core))
     write(out, deck.html(slides, f"{stage.number}. {stage.title}"))
@@ -87,7 +87,7 @@ def refuse(out: Path) -> None:
     if out.suffix.lower() not in {".html", ".htm"}:
         raise SlidesError(f"--out: got {str(out)[-60:]!r}, expected a name that ends in .html.")
     if os.path.lexists(out):
-        raise SlidesError(f"{out}: exists and stays as it is. Delete it, or write the slides "
+        raise SlidesError(f"{out}: already exists and is unchanged. Delete it, or write the slides "
                           "elsewhere with --out FILE.html.")
 
 

@@ -54,7 +54,7 @@ def update(stage: int | str, core: bool = False) -> Updated:
                              f"it. Run: dlsys start {chosen.number} --update")
     lines = _update_lesson(chosen, read, mine, core)
     if found.core == core and not worksheets.is_outdated(found, chosen.number):
-        return Updated(mine, None, [*lines, f"{mine.name} is up to date; it stays as it is."])
+        return Updated(mine, None, [*lines, f"{mine.name} is up to date and is unchanged."])
     before = mine.read_bytes()
     old = json.loads(before.decode("utf-8-sig"))
     new = json.loads(work_folder.worksheet_copy(
@@ -272,7 +272,7 @@ def _swap(path: Path, before: bytes, after: bytes) -> Path:
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise WorksheetError(f"{KEPT}: cannot be made ({error.strerror}). Nothing was "
+        raise WorksheetError(f"{KEPT}: cannot be created ({error.strerror}). Nothing was "
                              "changed.") from None
     kept = folder / f"{path.stem}_{day}{path.suffix}"
     while not work_folder.keep(kept, before, "the copy of your file"):

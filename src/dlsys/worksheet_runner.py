@@ -135,7 +135,7 @@ def read_events(heard: queue.SimpleQueue, limit: float) -> Iterator[dict]:
             line = _wait(heard, deadline)
         except queue.Empty:
             late = (f"ran longer than {patience:g} s; is there a loop that never ends? On a busy "
-                    f"machine give it more: --limit {4 * patience:g}")
+                    f"machine, give it more time: --limit {4 * patience:g}")
             yield {"fault": late}
             return
         if line is None or not line.endswith(b"\n"):

@@ -52,7 +52,7 @@ def mark(text: str, case: Case) -> str:
     found = re.fullmatch(r"(?:missing )?(?:([\w.]+)[: ] ?)?(\d{1,4})", said, re.ASCII)
     if not found:
         raise AnswerError(f"mark: got {shown(text) if said else 'nothing'}, expected a file and "
-                          "the number of a line, such as `loop.py:40`, or `none`.")
+                          "a line number, such as `loop.py:40`, or `none`.")
     touched = sorted({line.file for line in case.diff})
     if not found[1] and len(touched) > 1:
         raise AnswerError(f"mark: got {shown(text)} without a file, and the change touches "
@@ -150,7 +150,7 @@ def consequence(text: str, case: Case, numbered: list[int]) -> int:
 def _refuse(said: str) -> None:
     """Refuse what is no sentence on a training run."""
     if ADDRESSES.search(said.lower()):
-        raise AnswerError(f"consequence: {shown(said)} speaks to whoever scores it; words are only "
+        raise AnswerError(f"consequence: {shown(said)} addresses a scorer, but words are only "
                           "compared. Say what happens to the run.")
     if len(said.split()) > WORDS:
         raise AnswerError(f"consequence: got {len(said.split())} words, expected one sentence of "

@@ -19,7 +19,7 @@ SAYS = {
         "the loss scale after an overflow and a good update", "is"),
     "loss: batches of 64 and of 7": ("the loss in batches of 64 and in batches of 7", "differs by"),
     "share of a change that a late average takes": (
-        "the share of a change that a late average takes over in one update", "is"),
+        "the fraction of a change that a late average takes over in one update", "is"),
     "modules whose mode it changed": ("the number of modules whose mode scoring changes", "is"),
     "images that were not scored": ("the number of images that are not scored", "is"),
     "weights: scored at each update and never": (
@@ -27,9 +27,9 @@ SAYS = {
         "differ by"),
     "logged values that a second `take` still remembers": (
         "the number of logged values that a second `take` still remembers", "is"),
-    "mean rate / peak": ("the mean learning rate, as a share of its peak,", "is"),
-    "first rate / peak": ("the first learning rate, as a share of its peak,", "is"),
-    "last rate / peak": ("the last learning rate, as a share of its peak,", "is"),
+    "mean rate / peak": ("the mean learning rate, as a fraction of its peak,", "is"),
+    "first rate / peak": ("the first learning rate, as a fraction of its peak,", "is"),
+    "last rate / peak": ("the last learning rate, as a fraction of its peak,", "is"),
     "norms, biases and single values that decay": (
         "the number of norms, biases and single values that decay", "is"),
     "kept best weights change with the average": (
@@ -40,12 +40,12 @@ SAYS = {
     "rates that are not the schedule's times the group's factor": (
         "the number of rates that are not the schedule's times the group's factor", "is"),
     "places equal in the first and second epoch": (
-        "the share of places with the same image in the first and second epoch", "is"),
+        "the fraction of positions with the same image in the first and second epoch", "is"),
     "images in two parts": ("the number of images that are in two parts", "is"),
     "validation images, as normalized by the training part": (
         "the validation images and those images, normalized by the training part,", "differ by"),
     "images with the label of another": (
-        "the number of images with the label of a different one", "is"),
+        "the number of images with the label of another image", "is"),
     "images that an epoch shows twice": ("the number of images that an epoch shows twice", "is"),
     "combined accuracy of 10 wrong and 30 right": (
         "the combined accuracy of 10 wrong and 30 right images", "is"),

@@ -113,7 +113,7 @@ class Sheet:
 
     def __init__(self, title: str, alt: str) -> None:
         need(bool(title.strip()), "title", title, "the finding in a sentence")
-        need(bool(alt.strip()), "alt", alt, "a sentence that says what is seen")
+        need(bool(alt.strip()), "alt", alt, "a sentence on what the figure shows")
         self.alt, self.bottom = alt, 0.0
         self.figure = Figure(figsize=(WIDTH, 1), dpi=110, layout="none")
         self.figure.patch.set_alpha(0)

@@ -63,7 +63,7 @@ def leave() -> None:
 def say_guess() -> None:
     """Say below a question that its guess is told to the room, if one was joined."""
     if joined():
-        _say("Your guess is told to the room, too, without your name.")
+        _say("Your guess is also sent to the room, without your name.")
 
 
 def tell_guess(id: str, said: dict[str, Any]) -> None:
@@ -81,11 +81,11 @@ def tell_verdicts(*verdicts: Verdict) -> None:
     faults = [one and _fault(one, until) for one in told]
     fault = next((one for one in faults if one), "")
     if fault:
-        _say(f"The room {joined()['code'][:20]} {fault}: nobody was told of this.")
+        _say(f"The room {joined()['code'][:20]} {fault}, so it did not get this.")
     elif None in faults:
-        _say("The room has not answered yet, so perhaps nobody is told of this.")
+        _say("The room has not answered yet, so this may not have arrived.")
     else:
-        _say("Told to the room: the verdict and the name of the mistake, not your code.")
+        _say("Sent to the room: the verdict and the name of the mistake, not your code.")
 
 
 def _fault(message: Future, until: float) -> str | None:
@@ -96,7 +96,7 @@ def _fault(message: Future, until: float) -> str | None:
 
 
 def _say(text: str) -> None:
-    text += " To end that: dlsys leave"
+    text += " To stop: dlsys leave"
     if cards.shell() is not None:
         cards.emit(f'<p style="font-size:.86em;opacity:.85">{html.escape(text)}</p>', text)
     else:

@@ -177,8 +177,8 @@ def sentence(text: str, what: str) -> str:
     """A sentence of the learner's own, in any language. It is kept, not judged."""
     said = " ".join(text.split())
     if sum(letter.isalpha() for letter in said) < LETTERS:
-        raise AnswerError(f"{what}: got {_shown(said)}, expected a sentence of your own. Nobody "
-                          "judges it; you will read it again at the end.")
+        raise AnswerError(f"{what}: got {_shown(said)}, expected a sentence of your own. It is "
+                          "not judged; you will read it again at the end.")
     if len(said) > MOST:
         raise AnswerError(f"{what}: got {len(said)} characters, expected one sentence of at most "
                           f"{MOST}.")

@@ -9,4 +9,4 @@ class ModelError(UserError):
 
 def not_written(error: Exception) -> str:
     """Why a file could not be written, in words: torch says only at which byte it stopped."""
-    return getattr(error, "strerror", None) or "the disk did not take all of it"
+    return getattr(error, "strerror", None) or "not all of it was written"

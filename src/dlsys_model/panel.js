@@ -74,15 +74,15 @@ function kilobytes({ shape, tensors }, bits) {
 
 // How it went, in numbers.
 function account(model, { count, busy, bits, cached, masked, left }) {
-  const how = !masked ? "without the mask, which the cache rests on"
+  const how = !masked ? "without the mask, which the cache relies on"
     : cached ? "with the cache" : "without the cache";
   const loss = masked && model.validation?.[bits];
   // A clock that a browser keeps coarse may not have moved.
-  const speed = busy ? `, ${Math.round((1000 * count) / busy)} a second` : "";
-  return (left.length ? `Left out, since it was trained without: ${left.join(" ")}. ` : "") +
+  const speed = busy ? `, ${Math.round((1000 * count) / busy)} per second` : "";
+  return (left.length ? `Left out, because it was trained without them: ${left.join(" ")}. ` : "") +
     `${count} letters${speed} ${how}. In ${bits} bits its ` +
     `weights take ${kilobytes(model, bits)}\u00a0kB` +
-    (loss ? `, and its loss on text kept apart is ${loss.toFixed(2)} nats a letter.` : ".");
+    (loss ? `, and its loss on held-out text is ${loss.toFixed(2)} nats per letter.` : ".");
 }
 
 // ---- where the last letter looked -------------------------------------------------------------
@@ -124,7 +124,7 @@ const frame = () => new Promise(requestAnimationFrame);
 
 // What one sets and sees; `look` is called when another block or head is chosen.
 function parts({ shape: { layers, heads } }, look) {
-  const bits = choice("Bits a weight", BITS), cache = choice("Cache", SWITCH);
+  const bits = choice("Bits per weight", BITS), cache = choice("Cache", SWITCH);
   const mask = choice("Causal mask", SWITCH, () => cache.allow(isOn(mask)));
   return { bits, cache, mask, heat: temperature(), seed: field("Seed", "number", 1),
     prompt: field("Begin with", "text", PROMPT),

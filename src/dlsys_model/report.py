@@ -112,13 +112,13 @@ th, .parts td:not(:last-child) {{ white-space: nowrap; }}
 </style>
 <h1>My model</h1>
 <p>{mine} of {all} parts are my own answers. Trained for {steps} steps; validation loss {loss} nats
-a letter. {date}.</p>
+per letter. {date}.</p>
 <h2>The loss</h2>
 {curve}
 <h2>What it writes</h2>
 <pre>{sample}</pre>
 <h2>Smaller</h2>
-<table><tr><th>model</th><th>stored</th><th>loss, nats a letter</th></tr>{sizes}</table>
+<table><tr><th>model</th><th>stored</th><th>loss, nats per letter</th></tr>{sizes}</table>
 <h2>Guessed and measured</h2>
 <table><tr><th>question</th><th>guessed</th><th>measured</th></tr>{guesses}</table>
 <h2>Parts</h2>

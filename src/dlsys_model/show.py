@@ -31,7 +31,7 @@ def map_of(parts: Parts) -> None:
                    + "".join(_chip(part, parts) for part in CATALOGUE if part.place == place)
                    for place in PLACES)
     mine = len(parts.mine)
-    said = f"{mine} of {len(CATALOGUE)} parts are yours; of the others each is a stand-in."
+    said = f"{mine} of {len(CATALOGUE)} parts are yours; a stand-in replaces each of the others."
     notes = "".join(f"<p>Note: {html.escape(note)}</p>" for note in parts.notes)
     lines = [f"{'✓' if part.id in parts.mine else ' '} {part.id:<6}{part.function}"
              for part in CATALOGUE]
@@ -82,8 +82,8 @@ def _curve(run: Training) -> Figure:
     from matplotlib import pyplot as plt
 
     stored, log = full_run()["log"], run.log()
-    ax = plots.new_axes(f"After {run.step} steps: {log[-1]['valid']:.2f} nats a letter", "step",
-                        "loss, nats a letter")
+    ax = plots.new_axes(f"After {run.step} steps: {log[-1]['valid']:.2f} nats per letter", "step",
+                        "loss, nats per letter")
     for name, colour, dash in (("loss", plots.COLOURS[0], "-"), ("valid", plots.COLOURS[1], "--")):
         ax.plot([row["step"] for row in stored], [row[name] for row in stored], dash, color=colour,
                 alpha=0.3, label="")

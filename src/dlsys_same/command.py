@@ -29,7 +29,7 @@ def add_parser(commands) -> None:
     parser.add_argument("--whole", action="store_true",
                         help="let both run to the end, and also compare their evaluations")
     parser.add_argument("--limit", type=float, default=600.0, metavar="SECONDS",
-                        help="longest time for one run (default 600)")
+                        help="time limit for one run (default 600)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result to this file")
     parser.set_defaults(run=run_same)
 

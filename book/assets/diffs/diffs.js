@@ -244,7 +244,7 @@
     const repair = `You chose: ${answer.repair === -1 ? "leave it as it is." : change.repairs[answer.repair]}`;
     if (right.kind === "healthy") {
       tell(answer.confidence <= ACCUSED, `you were ${answer.confidence} % sure that it is faulty.`);
-      tell(answer.consequence === -1, "nobody notices anything bad.", consequence);
+      tell(answer.consequence === -1, "there is nothing bad to notice.", consequence);
       tell(answer.repair === -1, "it needs no repair.", repair);
     } else {
       tell(atPlace(answer.mark, right), `the place is ${right.places.map(([file, line]) => `${file}, line ${line}`).join(" or ")}.`, `You marked ${answer.mark || "none"}.`);

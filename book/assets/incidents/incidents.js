@@ -187,7 +187,7 @@
   function sentence(text, what, said) {
     const plain = text.trim().split(/\s+/).join(" ");
     if ((plain.match(/\p{L}/gu) || []).length < data.letters) {
-      said.textContent = `${what}: got ${plain ? `"${plain.slice(0, 40)}"` : "nothing"}, expected a sentence of your own. Nobody judges it; you will read it again at the end.`;
+      said.textContent = `${what}: got ${plain ? `"${plain.slice(0, 40)}"` : "nothing"}, expected a sentence of your own. It is not judged; you will read it again at the end.`;
       return null;
     }
     if (plain.length > data.most) {

@@ -138,7 +138,7 @@
   function why(now, n, skip) {
     const item = items[n];
     const own = mine.find((one) => one.id === item.id);
-    const against = own && own.right !== skip ? ", and your other answers speak against it" : "";
+    const against = own && own.right !== skip ? ", but your other answers speak against it" : "";
     if (own) return against ? `${own.right ? "you answered it right" : "you did not"}${against}` : own.skipped ? "you did not know it" : own.right ? "you answered it right" : own.sure ? "you were sure of a wrong answer" : "you answered it wrong";
     const needs = new Map(model.needs).get(item.stage);
     for (const [stages, words] of [[[item.stage], "of this stage"], [needs, "of what it builds on"]]) {
@@ -198,7 +198,7 @@
     }
     root.replaceChildren(head);
     if (today.length) root.append(list("Today", today, now, false));
-    if (today.length && items[today[0]].minutes > model.today) root.append(written("p", `No trap that you need first fits into ${model.today} minutes. This one can be taken in two parts: stop after its repair.`));
+    if (today.length && items[today[0]].minutes > model.today) root.append(written("p", `No trap that you need first fits into ${model.today} minutes. You can take this one in two parts: stop after its repair.`));
     const later = take.slice(today.length).sort((a, b) => a - b);
     if (later.length) root.append(byStage("After that", later, now, false));
     if (skip.length) root.append(byStage("Skip, since you probably know it", skip, now, true));

@@ -151,8 +151,8 @@ def spread(client: Client, settings: Settings, jobs: Iterator[Job]) -> Iterator[
         try:
             result = result_of(submit(job))
         except KilledWorker:
-            result = failed("the process that graded it was ended each time (out of memory?). Look "
-                            "at it by hand; --resume tries it again.")
+            result = failed("the process that graded it was killed each time (out of memory?). "
+                            "Look at it by hand; --resume tries it again.")
         yield job, result
 
 
@@ -163,6 +163,6 @@ def result_of(future: Any) -> dict[str, Any]:
     except (FutureCancelledError, CancelledError, CommClosedError):
         raise RunError("the scheduler is gone. Start it again, then grade with --resume.") from None
     if result.pop("checks") != versions()["checks"]:
-        return failed("a worker has other checks than this machine. Install the same version "
+        return failed("a worker has different checks from this machine. Install the same version "
                       "there, then grade again with --resume.")
     return result

@@ -79,7 +79,7 @@ class Grader:
         except SandboxRefused:
             raise
         except Exception as error:  # one submission that nobody foresaw must not end the class
-            return failed(f"the grader itself stopped at it ({_where(error)}). Look at it by hand.")
+            return failed(f"the grader itself failed on it ({_where(error)}). Look at it by hand.")
         return failed("the sandbox ended twice without an answer. Grade again with --resume.")
 
     def _notebook(self, data: bytes, is_parts: bool) -> Notebook:

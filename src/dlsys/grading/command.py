@@ -40,7 +40,7 @@ def add_parser(commands: Any) -> None:
     """Add `grade` to the subcommands of `dlsys`."""
     parser = commands.add_parser(
         "grade", help="grade the notebooks of a class in a sandbox",
-        epilog="Points and comments by hand go into overrides.csv in the folder of the run: "
+        epilog="Put points and comments of your own into overrides.csv in the folder of the run: "
                "learner,exercise,points,comment. One page over several runs: dlsys term.")
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH",
                         help="a notebook, a folder, a zip, or a download from Canvas or Moodle")
@@ -66,7 +66,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--sandbox", choices=("auto", "none"), default="auto",
                         help="none: run the learners' code without protection, with your rights")
     parser.add_argument("--seconds", type=amount, metavar="S",
-                        help=f"longest time for one cell or exercise (default {SECONDS})")
+                        help=f"time limit for one cell or exercise (default {SECONDS})")
     parser.add_argument("--memory", type=amount, metavar="GIB",
                         help="memory for one submission (default 2)")
     parser.add_argument("--key", type=Path, metavar="GRADES.JSON",
@@ -205,7 +205,7 @@ def _about_the_call(options: GradeOptions, reused: str, left_out: list[str],
                      "feedback may know something about them.")
     if options.walled and root_is_not_needed():
         lines.append("Graded as root, which the sandbox does not need: on this system, ordinary "
-                     "users can build it as well.")
+                     "users can set it up as well.")
     if unfinished:
         lines.append("Begun before and not finished, so graded last, in a process of its own: "
                      f"{first_few(sorted(unfinished))}.")

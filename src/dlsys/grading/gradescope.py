@@ -82,8 +82,8 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         raise AutograderError(f"{args.out}: cannot be written ({error.strerror}). Give another "
                               "file: --out ZIP") from None
-    print(f"{args.out}: for stage {stage.number}. In Gradescope: a programming assignment, "
-          "Configure Autograder, upload this file.")
+    print(f"{args.out}: made for stage {stage.number}. In Gradescope, open a programming "
+          "assignment, choose Configure Autograder, and upload this file.")
     return 0
 
 

@@ -105,9 +105,9 @@ def _claims(session: Session, cells: Cells) -> list[str]:
     held, broken = model_laws.claims_that_held(known, sent[0] if sent else None)
     rest = len(known) - len(held) - len(broken)
     said = [f"The notebook of the course with these parts: of its {len(known)} claims {len(held)} "
-            f"hold, {len(broken)} do not; {rest} were not reached: they need processes of their "
-            "own, or more time than a cell has in the sandbox."]
-    return said + [f"This claim does not hold with them: {text}." for text in broken]
+            f"hold and {len(broken)} do not; {rest} were not reached, because they need "
+            "processes of their own, or more time than a cell has in the sandbox."]
+    return said + [f"With these parts, this claim does not hold: {text}." for text in broken]
 
 
 def _messages(payload: bytes) -> list:

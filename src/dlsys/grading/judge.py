@@ -135,7 +135,7 @@ class Judge:
         """
         traps = assignments.traps(stage)
         if not traps:
-            raise submitted_notebook.Refused(f"is of stage {stage}, which has no exercises.")
+            raise submitted_notebook.Refused(f"is for stage {stage}, which has no exercises.")
         return [self._paper(trap, draw) for trap in traps]
 
     def _sheet(self, notebook: Notebook, draw: int) -> list[Paper]:
@@ -152,7 +152,7 @@ class Judge:
         if opened is None or opened[0] != notebook.stage or not desk.knows(*opened):
             raise submitted_notebook.Refused(
                 "is an exam sheet that was not begun at this desk: its first cell has no ticket "
-                "that the desk gave out.")
+                "from this desk.")
         begun = clean(desk.begun_by(*opened), 80)
         notebook.remarks.append(f"Sheet {opened[1]}, begun as {begun!r}.")
         notebook.sheet.update(ticket=opened[1], begun=begun)
@@ -170,7 +170,7 @@ class Judge:
             exercise = row or find_check(trap.id)
         except ValueError as error:
             raise submitted_notebook.Refused(
-                f"is of a stage without a check here: {error}") from None
+                f"is for a stage without a check here: {error}") from None
         seeds = tuple(seed_of(self._key, exercise.id, k, draw) for k in range(SEEDS))
         return Paper(with_cached_runs(exercise, tally.IDLE), trap, seeds,
                      tuple(tuple(exercise.arrange(seed)) for seed in seeds),
@@ -310,7 +310,7 @@ class GradingSession:
                 if id in answered and self.verdicts[id].status == "pass"]
         if late:
             self.notes.append(f"{', '.join(late)}: fails after all cells but passes alone, which "
-                              "counts. Does a different cell change something that it needs?")
+                              "counts. Does another cell change something that it needs?")
 
     def _is_done(self, paper: Paper) -> bool:
         """Whether nothing is left to try. A stub further down may hide an answer that passes."""
@@ -499,8 +499,8 @@ class GradingSession:
     def _with_reason_for_end(self, verdict: Verdict) -> Verdict:
         """The verdict, with the reason where the supervisor ended the sandbox."""
         limits, why = self.sandbox.limits, self.sandbox.used.get("ended_by", "")
-        text = {"memory": f"took more than {limits.memory / 2**30:g} GiB of memory together",
-                "time": f"took more than {limits.total:g} s together"}.get(why)
+        text = {"memory": f"took more than {limits.memory / 2**30:g} GiB of memory in total",
+                "time": f"took more than {limits.total:g} s in total"}.get(why)
         if text is None or not self.died[verdict.id]:
             return verdict
         return replace(verdict, message=f"no answer: the notebook's cells and answers {text}.")
@@ -560,7 +560,7 @@ def fault_verdict(paper: Paper, fault: object, sandbox: Sandbox) -> Verdict:
             "crowded": f"{name} did not return within {seconds:g} s, with many processes and "
                        f"threads running. The sandbox allows {sandbox.limits.processes} together; "
                        "use fewer, for example num_workers=0 in a DataLoader.",
-            "large": f"{name} returned more than 4 MiB, or a structure of too many parts.",
+            "large": f"{name} returned more than 4 MiB, or a structure with too many parts.",
             "died": f"{name} ended the Python process (a crash, an exit, or too much memory)."}
     known = fault if type(fault) is str else ""
     return Verdict("error", paper.exercise.id,

@@ -82,7 +82,7 @@ def numbered_rows(path: Path, columns: Sequence[str],
         rows = list(csv.reader(io.StringIO(content, newline=""), delimiter=separator(content)))
     except (ValueError, csv.Error) as fault:
         raise error(f"{path}: cannot be read as CSV in UTF-8 ({type(fault).__name__}). Save it "
-                    "again as such.") from None
+                    "again in that form.") from None
     if not rows or [cell.strip() for cell in rows[0]] != list(columns):
         raise error(f"{path}: got the columns {clean(','.join(rows[0]) if rows else '')!r}, "
                     f"expected {','.join(columns)}")

@@ -33,8 +33,8 @@ def add_parser(commands) -> None:
     parser.add_argument("--release", type=Path, metavar="FOLDER",
                         help="ask about the stages in a folder that dlsys release made")
     parser.add_argument("--review", nargs="*", metavar="CHANGE",
-                        help="review changes to a training repository together; those with these "
-                        "numbers of dlsys review-diff --list come first")
+                        help="review changes to a training repository together; the changes with "
+                        "these numbers in dlsys review-diff --list come first")
     parser.add_argument("--out", type=Path, metavar="FOLDER",
                         help="where to keep the answers and the report; continues a room that is "
                         "there (default my-work/rooms/...)")
@@ -110,7 +110,7 @@ def _refuse_bad(args: argparse.Namespace) -> None:
         raise RoomError(f"got {' and '.join(asked)}, expected one of them: dlsys room 8" if asked
                         else "expected a stage: dlsys room 8, or --release FOLDER, or --review")
     if not 0 <= args.port <= 65535:
-        raise RoomError(f"--port: got {args.port}, expected 0 to 65535; 0 takes a free one.")
+        raise RoomError(f"--port: got {args.port}, expected 0 to 65535; 0 picks a free one.")
     if not re.fullmatch(r"/([\w.~@%-]+/)*", args.prefix):
         raise RoomError(f"--prefix: got {args.prefix[:60]!r}, expected a path that begins and ends "
                         "with a slash: /services/room/")
@@ -205,7 +205,7 @@ def over_room() -> str:
     room = room_client.joined()
     if not room or _answers(room):
         return ""
-    return (f"The room {clean(room['code'])} no longer answers, so nothing was told to it. "
+    return (f"The room {clean(room['code'])} no longer answers, so nothing was sent to it. "
             "To leave it: dlsys leave")
 
 

@@ -42,7 +42,7 @@ class Log:
             if getattr(error, "sqlite_errorname", "") == "SQLITE_BUSY":
                 raise RoomError(f"{folder}: this room is already open. Name a different folder "
                                 "with --out FOLDER.") from None
-            raise RoomError(f"{self.path}: cannot be kept ({error}). Name another folder with "
+            raise RoomError(f"{self.path}: cannot be written ({error}). Name another folder with "
                             "--out FOLDER.") from None
 
     def append(self, event: dict[str, Any]) -> None:

@@ -75,7 +75,7 @@ def _could_make(place: Path) -> bool:
     except FileExistsError:
         return False
     except OSError as error:
-        raise RoomError(f"{place}: cannot be made ({error.strerror}). Name a different folder "
+        raise RoomError(f"{place}: cannot be created ({error.strerror}). Name a different folder "
                         "with --out FOLDER.") from None
     return True
 

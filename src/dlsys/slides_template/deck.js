@@ -150,9 +150,9 @@ function showRoom() {
   document.body.append(frame);
 }
 
-const HOW = "No room is known here. Copy the presenter’s address where nobody sees it, come back "
-  + "and press Ctrl+V: it is not shown. Next time open the slides by the line “Slides” that dlsys "
-  + "room prints. R closes this.";
+const HOW = "These slides know no room yet. Copy the presenter’s address where the class cannot see "
+  + "it, come back and press Ctrl+V: it is not shown. Next time, open the slides with the address "
+  + "that dlsys room prints after “Slides”. R closes this.";
 
 function ask(words = HOW) {
   const open = note;
@@ -171,8 +171,8 @@ document.addEventListener("paste", (event) => {
   if (know(event.clipboardData.getData("text").trim())) {
     ask();
     showRoom();
-  } else ask("That was no presenter’s address, such as http://127.0.0.1:8228/present#… Copy it "
-    + "again, and press Ctrl+V. R closes this.");
+  } else ask("That was not a presenter’s address, such as http://127.0.0.1:8228/present#… Copy "
+    + "it again, and press Ctrl+V. R closes this.");
 });
 
 function hideRoom() {

@@ -35,6 +35,6 @@ class Budget:
         """Why another submission of this learner is not begun; "" if it may be."""
         spent = self._spent[owner({"learner": asdict(learner)})]
         return "" if spent < self.most else (
-            f"was not begun: this learner's other hand-ins took {spent / 60:.0f} min, of "
-            f"{self.most / 60:g}. To grade it all the same: dlsys grade FILE --out OTHER_FOLDER "
+            f"was not begun: this learner's other hand-ins took {spent / 60:.0f} min, of at most "
+            f"{self.most / 60:g}. To grade it anyway: dlsys grade FILE --out OTHER_FOLDER "
             f"--key {self.record}")

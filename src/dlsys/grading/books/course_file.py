@@ -25,7 +25,7 @@ def looked_for(options: GradeOptions) -> tuple[GradeOptions, list[str]]:
         same = [path for path in found if _content(path) == _content(kept)]
         other = [path for path in found if path not in same and kept.exists()]
         return (replace(options, course=same[0]) if same else options,
-                [f"{kept} counts, and {path} says something else. To use that one: --course "
+                [f"{kept} counts, but {path} differs from it. To use that one: --course "
                  f"{path}" for path in other])
     if len({_content(path) for path in found}) > 1:
         raise RunError("found two course.toml and cannot tell which one counts: "

@@ -95,8 +95,8 @@ class Course:
         percent, unit = self.late
         if not percent:
             return "nothing is deducted"
-        grace = f"; within {_words(self.grace)} nothing" if self.grace else ""
-        return (f"{percent:g} % of the points asked for, for each {_NAMES[unit]} that has begun, "
+        grace = f"; nothing within {_words(self.grace)}" if self.grace else ""
+        return (f"{percent:g} % of the points asked for, for each {_NAMES[unit]} or part of one, "
                 f"at most {self.late_max:g} %{grace}")
 
 
@@ -196,8 +196,8 @@ def _date(where: str, value: object) -> datetime:
         with suppress(ValueError):
             value = datetime.fromisoformat(value)
     if not (isinstance(value, datetime) and value.tzinfo):
-        raise BadCourse(f"{where}: got {clean(value, 40)!r}, expected a date with time and offset, "
-                        f"such as {EXAMPLE}")
+        raise BadCourse(f"{where}: got {clean(value, 40)!r}, expected a date with a time and an "
+                        f"offset, such as {EXAMPLE}")
     return value
 
 
@@ -275,7 +275,7 @@ def apply(results: Sequence[dict[str, Any]], course: Course | None,
 def remarks(results: Sequence[dict[str, Any]], course: Course | None) -> list[str]:
     """For the instructor: how many times are unknown, and which extensions match nobody."""
     unknown = sum("due" in r and not r["due"]["handed_in"] for r in results)
-    lines = [f"The time of handing in is not known for {unknown} of {len(results)}: nothing is "
+    lines = [f"The time of handing in is not known for {unknown} of {len(results)}, so nothing is "
              f"deducted there. You can give a time in {EXTENSIONS}."] if unknown else []
     if strangers := unmatched_extensions(results, course):
         lines.append(f"{EXTENSIONS}: no learner of this run is called {first_few(strangers)}.")
@@ -323,7 +323,7 @@ def _single_date(where: object, rows: Sequence[Extension], what: str) -> datetim
     if len(found) > 1:
         first, second = found[:2]
         raise BadCourse(f"{where}, row {second.row}: got a second {what} for "
-                        f"{clean(second.learner, 80)!r} and stage {second.stage}, after that of "
+                        f"{clean(second.learner, 80)!r} and stage {second.stage}, after the one in "
                         f"row {first.row}. Remove one.")
     return getattr(found[0], what) if found else None
 

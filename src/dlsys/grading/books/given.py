@@ -83,7 +83,7 @@ class Gradebooks:
                 open_ones.append(f"{CANVAS}: {error} --canvas {self.canvas.path} "
                                  f'"{error.main}={column}"')
         comments = sum(r["learner"]["source"] == "moodle" for r in refused)
-        also = f" Only a comment for {comments} not graded." if comments else ""
+        also = f" {comments} not graded get only a comment." if comments else ""
         for stage, sheet in self.moodle.items():
             mine, name = [r for r in counted if stage in (None, r["stage"])], moodle_file(stage)
             try:
@@ -149,8 +149,8 @@ def read(options: GradeOptions) -> Gradebooks:
         moodle += kept
         reused += [path.name for _, path in kept]
     if len(books := {book.resolve() for book, _ in canvas}) > 1:
-        raise RunError(f"--canvas: got {len(books)} gradebooks, expected one, with several "
-                       "columns. Canvas has one for a course.")
+        raise RunError(f"--canvas: got {len(books)} gradebooks, expected one, because Canvas has "
+                       "one for a course. It may be given with several columns.")
     if len({stage for stage, _ in moodle}) < len(moodle):
         raise RunError("--moodle: got two sheets for one stage, expected one for each: "
                        "--moodle 1=CSV --moodle 2=CSV")
@@ -232,10 +232,10 @@ def line_about(name: str, results: Sequence[Result], made: gradebooks.Filled) ->
         told += f" Not in it: {first_few([one['learner']['name'] for one in made.absent])}."
     if made.stray:
         who = first_few([f"{one['learner']['name']} (stage {one['stage']})" for one in made.stray])
-        told += f" Of a different stage, and not filled in: {who}."
+        told += f" Not filled in, because they are for a different stage: {who}."
     if made.twins:
         who = first_few([f"{one['name']} ({one['learner']['id']})" for one in made.twins])
-        told += f" Several people with one number, and not filled in: {who}."
+        told += f" Not filled in, because several people share a number: {who}."
     return told
 
 

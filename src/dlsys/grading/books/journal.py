@@ -158,7 +158,7 @@ class Journal:
         """Raise RunError if a graded submission is not among `names`: the reports would lose it."""
         if gone := sorted({name for name, _ in self.done} - set(names)):
             raise RunError(
-                f"{self.folder}: {len(gone)} submissions of this run are not there now "
+                f"{self.folder}: {len(gone)} submissions of this run are missing now "
                 f"({first_few(gone, 3)}). "
                 f"{_AGAIN_MODEL if any('.py' in name for name in gone) else ''}"
                 "Give the same PATH again, with all of them. To grade a late submission "
@@ -242,8 +242,9 @@ def _recorded_names(path: Path) -> dict[tuple[str, str], str]:
 def _expect_none(folder: Path, names: Iterable[str]) -> None:
     """Raise RunError where the folder holds one of these, even as a link to nothing."""
     if there := [name for name in names if os.path.lexists(folder / name)]:
-        raise RunError(f"{folder}: holds {first_few(there)}, expected none where a run begins. If "
-                       "it is your run: --resume; else give another folder: --out")
+        raise RunError(f"{folder}: already holds {first_few(there)}, expected a folder without "
+                       "them for a new run. If it is your run: --resume; else give a different "
+                       "folder: --out")
 
 
 def _open_locked(path: Path) -> TextIO:
@@ -253,15 +254,15 @@ def _open_locked(path: Path) -> TextIO:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(fd)
-        raise RunError(f"{path}: is not a plain file of its own, expected none or that of a "
-                       "run. Give a different folder: --out")
+        raise RunError(f"{path}: is a link or not a regular file, expected the file of a run, "
+                       "or none. Give a different folder: --out")
     os.fchmod(fd, 0o600)  # a file that was there already may have been readable to others
     file = open(fd, "r+", encoding="utf-8")  # noqa: SIM115
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.close()
-        raise RunError(f"{path.parent}: another grader is at work here. Wait for it, or give a "
+        raise RunError(f"{path.parent}: another grader is working here. Wait for it, or give a "
                        "different folder: --out") from None
     return file
 
@@ -285,7 +286,7 @@ def _recorded(file: TextIO, path: Path) -> tuple[dict[str, Any], list[dict[str, 
         raise RunError(f"{path}: is damaged. Start a new run: --out OTHER_FOLDER") from None
     if other:
         raise RunError(f"{path.parent}: {other[0]} changed since this run began, so its results "
-                       "would not compare. Start a new run: --out OTHER_FOLDER")
+                       "could not be compared. Start a new run: --out OTHER_FOLDER")
     file.buffer.truncate(sum(map(len, lines)))
     return run, results, begun
 

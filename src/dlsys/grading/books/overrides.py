@@ -68,8 +68,8 @@ def comments(folder: Path) -> dict[str, str]:
         name = row[0].strip().removeprefix("@")
         if len(row) != 2 or not _NAMED.fullmatch(f"@{name}") or not row[1].strip():
             raise BadOverride(f"{path}, row {number}: got {clean(','.join(row), 60)!r}, expected a "
-                              "name of letters, digits and hyphens, and a comment; with a comma in "
-                              "it, in quotes.")
+                              "name of letters, digits and hyphens, and a comment, in quotes if it "
+                              "contains a comma.")
         if name in found:
             raise BadOverride(f"{path}, row {number}: got a second comment called {name}.")
         found[name] = clean(row[1], 500)
@@ -169,7 +169,7 @@ def _grade_by_hand(mine: list[dict[str, Any]], row: Override) -> bool:
                 "points": 0, "possible": trap.points, "message": "", "misconception": "",
                 "trap": "", "case": "", "notebook_shows": "nothing", "differs": False}
                for trap in traps]
-    why = f"it {result['reason']}" if result["status"] == "refused" else "the grader stopped at it."
+    why = f"it {result['reason']}" if result["status"] == "refused" else "the grader failed on it."
     result |= {"status": "graded", "stage": assignments.number_of(row.exercise),
                "exercises": entries, "possible": sum(trap.points for trap in traps),
                "notes": [*result["notes"], f"Not graded by the program: {why}"],

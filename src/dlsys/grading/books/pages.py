@@ -116,7 +116,7 @@ def _next_steps(result: Result) -> list[str]:
     return [f"{verb} `{first['function']}`, exercise {first['id']}, in your worksheet.",
             f"Check it: `dlsys check {number}`, or the cell below your answer.",
             *([f"Go on with {', '.join(others)}."] if others else []),
-            "Hand the worksheet in again if your instructor still accepts it: of several hand-ins, "
+            "Hand the worksheet in again if your instructor still accepts it. Of several hand-ins, "
             "the one with the most points counts."]
 
 
@@ -230,9 +230,9 @@ def _partial_rule(scoring: dict[str, Any]) -> str:
     """How an exercise that does not pass gets points, in words, for the instructor."""
     return (f"If an exercise does not pass, the trap's own promise is worth "
             f"{scoring['own_share']:g} % of the points, and the other promises share the rest. "
-            "The result is never more than the share of cases with a right result or, if the "
-            "mistake is known, than halfway between that share and all. It is rounded down to half "
-            "a point.")
+            "The result is never more than the share of cases with a right result; if the "
+            "mistake is known, it may go halfway from there to full points. It is rounded down to "
+            "half a point.")
 
 
 def _why_points(entry: dict[str, Any], own_share: float) -> str:

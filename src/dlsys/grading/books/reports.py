@@ -80,7 +80,7 @@ def one_refusal_each(results: Iterable[Result]) -> list[Result]:
 
 
 def _with_count(result: Result, more: int) -> Result:
-    reason = (f"{result['reason']} Also not graded, of the same learner: {more} more, see "
+    reason = (f"{result['reason']} Also not graded: {more} more of the same learner, see "
               "grades.csv.")
     stray = {"stray": {**result["stray"], "reason": reason}} if "stray" in result else {}
     return {**result, "reason": reason, **stray}

@@ -210,6 +210,6 @@ def remarks(results: Iterable[Result], scoring: Scoring) -> list[str]:
     """For the instructor: where worksheets were handed out short and the run does not know it."""
     short = sorted({r["stage"] for r in results if r.get("short") and r["status"] == "graded"
                     and r["stage"] not in scoring.asked and "stray" not in r})
-    return [f"Stage {', '.join(map(str, short))}: some worksheets have only a part of the "
-            "exercises, and all exercises count here. The course.toml that dlsys release wrote "
+    return [f"Stage {', '.join(map(str, short))}: some worksheets have only some of the "
+            "exercises, but all exercises count here. The course.toml that dlsys release wrote "
             "says what was asked for: --course course.toml --resume"] if short else []

@@ -21,7 +21,7 @@ from dlsys_helpers import catalog, paths
 # Of two right answers to one exercise that were written apart (1,507 pairs), none has the same
 # form, and the nearest shares 45 % of its marks. Below LEAST parts there are few ways to write.
 LEAST_EXACT, LEAST, NEAR = 20, 40, 0.6
-WORDS = {"exact": "word for word", "form": "the same but for names", "near": "nearly the same"}
+WORDS = {"exact": "word for word", "form": "the same except for names", "near": "nearly the same"}
 
 
 @dataclass(frozen=True)

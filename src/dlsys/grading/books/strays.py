@@ -31,7 +31,7 @@ _STEPS = (
     ("cut off|damaged|conflict|is empty|UTF-8|cells|format|nested|too long|is JSON|whose source",
      "Open {file} in JupyterLab, save it, check that it opens again, and hand it in again."),
     ("", "Hand in {file} again, or ask your instructor."))
-_ASK = "Ask for {file}; until then points go into overrides.csv."
+_ASK = "Ask for {file}; until then, put points into overrides.csv."
 
 
 @dataclass(frozen=True)
@@ -125,12 +125,14 @@ def _why(result: Result, stages: Collection[int], file: str, places: Mapping[str
                 "step": _ASK.format(file=file.replace("your", "the"))}
     if result["status"] != "graded":
         return {"kind": "failed", "reason": f"stopped the grader: {result['reason']}", "you": "",
-                "step": "Grade it again: --resume --regrade NAME; or points into overrides.csv."}
+                "step": "Grade it again: --resume --regrade NAME; or put points into "
+                        "overrides.csv."}
     number = result["stage"]
     if stages and number not in stages:
-        which = " or ".join(map(str, sorted(stages))) if len(stages) < 4 else "another one"
+        which = ("stage " + " or ".join(map(str, sorted(stages))) if len(stages) < 4
+                 else "a different one")
         return {"kind": "stage",
-                "reason": f"is for stage {number}, but stage {which} was asked for.",
+                "reason": f"is for stage {number}, but {which} was asked for.",
                 "you": f"Hand in {file}.", "wanted": min(stages),
                 "step": f"Ask for {file.replace('your', 'the')}; or give stage {number} a place: "
                         f'--canvas CSV "{number}=COLUMN", --moodle {number}=CSV.'}
@@ -139,11 +141,11 @@ def _why(result: Result, stages: Collection[int], file: str, places: Mapping[str
         return {"kind": "unknown", "reason": f"is of {learner['name']}, number {learner['id']}, "
                 "who is not in the gradebook.", "you": "Tell your instructor: the gradebook of "
                 "this course does not have you.",
-                "step": f"Add the learner and type in {result['points']} points, or take a newer "
-                        "download of the gradebook."}
+                "step": f"Add the learner and type in {result['points']} points, or download the "
+                        "gradebook again."}
     if place and twins[source, learner["id"]] > 1:
-        return {"kind": "twins", "reason": f"has the number {learner['id']}, and so does a "
-                "different learner's.",
+        return {"kind": "twins", "reason": f"has the number {learner['id']}, as does the "
+                "hand-in of a different learner.",
                 "you": "Tell your instructor: two hand-ins have your number.",
                 "step": "Look at both and remove one; neither is filled in."}
     return {}
@@ -169,7 +171,7 @@ def _whose(result: Result, sheets: Mapping[tuple, Collection[str]]) -> dict[str,
         return {}
     return {"kind": "sheet", "reason": reason, "you": "Tell your instructor whose sheet it is.",
             "step": f"Begun as {begun or 'nobody'!r}, handed in by {', '.join(who)}. Its points "
-                    "count; where they should not, say so in overrides.csv."}
+                    "count; if they should not, say so in overrides.csv."}
 
 
 def _same_person(begun: str, learner: Mapping[str, str]) -> bool:

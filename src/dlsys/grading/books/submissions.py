@@ -323,8 +323,8 @@ def _with_learners(files: list[_File]) -> tuple[list[Submission], list[str]]:
         learner = learners[file]
         if learner.source and learner not in seen:
             seen.add(learner)
-            found.append(replace(file.one, learner=learner, problem="is not a notebook, and the "
-                                 "only thing handed in; expected a file that ends in .ipynb."))
+            found.append(replace(file.one, learner=learner, problem="is not a notebook, and no "
+                                 "other file was handed in; expected a file that ends in .ipynb."))
         elif not file.graded and not learner.source:
             left_out.append(file.one.name)
     return _limit_each(found), left_out

@@ -89,7 +89,7 @@ def parts(data: bytes) -> Notebook:
     pieces = [(a, text[a:b]) for a, b in zip([0, *starts], [*starts, len(text)], strict=True)]
     cells = ["\n" * text.count("\n", 0, a) + piece for a, piece in pieces]
     return Notebook(model_rows.NUMBER, list(enumerate(cells, 1)),
-                    absent="is not in the file: the model takes its stand-in")
+                    absent="is not in the file, so the model uses its stand-in")
 
 
 def _remarks(found: NotebookFile, wanted: int | None) -> list[str]:
@@ -101,7 +101,7 @@ def _remarks(found: NotebookFile, wanted: int | None) -> list[str]:
     reach = sorted({name for _, source in found.cells for name in _REACHES.findall(source)})
     if reach:
         remarks.append(f"Its code reads its callers or the memory ({', '.join(reach)}), where an "
-                       "answer may be looked up. Read it before its points count.")
+                       "answer may be looked up. Read it before you count its points.")
     return remarks
 
 
@@ -109,8 +109,8 @@ def _outdated(found: NotebookFile, stage: int) -> list[str]:
     """A note when the exercises here have changed since this worksheet was made."""
     if "" in (found.version, _version_here(stage)) or found.version == _version_here(stage):
         return []
-    return ["The exercises have changed since this worksheet was made; it was graded by the new "
-            "ones."]
+    return ["The exercises have changed since this worksheet was made; it was graded against "
+            "the new ones."]
 
 
 @cache

@@ -96,7 +96,7 @@ def about(results: Sequence[Result]) -> list[str]:
         askers = first_few([f"{r['learner']['name']} ({e['id']})" for r, e in asked])
         lines.append(f"Learners asked for another look, see the folder {MARKING}: {askers}.")
     if alike := similar.alike_answers(results):
-        lines.append(f"Answers that are alike, a list to look at: {len(alike)} groups, in "
+        lines.append(f"Answers that are alike, for you to look at: {len(alike)} groups, in "
                      "overview.html and similar.csv.")
     lines += [f"The same code in several hand-ins: {first_few(who)}."
               for who in reports.with_the_same_code(results)]

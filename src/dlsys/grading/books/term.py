@@ -46,7 +46,7 @@ class Run:
 
 def add_parser(commands: Any) -> None:
     """Add `term` to the subcommands of `dlsys`."""
-    parser = commands.add_parser("term", help="make one page of several runs of dlsys grade")
+    parser = commands.add_parser("term", help="make one page from several runs of dlsys grade")
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER",
                         help="the folder of a run of dlsys grade")
     parser.add_argument("--out", type=Path, default=Path("term"), metavar="FOLDER",
@@ -87,8 +87,8 @@ def read(folder: Path) -> Run:
         return Run(clean(folder.name or folder.resolve().name, 40),
                    datetime.fromisoformat(grades["run"]["begun"]), scoring.best(grades["results"]))
     except OSError as error:
-        raise BadRun(f"{path}: {error.strerror}. Give the folders that dlsys grade wrote, once "
-                     "their run is finished.") from None
+        raise BadRun(f"{path}: {error.strerror}. Give the folders of finished runs of dlsys "
+                     "grade.") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BadRun(f"{path}: has no results that can be read. Grade again, or leave the folder "
                      "out.") from None

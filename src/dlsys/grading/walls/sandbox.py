@@ -87,14 +87,14 @@ class Zygote:
         if "package" in answer:
             self.close()
             raise SandboxRefused(
-                f"sandbox: got the package in {answer['package']}, expected that in "
+                f"sandbox: got the package in {answer['package']}, expected the one in "
                 f"{isolation.PACKAGES[0]}. Run this checkout's own dlsys, and leave PYTHONPATH "
                 "unset.")
         if "error" in answer:
             self.close()
             raise SandboxRefused(
                 f"sandbox: cannot be built here ({clean(answer['error'], 160)}). "
-                f"{isolation.remedy()} Or, for notebooks you trust as your own: --sandbox=none")
+                f"{isolation.remedy()} Or, for notebooks you trust like your own: --sandbox=none")
         if not answer["group"]:
             self._leave_group()
 

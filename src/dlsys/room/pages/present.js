@@ -156,8 +156,8 @@ function answered() {
     ` answered of ${room.here} here`), bar);
 }
 
-const over = () => [el("h1", {}, "The room is over"), el("p", {}, "Its report is where ",
-  el("code", {}, "dlsys room"), " says.")];
+const over = () => [el("h1", {}, "The room is over"), el("p", {}, "The terminal of ",
+  el("code", {}, "dlsys room"), " shows where its report is.")];
 
 const situation = () => el("div", { class: "situation" }, ...nodes(room.situation));
 const asking = () => [situation(), question(), choices(), answered(),
