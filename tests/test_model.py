@@ -519,8 +519,9 @@ def test_a_checkpoint_that_the_disk_does_not_take_is_one_line_and_the_former_sta
     former = path.read_bytes()
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(former) // 2, hard))
     try:
-        with pytest.raises(CheckpointError, match=r"the checkpoint of step 8 cannot be written \(.*\)\. "
-                                                  r"The previous one is intact\.") as caught:
+        message = (r"the checkpoint of step 8 cannot be written \(.*\)\. "
+                   r"The previous one is intact\.")
+        with pytest.raises(CheckpointError, match=message) as caught:
             next(entries)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -168,8 +168,8 @@ ask("13.5", {"p": (0.2, 0.4, 0.6),
              "q": lambda p: [q if q < p else q / 10 for q in (0.1, 0.3, 0.5)]},
     lambda p, q: number(
         f"For two tokens, the target's probabilities are {p} and {1 - p:.1f}, and the draft's are "
-        f"{q:g} and {1 - q:g}. After a rejection, you sample from the target. With what probability "
-        "is the first token written?",
+        f"{q:g} and {1 - q:g}. After a rejection, you sample from the target. With what "
+        "probability is the first token written?",
         q + (p - q) * p, "Accepted drafts contribute the smaller of the two probabilities; a "
         "rejection adds p times the probability of rejecting.", p, q,
         within=0.02))

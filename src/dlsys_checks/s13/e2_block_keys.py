@@ -21,8 +21,8 @@ full    | Compute the key of each full block of a prompt, for a prefix cache. | 
           of the keys
 ids     | ids: a list of tokens, possibly empty. Tokens are integers and can be negative. | case
           tokens below 0; no tokens; large tokens; digits that run together; sums that are equal
-block   | A block consists of `size` consecutive tokens. A shorter remainder at the end has no key. |
-          number of keys
+block   | A block consists of `size` consecutive tokens. A shorter remainder at the end has no
+          key. | number of keys
 equal   | For the same size and extra, two keys are equal if and only if all tokens up to the end of
           the block are equal. | share a key; keys of one prefix
 extra   | For the same size, a different extra makes every key different. | case two adapters; an
