@@ -116,8 +116,8 @@ claim("largest difference between attention by the formula and attention "
 # with mean 0 and variance 1, the score has variance `D`. So wider heads produce larger
 # scores, and the softmax puts more and more of the weight on a single key. Dividing the
 # scores by the square root of `D` brings their variance back to 1. This argument holds
-# as long as queries and keys are independent. If training makes queries and keys
-# similar, even the divided scores grow with `D`.
+# as long as all components are independent of each other. If training makes queries and
+# keys similar, even the divided scores grow with `D`.
 
 # %% role="concept"
 def mean_entropy(scores):
@@ -216,8 +216,8 @@ from dlsys_helpers.explorers.attention_heads import attention_heads
 attention_heads
 
 # %% [markdown] role="concept"
-# In a transformer, the `d` values of a token are split into `H` heads of `D` values. In
-# this stage, `B` sequences of `T` tokens have the shape `(B, T, d)`, which the split
+# In many transformers, the `d` values of a token are split into `H` heads of `D` values.
+# In this stage, `B` sequences of `T` tokens have the shape `(B, T, d)`, which the split
 # turns into `(B, H, T, D)`. After attention, the heads are concatenated again, and a last
 # linear layer, `out` below and $W_O$ in papers, mixes them.
 
@@ -240,16 +240,16 @@ claim("largest change in a value after it is split into heads and merged "
       (merge(in_heads) - x).abs().max(), expected=0)
 
 # %% [markdown] role="concept"
-# SDPA cannot check the order of the axes. If you leave out the transpose, SDPA reads
+# SDPA cannot check the order of the axes. If you leave out both transposes, SDPA reads
 # `(B, T, H, D)` as `T` heads of `H` tokens. Then each token attends only to its own
 # heads and to no other token, but the result still has the right shape.
 #
-# **Heads divide the width of a token; they do not add to it.** Eight heads have as many
-# parameters as one head and need as many multiplications, because each head is an
-# eighth as wide. Only the number of attention weights grows, because every head has its
-# own table of `T` times `T` weights. The number of attention weights also grows with
-# the square of the text length, so twice as many tokens need four times as many
-# weights.
+# **Split in this way, heads divide the width of a token; they do not add to it.** Eight
+# heads have as many parameters as one head and need as many multiplications, because each
+# head is an eighth as wide. Only the number of attention weights grows, because every
+# head has its own table of `T` times `T` weights. The number of attention weights also
+# grows with the square of the text length, so twice as many tokens need four times as
+# many weights.
 
 # %% role="concept"
 layers = {heads: nn.MultiheadAttention(64, heads) for heads in (1, 8)}
@@ -274,8 +274,8 @@ claim("GB of scores in one layer with 32 heads, 4,096 tokens and 16 bits "
 # ## Attention does not know the order
 #
 # "The dog bit the man" and "the man bit the dog" contain the same tokens. Attention works
-# on a *set* of keys and values. If you reorder the keys and the values in the same
-# way, every result stays the same.
+# on a *set* of keys and values. Without a mask, if you reorder the keys and the values in
+# the same way, every result stays the same.
 
 # %% role="concept"
 q, k, v = torch.randn(3, 1, 2, 5, 8)
@@ -289,8 +289,8 @@ claim("largest change in a result when keys and values are reordered in "
       (in_order - any_order).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
-# So each token has to carry its *position*. There are three common ways to encode a
-# position:
+# So each token has to carry its *position*, unless a causal mask gives the order away.
+# There are three common ways to encode a position:
 #
 # | positions | added or turned | beyond the trained length |
 # |---|---|---|
@@ -348,12 +348,12 @@ claim("largest difference between sinusoids rotated by 5 positions and "
 # %% [markdown] role="concept"
 # Each *block* adds two things to the stream of token vectors: what attention fetches
 # from other tokens, and what two linear layers compute from each token by itself. These
-# two layers are the *feed-forward network* (FFN), which widens each token's vector from
-# $d$ to $4d$ values, applies GELU, and returns to $d$. Attention moves information
-# between tokens, and the FFN works on each token separately. The FFN holds $8d^2$ of
-# the block's roughly $12d^2$ weights. The norm layers are inside the branches (stage
-# 5). A block passes on its keyword arguments, `**mask`, to attention, where they
-# determine which token may look at which.
+# two layers are the *feed-forward network* (FFN), which here widens each token's vector
+# from $d$ to $4d$ values, applies GELU, and returns to $d$. Attention moves information
+# between tokens, and the FFN works on each token separately. The FFN holds $8d^2$ of the
+# block's roughly $12d^2$ weights. The norm layers are inside the branches (stage 5). A
+# block passes on its keyword arguments, `**mask`, to attention, where they determine
+# which token may look at which.
 
 # %% role="concept"
 class Block(nn.Module):
@@ -425,9 +425,9 @@ claim("number of parameters saved by weight tying, which is vocabulary "
 # To learn language, such a model predicts the next token at every position of a row. The
 # loss is the mean of $-\ln p$ over all positions, in nats, where p is the predicted
 # probability of the true token. A model that spreads its probability evenly over `V`
-# tokens has a loss of $\ln V$. An untrained model with a tied head has several times that
-# loss, because `nn.Embedding` draws the shared table from N(0, 1), which is too large for
-# a head. Draw smaller values for the table, as GPT-2 does:
+# tokens has a loss of $\ln V$. An untrained model with a head tied as above often has
+# several times that loss, because `nn.Embedding` draws the shared table from N(0, 1),
+# which is too large for a head. Draw smaller values for the table, as GPT-2 does:
 # `nn.init.normal_(model.token.weight, std=0.02)`.
 #
 # In training, each position sees the *true* tokens before it (*teacher forcing*). When
@@ -523,7 +523,7 @@ plot_columns(
 #
 # At inference, the row ends at position `t`. The predicting position is then always the
 # last position, and the token that the model has learned to copy is missing. The model
-# does worse than a uniform guess, which is at least never confidently wrong.
+# does worse than a uniform guess.
 
 # %% trap="08.1" role="why"
 causal = torch.ones(T, T).tril()
@@ -585,14 +585,15 @@ claim("fresh model, causal mask: largest change in an earlier logit when "
       below=1e-5)
 
 # %% [markdown] trap="08.1" role="repair"
-# To detect a mask that is off by one position, or a wrong mask for packed documents, test
-# each position in turn. In the exercise, you write such a probe for any model.
+# A mask can also leak in only a part of the row, so test each position in turn. In the
+# exercise, you write such a probe for any model. It misses a token that looks back into
+# another document.
 
 # %% [markdown] trap="08.1" role="more" topics="the loss in training · masks by hand, and True means opposite things · rows without a key · packed documents, varlen_attn, FlashAttention-4 · whole rows as input, logits shifted"
 # **The loss in training.** The entire training loss comes from the last of eight
 # positions. In the probe, change real tokens rather than pads. An untrained model
-# already shows the leak, unless its branches start at zero. In that case, the leak
-# becomes visible only after a few training steps.
+# already shows the leak, unless its branches or its head start at zero. In that case,
+# the leak becomes visible only after a few training steps.
 
 # %% trap="08.1" role="more"
 claim("without a mask, input as in training: mean loss in nats, where ln "
@@ -639,10 +640,11 @@ claim("largest difference between the results of four ways to write one "
 # **Rows without a key.** If you pass SDPA a causal mask written for MHA, each position
 # looks only at *later* positions, so the last position has nothing to look at. For such
 # a row, SDPA returns zeros on a CPU. MHA returns NaN if it also returns its weights, as
-# it does by default. With `need_weights=False`, MHA calls SDPA, except with
-# `batch_first=True` in eval mode and without gradients, where MHA's fast path also
-# returns NaN. And if you build a float mask by multiplying by minus infinity, the mask
-# is NaN where it should be 0, because zero times infinity is NaN.
+# it does by default. With `need_weights=False`, MHA calls SDPA. The exception is
+# self-attention with `batch_first=True` and a boolean mask, in eval mode and without
+# gradients, where MHA's fast path, if it is taken, also returns NaN. And if you build a
+# float mask by multiplying by minus infinity, the mask is NaN where it should be 0,
+# because zero times infinity is NaN.
 
 # %% trap="08.1" role="more"
 with torch.no_grad():
@@ -689,7 +691,7 @@ claim("pairs that the packed mask allows, as a fraction of the pairs that "
 # [`activate_flash_attention_impl`](https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.activate_flash_attention_impl.html)
 # of `torch.nn.attention` accepts `"FA3"` or `"FA4"` if the package for that version is
 # installed. FlashAttention-4 was written for NVIDIA's Blackwell GPUs, whose tensor
-# cores are so fast that the exponentials become the bottleneck. So the kernel computes
+# cores are so fast that the exponentials become a bottleneck. So the kernel computes
 # some of the exponentials in software and rescales (trap 08.4) only when it has to
 # ([Zadouri et al.](https://arxiv.org/abs/2603.05451), abstract). Whichever kernel runs,
 # compare packed documents with the same documents one at a time.
@@ -776,8 +778,7 @@ def leak(model: nn.Module, x: torch.Tensor, others: torch.Tensor) -> list:
 # their causal mask in a release; the reporter saw the loss on random tokens fall to
 # almost zero. [alex-matton/causal-transformer-decoder
 # 1](https://github.com/alex-matton/causal-transformer-decoder/issues/1): a user trained
-# a decoder without any mask, although running the decoder without a mask is valid only
-# for inference. [unslothai/unsloth
+# a decoder without a mask, which is valid only for inference. [unslothai/unsloth
 # 1207](https://github.com/unslothai/unsloth/issues/1207): packed samples could look at
 # each other, because no mask separated them.
 
@@ -841,13 +842,12 @@ draw_grids(
 # underflowed to 0. In a row without any allowed key, however, this softmax returns NaN,
 # as trap 08.2 shows.
 #
-# Every mask is built in this way, from a rule about a pair of positions. In a causal
-# mask, the key must not come after the query. In a *sliding window*, the key must also
-# be at most a fixed number of positions before the query, which makes long texts
-# cheaper. If a function has a flag for the rule, use the flag. With `is_causal=True`, a
-# kernel knows the triangle and can skip the hidden scores, nearly half of the work. A
-# triangle that you pass as a tensor is treated like any other mask, and no work is
-# skipped.
+# Most masks are built in this way, from a rule about a pair of positions. In a causal
+# mask, the key must not come after the query. In a *sliding window*, the key must also be
+# at most a fixed number of positions before the query, which makes long texts cheaper. If
+# a function has a flag for the rule, use the flag. With `is_causal=True`, a kernel knows
+# the triangle and can skip the hidden scores, nearly half of the work. A triangle that
+# you pass as a boolean tensor is treated like any other mask, and no work is skipped.
 
 # %% role="concept"
 query, key = torch.arange(6)[:, None], torch.arange(6)
@@ -865,12 +865,12 @@ claim("largest difference between results with is_causal=True and with a "
 
 # %% [markdown] role="concept"
 # SDPA chooses the kernel. For a test, `sdpa_kernel` forces one kernel: `MATH` is the
-# plain formula, and `FLASH_ATTENTION` is the kernel of trap 08.4. On NVIDIA GPUs, the
-# flash kernel requires 16-bit tensors and compute capability 8.0 or more, and accepts no
-# custom mask. FlashAttention-2 also works on blocks of queries in parallel, and rescales
-# less often than the first version. FlashAttention-3, for Hopper cards, overlaps copies,
-# matrix products and softmax, and can use FP8. If no allowed kernel fits, SDPA raises an
-# error.
+# plain formula, and `FLASH_ATTENTION` is the kernel of trap 08.4. On NVIDIA GPUs, torch's
+# own flash kernel requires 16-bit tensors and compute capability 8.0 or more, and accepts
+# no custom mask. FlashAttention-2 also works on blocks of queries in parallel, and
+# divides by the sums only once, at the end, unlike the first version. FlashAttention-3,
+# for Hopper cards, overlaps copies, matrix products and softmax, and can use FP8. If no
+# allowed kernel fits, SDPA raises an error.
 
 # %% role="concept"
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -1343,8 +1343,8 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 # answer with a decoder. T5 is trained by *span corruption*: a few neighbouring tokens
 # of a text are replaced by one marker, and T5 has to write the missing tokens. For the
 # text "the cat sat on the warm mat", T5 reads "the cat `<1>` the `<2>` mat" and writes
-# "`<1>` sat on `<2>` warm". The answer is short, so a training step costs less than if
-# T5 wrote the whole text again.
+# "`<1>` sat on `<2>` warm `<3>`". The answer is short, so a training step costs less than
+# if T5 wrote the whole text again.
 #
 # The two halves of T5 meet in *cross-attention*: the queries come from the answer, and
 # the keys and values from the text. The rest of a block is similar in all three models.
@@ -1590,11 +1590,12 @@ claim("the sum of exponentials overflows if no maximum is subtracted",
       expected=True)
 
 # %% [markdown] trap="08.4" role="more"
-# **Nothing is left out.** Without a mask, tiled attention needs as many multiplications
-# as the formula and a few more exponentials. In float32, its rounding errors are no
-# larger. In `float16`, a flash kernel rounds less than the formula, because scores,
-# maxima and sums stay in float32 on the chip. Only the exponentials are rounded to
-# `float16`, for the product with the values.
+# **Nothing is left out.** Without a mask, the matrix products of tiled attention need as
+# many multiplications as the formula's; the rescaling adds a few more, and a few
+# exponentials. In float32, its rounding errors are about as large. In `float16`, a flash
+# kernel rounds less than the formula, because scores, maxima and sums stay in float32 on
+# the chip. Only the exponentials, for the product with the values, and the result are
+# rounded to `float16`.
 
 # %% trap="08.4" role="more"
 gap = (written_out(*qkv) - torch_s(*qkv)).abs().max()
@@ -1998,11 +1999,11 @@ claim("number of turns if the threads read two different words of one bank",
 
 # %% [markdown] trap="08.6" role="more"
 # **Wider reads.** This model is for reads of 4 bytes per thread. A bank returns no more
-# than 4 bytes per turn, so 8 bytes per thread take at least two turns, and 16 bytes at
-# least four turns. NVIDIA's guides do not say which threads share a turn. And the number
-# of turns is not the running time of a kernel. In one of NVIDIA's matrix products, each
-# column of a tile fell into a single bank; one more column raised the effective bandwidth
-# on a V100 from `140.2` to `199.4` GB/s.
+# than 4 bytes per turn, so 8 bytes of its own for each of 32 threads take at least two
+# turns, and 16 bytes at least four turns. NVIDIA's guides do not say which threads share
+# a turn. And the number of turns is not the running time of a kernel. In one of NVIDIA's
+# matrix products, each column of a tile fell into a single bank; one more column raised
+# the effective bandwidth on a V100 from `140.2` to `199.4` GB/s.
 
 # %% trap="08.6" role="exercise" points=2 difficulty=2 minutes=10
 def conflict_degree(addresses: list) -> int:
@@ -2331,8 +2332,9 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
 # 3. The first position is `program * block`; the last position is below `n` and below the first position of the next program.
 
 # %% [markdown] trap="08.8" role="keep"
-# **Keep:** On small tensors, kernel launches determine the time; on large tensors, memory
-# traffic does. A fused kernel saves both. If you write a kernel, mask the last block.
+# **Keep:** In a chain of elementwise operations, launches determine the time on small
+# tensors, and memory traffic on large tensors. A fused kernel saves both. If you write a
+# kernel, mask the last block.
 # **In your own code:** Count the operations between two matrix products. `torch.compile`
 # fuses chains, and CUDA graphs launch many kernels at once. **Source:** [NVIDIA, "Getting
 # Started with CUDA Graphs"](https://developer.nvidia.com/blog/cuda-graphs/) measures a
@@ -2347,9 +2349,9 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
 # can move only so many bytes and do only so many operations. A kernel's number of
 # operations per byte, its *arithmetic intensity*, determines which of the two limits
 # the kernel reaches. A plot of both limits is a *roofline*. On the roofline's slope, a
-# kernel waits for memory (*memory-bound*). Under the flat roof, a kernel computes as
-# fast as the device can (*compute-bound*). A kernel so small that its launch takes
-# longer than its traffic or its arithmetic is *launch-bound*.
+# kernel waits for memory (*memory-bound*). On the flat roof, a kernel computes as fast
+# as the device can (*compute-bound*). A kernel so small that its launch takes longer
+# than both its traffic and its arithmetic is *launch-bound*.
 #
 # Choose a kernel and a sequence length below. Which form of attention moves off the
 # sloped part? And where on the roofline is the decoding of a single token, at any
@@ -2368,7 +2370,7 @@ roofline
 #
 # 1. Does the **host** hold up the step, because it fetches values one by one with
 #    `.item()`, loads data, or spends the time in Python itself? On a GPU, each
-#    `.item()` waits until everything launched so far is done.
+#    `.item()` waits until everything launched so far on its stream is done.
 # 2. Are there many calls that move only a few bytes each? Then the limit is the **launch**.
 # 3. Are there few FLOPs for each byte moved? Then the limit is **memory**.
 # 4. Are there many FLOPs for each byte? Then the limit is **compute**. If a GPU still stays
@@ -2625,7 +2627,7 @@ claim("dropout by the grad mode: largest difference between two eval-mode "
 
 # %% [markdown] trap="08.9" role="more"
 # **Axes without a transpose.** SDPA also accepts the axes in the wrong order. If you
-# forget the transpose, SDPA reads `(B, T, H, D)` as T heads of H tokens. Each token
+# forget both transposes, SDPA reads `(B, T, H, D)` as T heads of H tokens. Each token
 # then attends only to its own heads and to no other token, but the result still has the
 # right shape.
 
@@ -2719,9 +2721,9 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 # texts that are longer than the training texts, new angles occur. *NTK-aware scaling*
 # raises the base of the speeds, 10000. The fast pairs keep their speed, and the slow
 # pairs turn even more slowly: the slowest pair stays within the angles of training, and
-# the pairs before it go a little beyond these angles. For texts `s` times as long, the
-# base is multiplied by $s^{D/(D-2)}$. With `D` = 128 and `s` = 4, it becomes about
-# 40,900, and the slowest pair turns at exactly a quarter of its speed.
+# the pairs before it go beyond these angles, the further the faster they turn. For texts
+# `s` times as long, the base is multiplied by $s^{D/(D-2)}$. With `D` = 128 and `s` = 4,
+# it becomes about 40,900, and the slowest pair turns at exactly a quarter of its speed.
 
 # %% role="concept"
 def rotate(x, place):
@@ -3071,10 +3073,10 @@ claim("accuracy with one digit at a time minus accuracy with batches of 32",
       shares[1] - shares[32], below=-0.05)
 
 # %% [markdown] trap="08.11" role="why"
-# Torch's encoder layers expect `(T, N, d)`, with the tokens first. They accept `(N, T,
-# d)` without an error, because without a mask, no shape tells the two layouts apart. So
-# attention runs along the wrong axis. Row 3 of a digit never looks at row 4 of the same
-# digit, but looks at row 3 of all digits in the batch.
+# By default, torch's encoder layers expect `(T, N, d)`, with the tokens first. They
+# accept `(N, T, d)` without an error, because without a mask, no shape tells the two
+# layouts apart. So attention runs along the wrong axis. Row 3 of a digit never looks at
+# row 4 of the same digit, but looks at row 3 of all digits in the batch.
 
 # %% trap="08.11" role="why"
 along_batch, along_row = torch.zeros(2, 6, 8)
@@ -3287,12 +3289,12 @@ claim("number of parameters in the trainer's model minus the number in the "
       size["trainer"] - size["server"], expected=16 * 32)
 
 # %% [markdown] trap="08.12" role="why"
-# A parameter cannot leave the meta device. So `to_empty` replaces each parameter by a
-# new one, in one module after the other, and the embedding and the head now have a
-# table *each*: they have come untied. The trainer's model trains both tables and works
-# well. The server's model has only one table. `load_state_dict` copies `token.weight`
-# into it, and then `head.weight` into the same memory, which overwrites the embedding.
-# Every key matches, but the server looks up its tokens in the head's table.
+# An ordinary parameter cannot leave the meta device. So `to_empty` replaces each one by a
+# new one, in one module after the other, and the embedding and the head now have a table
+# *each*: they have come untied. The trainer's model trains both tables and works well.
+# The server's model has only one table. `load_state_dict` copies `token.weight` into it,
+# and then `head.weight` into the same memory, which overwrites the embedding. Every key
+# matches, but the server looks up its tokens in the head's table.
 
 # %% trap="08.12" role="why"
 def shown(table):
@@ -3342,11 +3344,11 @@ claim("tied again: loss of the server's model minus loss of the trainer's "
 
 # %% [markdown] trap="08.12" role="more" topics="load_state_dict(assign=True) · deepcopy · two tables"
 # `load_state_dict(state, assign=True)` replaces the parameters by the tensors of the
-# state, which avoids a copy. But it also unties the layers. In the state of a tied
-# model, both names share their memory, and so do the two new parameters, but an
-# optimizer sees two parameters and changes this memory twice in each step. A `deepcopy`
-# keeps the tie. Two tables are also a valid design if both programs have two; in that
-# case, the trainer's loss before the repair is the right loss:
+# state, which avoids a copy. But if `state` comes from `state_dict()`, this also unties
+# the layers. In the state of a tied model, both names share their memory, and so do the
+# two new parameters, but an optimizer sees two parameters and changes this memory twice
+# in each step. A `deepcopy` keeps the tie. Two tables are also a valid design if both
+# programs have two; in that case, the trainer's loss before the repair is the right loss:
 
 # %% trap="08.12" role="more"
 with torch.device("meta"):
@@ -3538,7 +3540,7 @@ claim("loss after 300 steps, in nats per letter", end, below=2.7)
 # ### The same in a library
 #
 # Hugging Face's `transformers` builds a Llama from a configuration, without any download.
-# Its layers work like this stage's: RoPE with the same pairs, grouped queries and a
+# Its attention works like this stage's: RoPE with the same pairs, grouped queries and a
 # cache. One of the library's attention layers, rebuilt by hand from the functions above,
 # returns the same values. And the library's decoding from a cache agrees with a run over
 # the whole row.
@@ -3599,8 +3601,8 @@ claim("seven tokens, then three with the cache: largest difference from a "
 # In Triton, you write a program for a *block* of values. `tl.load` with a mask fetches
 # values, `tl.dot` multiplies matrices, and a GPU runs one copy of the program for each
 # block of queries. If there is no GPU, the set-up cell sets `TRITON_INTERPRET=1` before
-# triton is imported, and the same source runs on a CPU. Triton's own packages are only
-# for Linux. On other systems, the cells below print one line about this and show values
+# triton is imported, and the same source runs on a CPU. The package `triton` is only for
+# Linux. On other systems, the cells below print one line about this and show values
 # recorded on Linux. First comes the step of the online softmax:
 
 # %% role="concept" tags=["used-on-gpu"]
@@ -3692,8 +3694,8 @@ claim("largest difference between the kernel's results and float64 results "
 # %% [markdown] role="concept"
 # ### Two faults that the interpreter hides, and how to see them
 #
-# A store without a mask writes beyond the end, but there is no error, because the
-# memory there belongs to the same process. So pass the kernel a piece of a larger
+# A store without a mask writes beyond the end, but often there is no error, because the
+# memory there usually belongs to the same process. So pass the kernel a piece of a larger
 # tensor and check the *guards*, the values after that piece.
 
 # %% role="concept"
@@ -3826,7 +3828,7 @@ claim("number of spills for sm_75 minus the larger of the numbers for "
 #
 # With a window of `W` keys, a query looks only at the last `W` keys. As a mask, the
 # window saves nothing, because all scores are computed and then hidden. Flex attention
-# takes the mask as a function and, compiled for a GPU, skips the blocks that contain no
+# takes the mask as a function and, if it is compiled, skips the blocks that contain no
 # allowed pair:
 
 # %% role="concept"
@@ -3854,7 +3856,7 @@ claim("fraction of blocks that flex attention computes minus the fraction "
 
 # %% [markdown] role="concept"
 # Flex attention also runs uncompiled, here on a shorter row. Without a compiler, it
-# computes all scores, as its warning says. So on a CPU, you can test whether the mask
+# computes all scores, as its warning says. So uncompiled, you can test whether the mask
 # function says what you mean, but not how much the window saves.
 
 # %% role="concept"
@@ -3902,8 +3904,8 @@ claim("largest difference between flex attention and SDPA with the "
 # **3. A batch is padded. In the mask, you forbid the rows of the pads (the queries) and leave
 # the columns alone. The tokens**
 #
-# - [x] still look at pads :: Columns are keys. A mask over the queries only silences the
-#   pads' outputs, which nothing uses.
+# - [x] still look at pads :: Columns are keys. A mask over the queries only silences what
+#   attention returns for the pads.
 # - [ ] are right, because a pad is masked either way :: Rows say which token looks, columns
 #   say which token is looked at.
 # - [ ] are NaN :: A row without keys returns zeros or NaN, but here only the pads' rows
@@ -3924,9 +3926,9 @@ claim("largest difference between flex attention and SDPA with the "
 # **5. You test whether a model mixes the rows of a batch by permuting them. The outputs are permuted in the same way. So**
 #
 # - [ ] the rows are independent :: A model that subtracts the batch's mean passes this test.
-# - [x] this shows nothing; replace the other rows, and look at row 0 :: Only a change of
-#   the other rows can show the mixing.
-# - [ ] the model is in train mode :: This test cannot see the mode.
+# - [x] this shows nothing; replace the other rows, and look at row 0 :: A permutation
+#   keeps the same rows together. Other rows show the mixing.
+# - [ ] the model is in train mode :: A model in eval mode passes this test, too.
 
 # %% [markdown] role="quiz"
 # **6. A masked model has a loss of 0.5 nats in a gap, and a causal model 0.8 nats for the
@@ -3974,8 +3976,8 @@ claim("largest difference between flex attention and SDPA with the "
 # - [x] one turn :: The bank returns the word to all threads that read it.
 # - [ ] 32 turns, because they read from the same bank :: Only different words in one bank
 #   wait for each other.
-# - [ ] two turns, one for each half of the warp :: Two turns are the minimum for 8 bytes per
-#   thread, not for a word that all threads share.
+# - [ ] two turns, one for each half of the warp :: Two turns are the minimum if each
+#   thread reads 8 bytes of its own, not for a word that all threads share.
 
 # %% [markdown] role="quiz"
 # **11. One thread in a hundred, at random, takes a slow branch. What fraction of the
@@ -4154,9 +4156,9 @@ answers
 # **On the H100 used for the recorded run**, flash attention reaches 36 % of the card's
 # peak rate, close to the published 35 %. Torch's `math` form takes 16 times as long and
 # needs 9.9 GB of extra memory, whereas flash needs 34 MB. Memory traffic does not
-# explain all of this difference. Even with 16-bit inputs, the `math` form computes in
-# float32. So each tensor of scores takes 4 GiB, not 2 GiB as you counted, and the
-# products do not run at the 16-bit rate.
+# explain all of this difference. Even with 16-bit inputs, the `math` form by default
+# computes in float32. So each tensor of scores takes 4 GiB, not 2 GiB as you counted, and
+# the products do not run at the 16-bit rate.
 #
 # For one head, this stage's kernel, a page of Triton, takes only 7 % longer than
 # torch's kernel, although it also computes the masked half of the scores. But a single
@@ -4191,17 +4193,17 @@ answers
 #   `assign=True` untie them, so tie them again before you make the optimizer.
 # - SDPA has no train mode, so pass it a dropout rate of 0 when you evaluate.
 # - A masked and a causal model answer different questions, so do not compare their losses.
-# - A softmax needs only a running maximum, a running sum and a correction factor, never
-#   its whole row.
-# - Without a mask, the forward pass of flash attention does as many multiplications as
-#   the formula. But it needs less memory and moves fewer bytes.
+# - To average values by a softmax, a running maximum, two running sums and a correction
+#   factor are enough. The whole row of scores is never needed at once.
+# - Without a mask, the matrix products of flash attention's forward pass are as large as
+#   the formula's. But it needs less memory and, for narrow heads, moves fewer bytes.
 # - A warp moves whole sectors, so neighbouring threads should read neighbouring values.
 # - Reads of different words in one bank of shared memory wait for each other. An odd step
 #   between neighbouring threads avoids these waits.
 # - A warp issues every path that at least one of its threads takes, so group values that
 #   take the same path.
-# - On small tensors, launches determine the time; on large tensors, memory traffic does.
-#   Fuse operations, and mask the last block.
+# - Elementwise operations take as long as their launches on small tensors, and as long as
+#   their memory traffic on large ones. Fuse them, and mask the last block.
 # - Even without a GPU, you can compile a kernel and read its registers, spills and
 #   tensor-core instructions.
 #

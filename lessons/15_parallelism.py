@@ -1,11 +1,11 @@
 # %% [markdown] role="hook"
 # # 15. Parallelism, and planning a run
 #
-# Data parallelism on eight GPUs needs a model that fits on one GPU, and yours no longer
-# does. So you cut deeper: a layer into halves, a batch into small parts that flow through
-# stages, a sequence into pieces, and a layer into experts of which each token visits only
-# a few. You also keep fewer activations in memory and recompute the rest for the backward
-# pass.
+# Plain data parallelism on eight GPUs needs a model that fits on one GPU, and yours no
+# longer does. So you cut deeper: a layer into halves, a batch into small parts that flow
+# through stages, a sequence into pieces, and a layer into experts of which each token
+# visits only a few. You also keep fewer activations in memory and recompute the rest for
+# the backward pass.
 #
 # On paper, each cut is exact. In the code of each cut, one line can be wrong without
 # raising an error. This stage breaks those lines one by one and counts the bytes sent.
@@ -71,15 +71,15 @@ draw_grids({"data parallel": across, "context parallel": down,
 # What a cut separates has to be brought together again, and each cut has its own call for
 # this:
 #
-# - **data parallelism**: the gradients of all copies of the weights are summed by one
-#   `all_reduce` per step;
+# - **data parallelism**: in each step, the gradients of all copies of the weights are
+#   summed by `all_reduce`;
 # - **tensor parallelism**: the partial outputs of a layer are summed by an `all_reduce`
 #   in each layer;
 # - **pipeline parallelism**: activations are sent on to the next stage, and their
 #   gradients are sent back;
-# - **context parallelism**: the keys and values of all pieces are gathered in each layer,
-#   and their gradients are sent back (`reduce_scatter`); the weights are copies, as with
-#   data parallelism;
+# - **context parallelism**: in each layer with attention, the keys and values of all
+#   pieces are gathered (or go round in a ring), and their gradients are sent back
+#   (`reduce_scatter`); the weights are copies, as with data parallelism;
 # - **expert parallelism**: tokens are sent to the GPU that holds their expert, and their
 #   outputs are sent back (`all_to_all`).
 #
@@ -97,7 +97,7 @@ draw_grids({"data parallel": across, "context parallel": down,
 ranks = Ranks(2)
 
 def sum_of_ranks(x):
-    """The sum of x over the ranks, in place."""
+    """The sum of x * (1 + rank) over the ranks, as a new tensor."""
     x = x * (1 + dist.get_rank())
     dist.all_reduce(x)
     return x
@@ -163,10 +163,10 @@ claim("number of bytes on the tape for 16 float32 values", sum(sent()),
 # separately, so one sum at the end completes the output. Each rank has a copy of `body`
 # and `head`, from the same seed.
 #
-# Autograd does not know `all_reduce`, so you write its backward pass by hand. Each part
-# counts once in the sum, so the backward pass gives each part the sum's gradient. The
-# output is right. "So the gradient of `body` also agrees, up to rounding," says a code
-# comment.
+# Autograd does not know `dist.all_reduce`, so you write its backward pass by hand. Each
+# part counts once in the sum, so the backward pass gives each part the sum's gradient.
+# The output is right. "So the gradient of `body` also agrees, up to rounding," says a
+# code comment.
 
 # %% trap="15.1" role="break"
 def over_ranks(x):
@@ -341,10 +341,10 @@ claim("difference between the two ranks' last losses, with the second sum",
       abs(losses[0][-1] - losses[1][-1]), expected=0)
 
 # %% [markdown] trap="15.1" role="more"
-# `torch.distributed.nn.functional` has a differentiable `all_reduce`. Its backward pass
-# is also a sum. A sum in the backward pass is right if the ranks' losses are parts of one
-# loss. In this lesson, the ranks' losses are copies of one loss, so each half gets twice
-# its true gradient.
+# `torch.distributed.nn.functional` has a differentiable `all_reduce` (newer versions of
+# torch warn and name a successor). Its backward pass is also a sum. A sum in the backward
+# pass is right if the ranks' losses are parts of one loss. In this lesson, the ranks'
+# losses are copies of one loss, so each half gets twice its true gradient.
 
 # %% trap="15.1" role="more"
 def with_known_sum(seed, x, y):
@@ -466,7 +466,7 @@ def split_mlp(h: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
 # the second stage and the loss. To keep both ranks busy, you cut a batch into
 # *micro-batches*: while rank 1 works on the first micro-batch, rank 0 begins the second.
 # Torch's schedules run forward and backward over all micro-batches, send activations and
-# gradients, and average the gradient over the micro-batches.
+# gradients, and by default divide the gradient by the number of micro-batches.
 #
 # You have memory for 16 digits, cut into four micro-batches, but you want 64 digits per
 # step. So you make four passes, let `backward` accumulate in `.grad`, and divide the loss
@@ -632,8 +632,8 @@ claim("smallest factor of any pass's gradient in the sum, if no pass "
 
 # %% [markdown] trap="15.2" role="repair"
 # Rank 0 sends 32 values per digit, rank 1 sends their gradients back, and no weight's
-# gradient is sent. (A few short messages with the shapes are sent once. Tied embeddings
-# or a clipped norm would add calls.)
+# gradient is sent. (The shapes are sent once. Tied embeddings or a clipped norm would add
+# calls.)
 
 # %% trap="15.2" role="repair"
 predicted = 64 * 32 * 4                           # digits, numbers, bytes
@@ -835,8 +835,8 @@ claim("loss of the net trained on two ranks, on uncut sequences",
 # %% [markdown] trap="15.3" role="why"
 # `arange(part.shape[1])` counts from 0 on every rank. So a letter and its copy get the
 # same position, and the network learns to look at the key whose position is one above the
-# query's. New rows cut in the same way cannot reveal the fault. On one GPU, the second
-# half has positions never used in training, so their embeddings are still random.
+# query's. On one GPU, the second half has positions never used in training, so their
+# embeddings are still random.
 
 # %% trap="15.3" role="why"
 claim("number of embedding values at positions 16 to 31 that got a "
@@ -891,9 +891,10 @@ claim("with the right positions: largest difference between logits on two "
       "ranks and on one GPU", apart, below=1e-3)
 
 # %% [markdown] trap="15.3" role="repair"
-# A cut into halves has a second flaw: rank 1 computes up to three times as many scores as
-# rank 0, and rank 0 waits. So frameworks give each rank *two* pieces, an early and a late
-# one. Then positions, labels and mask all have to follow where each token came from:
+# A cut into halves has a second flaw: with a kernel that skips hidden pairs, rank 1
+# computes up to three times as many scores as rank 0, and rank 0 waits. So many
+# frameworks give each rank *two* pieces, an early and a late one. Then positions, labels
+# and mask all have to follow where each token came from:
 
 # %% trap="15.3" role="repair"
 corner = torch.ones(8, 8, dtype=torch.bool).tril()
@@ -944,7 +945,7 @@ claim("loss of a good net if each rank sees only its own keys",
 # A position's label is the next token, which may be on a different rank. A loss that
 # shifts the labels on each rank silently loses one label per cut. With two pieces per
 # rank, the damage is worse: at the seam, a position gets a token from far away as its
-# label. Shift the labels before you cut the sequence.
+# label, except on the last rank. Shift the labels before you cut the sequence.
 
 # %% trap="15.3" role="more"
 kept = sum(len(part[1:]) for part in torch.arange(32).chunk(2))
@@ -1207,8 +1208,8 @@ claim("four experts with divided weights: loss as a fraction of one "
 # Two paths lead from the router to the loss. The first path is *which* expert is chosen,
 # but this is an index, and an index has no gradient. The second path is *how much* the
 # expert counts, its weight. With one expert per token, the weight divided by the sum is
-# one, whatever the router says. So the router stays at its random start, and each expert
-# gets tokens of every kind.
+# one, whatever the router says. So the router stays near its random start, and each
+# expert gets tokens of every kind.
 
 # %% trap="15.4" role="why" tags=["plumbing"]
 def router_pull(k, weigh):
@@ -1327,7 +1328,7 @@ claim("AdamW with 1e-6 added to the sum: loss as a fraction of one "
 # Without a small number in the sum, the router still moves a little, because AdamW scales
 # up even rounding errors and applies weight decay. This toy model computes every expert
 # and discards most results. Fast code gathers each expert's tokens before it computes
-# their outputs. A model's configuration says whether the weights are divided
+# their outputs. Many models' configurations say whether the weights are divided
 # (`norm_topk_prob`). A model trained with the division has to run with it.
 
 # %% [markdown] trap="15.4" role="folklore"
@@ -1375,23 +1376,23 @@ def route(logits: torch.Tensor, k: int, renorm: bool) -> tuple:
 #    weight divided by itself is 1, so do not divide for k = 1.
 
 # %% [markdown] trap="15.4" role="keep"
-# **Keep:** A router learns only through the weight of the chosen expert. If that weight
-# is a constant, the task gives the router no gradient. **In your own code:** Before the
-# first step, compute the gradient of the *task* loss alone. Print its norm at the router
-# next to its norm at the experts, for each `k` that a configuration may set. **Source:**
-# [Fedus et al. 2021, "Switch Transformers"](https://arxiv.org/abs/2101.03961), section
-# 2.1: the gate value in the output makes the router differentiable. **Seen in the wild:**
-# In [jingyaogong/minimind 858](https://github.com/jingyaogong/minimind/issues/858), four
-# experts with 198 million weights were worse than a dense model with 64 million. In
-# [davidmrau/mixture-of-experts
+# **Keep:** A router learns the task only through the weight of the chosen expert. If that
+# weight is a constant, the task gives the router no gradient. **In your own code:**
+# Before the first step, compute the gradient of the *task* loss alone. Print its norm at
+# the router next to its norm at the experts, for each `k` that a configuration may set.
+# **Source:** [Fedus et al. 2021, "Switch
+# Transformers"](https://arxiv.org/abs/2101.03961), section 2.1: the gate value in the
+# output makes the router differentiable. **Seen in the wild:** In [jingyaogong/minimind
+# 858](https://github.com/jingyaogong/minimind/issues/858), four experts with 198 million
+# weights were worse than a dense model with 64 million. In [davidmrau/mixture-of-experts
 # 27](https://github.com/davidmrau/mixture-of-experts/issues/27), the softmax ran over the
 # one chosen expert; the proposed fix divides by the sum of the weights.
 
 # %% [markdown] trap="15.5" role="situation" fault="a balance loss made of counts has no gradient" symptom="the load balancing loss is printed and rises, experts stay idle, whatever its weight"
 # ## Eight experts, all at work
 #
-# The hidden states of a real model share a common direction, so a new router prefers
-# the same experts for all tokens. The chosen experts learn, so they are chosen even
+# The hidden states of a real model share a common direction, so a new router prefers the
+# same experts for most tokens. The chosen experts learn, so they are chosen even
 # more often. "If every GPU holds one expert," your notes say, "all GPUs wait for the
 # busiest one." A *balance loss* should prevent this: square each expert's fraction of
 # the load, sum over the experts, and multiply by the number of experts. An even load
@@ -1532,11 +1533,11 @@ claim("fraction of tokens at the busiest expert, with counts times "
 # Two other methods also balance the load. One is a loss of squared mean probabilities
 # (but a router's probabilities may be even while its counts are uneven). The other needs
 # no loss: each expert's score gets a bias, which is raised for experts chosen too rarely.
-# On several ranks, the counts have to be summed over all ranks.
+# On several ranks, this bias needs the counts of all ranks.
 #
 # A balance loss that takes a mean over the wrong axis is harder to detect. Its value is
-# 1.00, the value of an even load, from the first step to the last. Even the right
-# formula is no reliable measure: its value falls below 1 when counts and probabilities
+# 1.00, the value of an even load, from the first step to the last. Even the right formula
+# is no reliable measure: its value can fall below 1 when counts and probabilities
 # disagree. Print the counts themselves.
 
 # %% trap="15.5" role="more" tags=["plumbing"]
@@ -1657,11 +1658,11 @@ def balance(p: torch.Tensor, chosen: torch.Tensor,
 #    E.
 
 # %% [markdown] trap="15.5" role="keep"
-# **Keep:** A balance loss needs two factors: counts, which show how uneven the load is,
-# and mean router probabilities, which have a gradient. **In your own code:** Call
-# `backward` on the balance loss *alone*. If the balance loss has no gradient, you get an
-# error, or a gradient of zero at the router. Then log the experts' loads, not the balance
-# loss. **Source:** [Fedus et al. 2021, "Switch
+# **Keep:** A balance loss made of counts needs a second factor: counts show how uneven
+# the load is, but only the mean router probabilities have a gradient. **In your own
+# code:** Call `backward` on the balance loss *alone*. If the balance loss has no
+# gradient, you get an error, or a gradient of zero at the router. Then log the experts'
+# loads, not the balance loss. **Source:** [Fedus et al. 2021, "Switch
 # Transformers"](https://arxiv.org/abs/2101.03961), equations 4 to 6: the vector of
 # probabilities has a gradient, but the vector of counts has none. **Seen in the wild:**
 # In [NVIDIA-NeMo/Automodel 1408](https://github.com/NVIDIA-NeMo/Automodel/issues/1408),
@@ -1783,7 +1784,8 @@ claim("cosine between the gradients with and without checkpoints", cosine,
 # restores the state of torch's own generators, on the CPU and on one kind of device.
 # `self.dice` is not one of these generators, so it keeps advancing, and the second run
 # draws different masks. So you compute the loss with one network and its gradient with a
-# different one. Torch compares the two runs by shapes and dtypes, never by values.
+# different one. Here, torch compares the number, shapes, dtypes and devices of the kept
+# tensors, never their values.
 
 # %% trap="15.6" role="why"
 one = OwnDrop(7)
@@ -1886,8 +1888,8 @@ claim("cosine between the gradients with nn.Dropout and "
 # `backward` needs. A BatchNorm that moves its running mean a tenth of the way does so
 # twice, and the running mean of values around 5 becomes 0.95 instead of 0.5. Outputs and
 # gradients are right, because training does not read the running mean. But evaluation
-# uses the running mean, so evaluation is wrong. Every other state that the block updates
-# is wrong as well: counts of calls and of tokens per expert, or the scale of an 8-bit
+# uses the running mean, so evaluation changes. Other states that the block updates can be
+# wrong as well: counts of calls and of tokens per expert, or the scale of an 8-bit
 # format. You will often read that you should halve the momentum. If you do, the running
 # mean becomes 5 times 1 - 0.95², but the layer still counts two batches.
 
@@ -1916,7 +1918,7 @@ claim("running mean after one step, with a checkpoint and half the "
 # %% [markdown] trap="15.6" role="more"
 # `torch.func.functional_call` runs a module with other tensors in place of the module's
 # own. If you copy the buffers before the first run, the second run changes only the
-# copies and leaves no trace:
+# copies and leaves no trace in the buffers:
 
 # %% trap="15.6" role="more"
 def on_copies(block, h):
@@ -2309,10 +2311,10 @@ def exposed(events: list) -> list:
 # ## Plan a run on eight GPUs
 #
 # You train Llama 7B on eight GPUs with 80 GB each, on sequences of 4,096 tokens. AdamW in
-# mixed precision needs 16 bytes per weight: two for the weight, two for its gradient and
-# twelve for the optimizer's state. Each GPU holds a copy of the model and processes four
-# sequences at a time, its *micro-batch*. For the backward pass, a layer keeps about `16 *
-# width + 8 * hidden` bytes per token.
+# your mixed precision needs 16 bytes per weight: two for the weight, two for its gradient
+# and twelve for the optimizer's state. Each GPU holds a copy of the model and processes
+# four sequences at a time, its *micro-batch*. For the backward pass, a layer keeps about
+# `16 * width + 8 * hidden` bytes per token.
 #
 # The copies use *ZeRO-1* (stage 9).
 
@@ -2589,17 +2591,17 @@ claim("peak bytes of a whole pass: count divided by planned activations "
 # The last value is above 1, because the backward pass also needs room for the
 # activations' gradients. Leave a tenth of a card free for these gradients, for buffers
 # and for fragmentation. This estimate leaves out the float32 copies that norm layers keep
-# if they are not fused: 12 bytes per channel and token in each layer.
+# if they are not fused: up to 12 bytes per channel and token in each layer.
 #
-# **A pipeline** cuts weights and layers. The first of `p` stages holds the activations of
-# `min(m, p)` out of `m` micro-batches, so activations hardly shrink. **Tensor
-# parallelism** cuts weights, logits and most activations, but not the activations of norm
-# layers: `8 * width` bytes per token stay complete on each rank. For each layer and
-# micro-batch, tensor parallelism adds four all-reduces, each as large as the layer's
-# input, or five with checkpoints, because the second run repeats one of the forward
-# pass's two all-reduces. (A second run that goes to the end of the layer repeats both.)
-# The next cell shows the tape of a layer with two blocks, each cut over two ranks as in
-# trap 15.1:
+# **A pipeline** cuts weights and layers. In the schedule 1F1B (see below), the first of
+# `p` stages holds the activations of `min(m, p)` out of `m` micro-batches, so activations
+# hardly shrink. **Tensor parallelism** cuts weights, logits and most activations, but not
+# the activations of norm layers: `8 * width` bytes per token stay complete on each rank.
+# For each layer and micro-batch, tensor parallelism adds four all-reduces, each as large
+# as the layer's input, or five with checkpoints, because the second run repeats one of
+# the forward pass's two all-reduces. (A second run that goes to the end of the layer
+# repeats both.) The next cell shows the tape of a layer with two blocks, each cut over
+# two ranks as in trap 15.1:
 
 # %% trap="15.8" role="more"
 def cut_blocks(again):
@@ -2673,9 +2675,9 @@ claim("estimated GB of the published run, divided by the GB of its card",
 # with matrix products, which is how FSDP hides most of its gathers. The memory estimate
 # does not include gradients in float32 (2 more bytes per weight), the layers currently
 # gathered by ZeRO-3, sequence parallelism (which also cuts the norm layers), experts, or
-# the 1 to 2 GB taken by CUDA and NCCL. Links are fast inside a machine and slow between
-# machines, so keep tensor parallelism inside a machine. If an MFU includes the repeated
-# work of checkpoints, it goes up when you repeat more.
+# the 1 to 2 GB taken by CUDA and NCCL. Links are usually faster inside a machine than
+# between machines, so keep tensor parallelism inside a machine. If an MFU includes the
+# repeated work of checkpoints, it goes up when you repeat more.
 
 # %% trap="15.8" role="exercise" points=4 difficulty=4 minutes=25
 def plan(model: dict, machine: dict, splits: list) -> tuple:
@@ -2777,10 +2779,10 @@ def plan(model: dict, machine: dict, splits: list) -> tuple:
 # these operations.
 #
 # Checkpoints repeat the products of the layers. How many of them a checkpoint repeats
-# depends on the implementation. With torch's `use_reentrant=False`, each layer's last
-# product is left out, because nothing reads its result again. Megatron's checkpoints
-# and torch's reentrant checkpoints repeat all products, so a step takes four thirds of
-# the work.
+# depends on the implementation. With torch's `use_reentrant=False`, this layer's last
+# product is left out, because nothing reads its result again. Megatron's full
+# checkpoints and torch's reentrant checkpoints repeat all products of the layers, so a
+# step takes about four thirds of the work.
 
 # %% role="concept" tags=["plumbing"]
 small_net = Llama(small)
@@ -2817,8 +2819,8 @@ claim("a published step: time with checkpoints, divided by time without "
 # The next cell simulates an all-reduce among `n` ranks as a ring. Each rank cuts its
 # buffer into `n` pieces and passes one piece on in each step. After `n - 1` steps, each
 # rank has one complete piece (`reduce_scatter`). After `n - 1` more steps, all ranks have
-# all pieces (`all_gather`). This stage's tape records the bytes that go *into* a call; in
-# a ring, each rank sends `2 * (n - 1) / n` times as many bytes.
+# all pieces (`all_gather`). For an all-reduce, this stage's tape records the bytes that
+# go *into* the call; in a ring, each rank sends `2 * (n - 1) / n` times as many bytes.
 #
 # Each step also has a latency of `alpha` seconds. With links of `beta` bytes per second,
 # half an all-reduce takes `(n - 1) * (alpha + size / n / beta)`. This is the *alpha-beta
@@ -3107,7 +3109,7 @@ answers_here
 # close to a published measurement: [366 GB/s for large
 # sums](https://waynehacking8.github.io/blog/nccl-nvlink-bandwidth/) among four H100 GPUs,
 # calculated as for a ring, although their switch can also compute sums. The NVLink of an
-# H100 has a bandwidth of 450 GB/s in one direction.
+# H100 SXM has a bandwidth of 450 GB/s in one direction.
 
 # %% [markdown] role="summary"
 # ## What you take with you
@@ -3115,17 +3117,17 @@ answers_here
 # - Two matrices split across ranks, the first by units and the second by inputs, need
 #   two sums: one of the outputs in the forward pass, and one of the input's gradients
 #   in the backward pass.
-# - Divide the loss where the whole step is known. Do not divide a gradient that already
-#   contains earlier passes' gradients.
+# - Divide the loss where the whole step is known. Do not divide after each pass: the
+#   gradient already contains earlier passes' gradients.
 # - Compute positions, labels and mask on the whole sequence before you cut it.
-# - A router learns only through expert weights that it can change, and a balance loss
-#   works only through the router's probabilities.
+# - A router learns the task only through expert weights that it can change, and a
+#   balance loss works only through the router's probabilities.
 # - A checkpointed block, which runs twice, has to read the same values twice but change
 #   its state only once.
 # - In a trace, a collective's bar begins with a call, not with data on the wire.
 #   Measure the transfer from the last rank's call on.
-# - Next to each part of a memory plan, write what divides it. The copies divide the
-#   state among themselves, but never a micro-batch.
+# - Next to each part of a memory plan, write what divides it. With ZeRO, the copies
+#   divide the state among themselves, but never a micro-batch.
 # - Predict the bytes, then compare them with the tape. If you cannot predict the bytes,
 #   you do not understand the cut yet.
 #

@@ -162,7 +162,7 @@ def test_damage_in_a_folder_that_cannot_be_written_is_a_note(folder, monkeypatch
         raise PermissionError(errno.EACCES, "Permission denied")
     monkeypatch.setattr(json_lines, "_write_new", refuse)
     assert progress.solved() == {"01.1"}
-    assert "could not be repaired" in capsys.readouterr().err
+    assert "could not be mended" in capsys.readouterr().err
 
 
 class Links(HTMLParser):

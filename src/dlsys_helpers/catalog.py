@@ -61,7 +61,7 @@ def all_stages(folder: Path) -> dict[int, tuple[Trap, ...]]:
     """The traps of each written stage. Raises CatalogError with what to do."""
     files = sorted(folder.glob("[0-9][0-9].json"))
     if not files:
-        raise CatalogError(f"{folder.name}/: not found next to the package, expected the generated "
+        raise CatalogError(f"{folder.name}/: not found beside the package, expected the generated "
                            "files. Run: make build")
     return {int(file.stem): _read(file) for file in files}
 

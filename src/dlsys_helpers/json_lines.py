@@ -102,7 +102,7 @@ class Store:
                 aside = _write_new(path, data)
                 _replace(path, good)
         except OSError as error:
-            _note(f"{path} is damaged and could not be repaired ({error.strerror}).")
+            _note(f"{path} is damaged and could not be mended ({error.strerror}).")
             return
         _note(
             f"{bad} unreadable line(s) in {path.name}: the file is kept as {aside.name}, "

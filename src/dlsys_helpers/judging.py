@@ -368,8 +368,8 @@ def edited(fn: Callable, texts: Sequence[str], mistake: str) -> Callable:
     """
     plain = inspect.unwrap(fn)
     if "<" in plain.__qualname__:
-        raise ValueError(f"{mistake}: got {plain.__qualname__}, expected a function defined at the "
-                         "top level of its file. Only such a function can be edited.")
+        raise ValueError(f"{mistake}: got {plain.__qualname__}, expected a function that stands at "
+                         "the top level of its file. Only such a function can be edited.")
     if not texts or len(texts) % 2:
         raise ValueError(f"{mistake}: got {len(texts)} texts, expected pairs of an old text and a "
                          "new one.")

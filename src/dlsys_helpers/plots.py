@@ -89,7 +89,7 @@ def show(figure: Figure, alt: str) -> None:
     Raises ValueError for an empty alt text. Outside a notebook nothing is shown.
     """
     if not alt.strip():
-        raise ValueError("alt: got an empty text, expected a sentence on what the figure shows.")
+        raise ValueError("alt: got an empty text, expected a sentence that says what is seen.")
     if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
         from IPython.display import Image, display
         # In the metadata: Image takes it as `alt` from IPython 8.31 on, and Colab has 7.34.

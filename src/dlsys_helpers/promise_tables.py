@@ -35,7 +35,6 @@ def _row(line: str) -> Row:
                    for kind in (names, phrases))
     if (len(cells) not in (3, 4) or len(names) > 1 or len(phrases) > 1
             or not all((*cells, *cases, *says))):
-        raise ValueError(f"promise table, row {line!r}: expected key | text | phrases. Instead of "
-                         "the phrases, or after them, a cell may have case and names of cases. No "
-                         "cell may be empty.")
+        raise ValueError(f"promise table, row {line!r}: expected key | text | phrases, or case and "
+                         "names of cases in the last cell, or a cell of each; none may be empty.")
     return Row(cells[0], cells[1], cases, says)

@@ -9,8 +9,9 @@ from dlsys_checks.questions import ask, choice, number, question_for, whole
 # ---- 15.1 a layer in pieces
 
 ask("15.1", {"layers": range(4, 41), "world": (2, 4, 8)}, lambda layers, world: whole(
-    f"A net has {layers} cut layers of the form relu(h A.T) B.T, one after the other, on {world} "
-    "ranks. How many all_reduce calls does a rank make per training step?", 2 * layers,
+    f"Behind its embedding, a net has {layers} cut layers of the form relu(h A.T) B.T, one after "
+    f"the other, on {world} ranks. How many all_reduce calls does a rank make per training step?",
+    2 * layers,
     "Each layer needs one call for its output and one for its input's gradient.",
     layers, 4 * layers))
 ask("15.1", {"rows": (512, 1024, 2048), "width": (256, 512), "size": (2, 4)},
@@ -208,7 +209,7 @@ ask("15.6", {"what, wrong": [
     lambda what, wrong, layers: choice(
         f"torch.utils.checkpoint with its defaults runs a block of {layers} layers again. The "
         "block draws from several sources. Which of these draws differ in the second run?",
-        what, "checkpoint restores torch's default generators and nothing else.", wrong,
+        what, "checkpoint restores torch's default generators, but no other generator.", wrong,
         "all of them, because nothing is restored", "none of them, because all are restored"))
 ask("15.6", {"p": (0.1, 0.2, 0.5)}, lambda p: choice(
     f"A checkpointed block drops {100 * p:.0f} % of its activations and draws different masks in "
