@@ -40,7 +40,7 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## What is not a number stays
 #
-# Floating-point numbers include two special values that signal that something went wrong.
+# Most floating-point formats have two special values that signal that something is wrong.
 # An *infinity* appears when a result is too large or when a nonzero number is divided by
 # zero. A `nan`, *not a number*, appears when an operation has no defined result: `0/0`,
 # `inf - inf`, `0 * inf`, the square root of a negative number. A sum or product that
@@ -190,8 +190,9 @@ claim("index of the first module that turns finite numbers into a NaN",
 # finite inputs and a bad output counts.
 #
 # Anomaly mode is the right tool when a NaN first arises in the *backward* pass, because
-# then it names the operation at fault. Anomaly mode says nothing when a `nan` is merely
-# added to the loss, because the gradient of a sum with respect to each term is one.
+# then it names the operation whose gradient is the first NaN. (It does not report an
+# infinite gradient.) Anomaly mode says nothing when a constant `nan` is merely added to
+# the loss, because the gradient of a sum with respect to each term is one.
 #
 # Which operation anomaly mode names for a NaN from the forward pass depends on the loss.
 # With cross-entropy, it names the log-softmax. With an L1 or a hinge loss, whose
@@ -307,7 +308,7 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 # **Keep:** To find a NaN that arises in the forward pass, put a forward hook on every
 # module. If the bad operation is a function inside `forward`, the hook names the module
 # that calls this function. Anomaly mode does not help, because it checks only gradients:
-# of the operations whose gradients use a bad value, it names the operation nearest to the
+# of the operations whose gradients become NaN, it names the operation nearest to the
 # loss. **In your own code:** At the first loss or gradient norm that is not finite, save
 # the batch and the weights, and repeat the forward pass with the hooks. **Source:**
 # PyTorch,
@@ -547,9 +548,10 @@ claim("number of different classes in the first batch",
 
 # %% [markdown] role="concept"
 # An untrained classifier with ten classes has a loss near `ln 10`. A loss far from `ln
-# 10` means that the logits are too large or that the loss function does not match the
-# model's output. No layer should have a gradient norm of 0, or a norm a hundred times as
-# large as its neighbours' norms. Next, overfit one batch, and only then train on all the
+# 10` often means that the logits are too large or that the loss function does not match
+# the model's output. No layer should have a gradient norm of 0 (except where a later
+# factor starts at zero, as in LoRA), or a norm a hundred times as large as its
+# neighbours' norms. Next, overfit one batch, and only then train on all the
 # data. On a GPU, `nvidia-smi` shows how much memory the process holds, and
 # `torch.cuda.max_memory_allocated()` shows how much of it the tensors needed at their
 # peak. When memory use grows and you do not know why, record the allocation history with
@@ -593,9 +595,10 @@ def provenance(code, data, **settings):
 # Each line for a step holds the step, the loss, the norm of all gradients and the time;
 # add the learning rate if a schedule changes it. The gradient norm is the most useful of
 # these values. Before the optimizer takes a step, the norm shows whether the gradients
-# are exploding or vanishing. No range of norms is healthy for all models, so compare each
+# explode. (If they vanish only in the early layers, you need a norm per layer, as in trap
+# 12.2.) No range of norms is healthy for all models, so compare each
 # norm with the median over the run's last steps. `clip_grad_norm_` returns the norm, so
-# logging it costs nothing:
+# if you clip, you have it already (on a GPU, reading it makes the CPU wait):
 
 # %% role="concept" compare=false
 import time
@@ -639,12 +642,12 @@ claim("number of changes that leave the hash the same: one pixel, one "
 
 # %% [markdown] role="concept"
 # Compare the hashes when you *load* a checkpoint, and report which hash differs. In a
-# repository, `git rev-parse HEAD` prints the code's hash, and `git status --porcelain`
-# shows whether any file differs from that commit. A run of uncommitted code cannot be
-# repeated.
+# repository, `git rev-parse HEAD` prints the commit's hash, and `git status --porcelain`
+# shows whether any file that git does not ignore differs from that commit. A run of
+# uncommitted code cannot be repeated, unless you also saved the difference.
 #
-# A *tracker* writes the log lines for you and plots their values. Each tracker has one
-# call for the first line and one call for each later line (shown, not run):
+# A *tracker* writes the log lines for you and plots their values. Each tracker has calls
+# for the start of a run and one call for each later line (shown, not run):
 #
 # | tracker | at the start | at each step |
 # |---|---|---|
@@ -812,10 +815,10 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
 #    not.
 
 # %% [markdown] trap="12.3" role="keep"
-# **Keep:** A `DataLoader` starts new workers for each epoch, so a constant seed in
-# `worker_init_fn` replays the first epoch. Let torch do the seeding. If random numbers
-# must not depend on the number of workers, derive them from the seed, the epoch and the
-# sample. **In your own code:** With `shuffle=False`, compare the random numbers of the
+# **Keep:** Without `persistent_workers=True`, a `DataLoader` starts new workers for each
+# epoch, so a constant seed in `worker_init_fn` replays the first epoch's numbers. Let
+# torch do the seeding. If random numbers must not depend on the number of workers, derive
+# them from the seed, the epoch and the sample. **In your own code:** With `shuffle=False`, compare the random numbers of the
 # first batch in two epochs. They have to differ. **Source:** PyTorch documentation,
 # [torch.utils.data, "Randomness in multi-process data
 # loading"](https://docs.pytorch.org/docs/stable/data.html#data-loading-randomness).
@@ -1041,10 +1044,11 @@ claim("mean loss of the chosen runs, divided by mean loss of the random "
       chosen / dull, above=1)
 
 # %% [markdown] trap="12.4" role="more"
-# The formula has a second fault, in the tail of the normal distribution.
+# The code has a second fault, in the tail of the normal distribution.
 # `torch.special.ndtr` computes `(1 + erf) / 2`, which rounds to 0 ten standard deviations
-# below the mean. An unlikely candidate and a hopeless candidate then both score 0. The
-# complementary error function, `erfc`, keeps the small value.
+# below the mean. The score of such a candidate is then far too large, and a little nearer
+# to the mean, it can be negative. The complementary error function, `erfc`, keeps the
+# small value.
 
 # %% trap="12.4" role="more"
 z = torch.tensor([-5.0, -7.5, -10.0], dtype=torch.float64)
@@ -1414,8 +1418,8 @@ draw_blocks({"a step": ["batch", "weights", "modules", "loss", "gradients",
 
 # %% [markdown] role="concept"
 # Save the batch and the weights the first time the loss or the gradient norm is not
-# finite. Then one function, which uses `watch` and `blamed` from trap 12.1, can run all
-# the checks:
+# finite. Then one function, which uses `watch` and `blamed` from trap 12.1, can run the
+# checks (it does not look at the targets or at buffers):
 
 # %% role="concept"
 def place_of_nan(net, x, y, loss_of=F.cross_entropy):
@@ -1487,7 +1491,7 @@ claim("is anything found when there is no fault", bool(places["no fault"]),
 # compute that module in `float32` or `bfloat16`, or guard its argument. If the loss is at
 # fault, use the version of the loss function that takes logits. If a gradient is at
 # fault, keep the bad number out of the branch, as in trap 12.5. If only the new weights
-# are not finite, lower the learning rate. (Under `float16` with a `GradScaler`, an
+# are not finite, check the optimizer's `eps` or lower the learning rate. (Under `float16` with a `GradScaler`, an
 # infinite gradient now and then is normal. The scaler skips that step and lowers its
 # scale.)
 #
@@ -1964,8 +1968,8 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
 # ## The file with the last state
 #
 # A job may be taken off its machine at any moment, so it saves its state every few
-# minutes: `torch.save(state, "last.pt")`. The file below is small. A real checkpoint
-# takes minutes to write, and the job can be killed halfway through.
+# minutes: `torch.save(state, "last.pt")`. The file below is small. A large checkpoint can
+# take minutes to write, and the job can be killed halfway through.
 #
 # You kill a save 20 times. Each trial starts with a good `last.pt`; a child process saves
 # over it, and the kernel kills the child after a random number of bytes. Then you try to
@@ -2037,8 +2041,8 @@ claim("number of files, out of 20, that load after the kill",
 # Opening a file for writing empties it, and from then on, the old state is gone. A file
 # system's journal does not help. The journal protects against crashes of the machine, but
 # does not undo what a killed process has done. The new state cannot be read before its
-# last byte is written, because a checkpoint is a zip archive, whose table of contents
-# comes last.
+# last byte is written, because a checkpoint of `torch.save` is a zip archive, whose table
+# of contents comes last.
 #
 # Instead, write to a *second* file, and rename it when it is complete. `os.replace` swaps
 # the name in a single step: a process that opens `last.pt` finds either the old file or
@@ -2253,10 +2257,10 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
 # ## Surviving preemption
 #
 # A *spot* machine costs a fraction of the usual price and can be taken away at any time.
-# Kubernetes or Slurm then sends the process a signal, `SIGTERM`, and kills it some
-# seconds or minutes later. (Amazon EC2 itself only writes a notice into the machine's
-# metadata, so on EC2, a script has to look for the notice and send the signal.) A
-# training job survives preemption if it does four things: it saves often enough, it saves
+# Kubernetes or Slurm then usually sends a signal, `SIGTERM`, and kills the process some
+# seconds or minutes later. (Amazon EC2 itself announces this in the machine's metadata
+# and as an EventBridge event, so on EC2, something has to look for the notice and send
+# the signal.) A training job survives preemption if it does four things: it saves often enough, it saves
 # when the signal arrives, it stores everything that the next step depends on, and it puts
 # the file where the next machine can find it.
 #
@@ -2374,13 +2378,13 @@ claim("largest gap between a weight of the resumed run and the same "
       "weight of the unbroken run", gap_after, expected=0)
 
 # %% [markdown] role="concept"
-# **Where does the next machine find the file?** A spot machine's disk disappears with the
-# machine. Write the file locally, copy it to cloud storage under a new name such as
-# `step-000037.pt`, and then write that name to a small file called `latest`. In an object
-# store, a rename cannot replace an existing file in a single step, so `latest` does the
-# rename's job. Delete an old checkpoint only after you have read a newer one back. Store
-# the tracker's run id in the checkpoint, so that the resumed run continues the same curve
-# (shown, not run):
+# **Where does the next machine find the file?** A spot machine's local disk usually
+# disappears with the machine. Write the file locally, copy it to cloud storage under a
+# new name such as `step-000037.pt`, and then write that name to a small file called
+# `latest`. In many object stores, a rename cannot replace an existing file in a single
+# step, so `latest` does the rename's job. Delete an old checkpoint only after you have
+# read a newer one back. Store the tracker's run id in the checkpoint, so that the
+# resumed run continues the same curve (shown, not run):
 #
 # ```python
 # run = wandb.init(project="digits", id=stored["run_id"], resume="allow")
@@ -2459,8 +2463,8 @@ claim("mean accuracy with the class numbers from the three other starts",
 # %% [markdown] trap="12.9" role="why"
 # When Python starts, before it runs the first line of any script, it reads
 # `PYTHONHASHSEED` and fixes the secret seed of its hashes. Python never looks at this
-# variable again. Setting the variable inside the script affects only the *next* Python
-# process.
+# variable again. Setting the variable inside the script affects only *new* Python
+# processes that the script starts.
 
 # %% trap="12.9" role="why"
 numbers = len({tuple(names) for names in starts})
@@ -2600,11 +2604,11 @@ def class_numbers(names: list, stored: dict) -> dict:
 # class numbers changed each time training was resumed.
 
 # %% [markdown] role="concept"
-# ## Reproducible: one complete list
+# ## Reproducible: one list
 #
-# Two runs end with the same weights only if everything that a step depends on is the
-# same. Here is the complete list. The last column says when each setting has to be in
-# place, because half of the settings have no effect if you set them too late.
+# To be sure that two runs end with the same weights, keep everything that a step depends
+# on the same. Here is the list. The last column says when each setting has to be in
+# place, because some of the settings have no effect if you set them too late.
 #
 # | what | how | when |
 # |---|---|---|
@@ -2624,17 +2628,17 @@ def class_numbers(names: list, stored: dict) -> dict:
 # `torch.manual_seed` seeds all devices. `use_deterministic_algorithms` makes torch choose
 # operations that return the same result every time, and raise an error if there is no
 # such operation. Deterministic operations cost time, as the GPU section shows.
-# `cudnn.deterministic` covers only convolutions, and `use_deterministic_algorithms`
-# includes it. cuBLAS, NVIDIA's library for matrix products, needs scratch memory. If you
-# do not fix the size of this memory, the same product may be computed in a different
-# order. `:4096:8` reserves eight buffers of 4,096 KiB each. If you do not set
-# `CUBLAS_WORKSPACE_CONFIG`, `use_deterministic_algorithms` raises an error at the first
-# matrix product on a GPU, and the error names the variable. Here are these settings as a
-# function:
+# `cudnn.deterministic` covers only operations of cuDNN, mainly convolutions, and
+# `use_deterministic_algorithms` covers convolutions too. cuBLAS, NVIDIA's library for
+# matrix products, needs scratch memory. If several streams share this memory, the same
+# product may be computed in a different order. `:4096:8` reserves eight buffers of 4,096
+# KiB each. Recent versions of torch reserve this memory themselves. In older versions,
+# `use_deterministic_algorithms` raises an error at the first matrix product on a GPU if
+# `CUBLAS_WORKSPACE_CONFIG` is not set. Here are these settings as a function:
 
 # %% role="concept"
 def reproducible(seed):
-    """Set all that can still be set after Python has started."""
+    """Set what torch, numpy and Python offer after they have started."""
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
@@ -2998,8 +3002,8 @@ def rows_to_log(events: list) -> tuple:
 #
 # A log says which loss a run reached. A log keeps neither the model file that reached
 # this loss nor the model's training data. A tracker's *artifact* keeps both: it is a
-# named set of files with a version. The version is computed from the bytes, so saving the
-# same data again never creates a second version:
+# named set of files with a version. W&B compares the names and bytes of the files, so
+# saving the same file again does not create a second version:
 
 # %% role="concept" tags=["plumbing"]
 artifacts = tempfile.TemporaryDirectory()
@@ -3227,9 +3231,9 @@ def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
 # 3. Rows can have different numbers of allowed classes, so divide each row's sum by the number of allowed classes in that row.
 
 # %% [markdown] trap="12.11" role="keep"
-# **Keep:** Label smoothing uses the log-probability of every class, so a masked class
-# makes the loss infinite. Spread the smoothing over the allowed classes only. **In your
-# own code:** Count the steps that a guard skips, and log the number. **Source:** PyTorch
+# **Keep:** Label smoothing uses the log-probability of every class, so a class masked
+# with minus infinity makes the loss infinite. Spread the smoothing over the allowed
+# classes only. **In your own code:** Count the steps that a guard skips, and log the number. **Source:** PyTorch
 # documentation,
 # [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html),
 # whose `label_smoothing` mixes the target with a uniform distribution over all classes.
@@ -3550,9 +3554,9 @@ plot_lines(range(1, 201), {
 # almost all the weight to one key, and little gradient flows back through the softmax.
 #
 # *QK-norm* usually scales [each query and each
-# key](https://arxiv.org/abs/2010.04245) to the same norm before they are multiplied. No
-# logit can then exceed the square root of the head's width times the learned gains of the
-# normalization. [ViT-22B](https://arxiv.org/abs/2302.05442) uses QK-norm, after runs with
+# key](https://arxiv.org/abs/2010.04245) to the same norm before they are multiplied. With
+# an RMSNorm and the usual division, no logit can then exceed the square root of the
+# head's width times the largest learned gains of the normalization. [ViT-22B](https://arxiv.org/abs/2302.05442) uses QK-norm, after runs with
 # 8 billion parameters had diverged without it. So does
 # [Qwen3](https://arxiv.org/abs/2505.09388).
 
@@ -3689,7 +3693,8 @@ claim("gap caused by a different seed, divided by the gap caused by a "
 # `use_deterministic_algorithms(True)` asks for the same result whenever the *same*
 # numbers are processed in the *same* order; if torch has no deterministic operation, the
 # flag raises an error. Here the order is different, so the flag does not help. The flag
-# also fills new memory with `nan`, to reveal code that reads memory before writing to it.
+# also fills new float tensors from `torch.empty` with `nan`, to reveal code that reads
+# memory before writing to it.
 #
 # | what changes | what follows, measured in this stage |
 # |---|---|
@@ -3892,8 +3897,8 @@ claim("number of runs, out of four after the kill, that repeat earlier "
       "settings", repeated, expected=4)
 
 # %% [markdown] role="concept"
-# Two problems remain. The killed run stays `RUNNING` until you pass its number to
-# `study.tell`, which closes the run. And the database file does not contain the
+# Two problems remain. The killed run stays `RUNNING`. To close it, pass its number to
+# `study.tell` (or give the storage a `heartbeat_interval` from the start). And the database file does not contain the
 # sampler's state. With the same seed, the random numbers start from the beginning, so
 # the four new runs repeat the first four runs. If you use the number of runs so far as
 # the seed, the sampler draws new settings.
@@ -4179,8 +4184,8 @@ answers_here
 #   gradients.
 # - Alongside the loss, log the best constant prediction's loss and how far each layer has
 #   moved. The first line of a log says what was run.
-# - A constant seed in `worker_init_fn` replays the first epoch. Derive random numbers
-#   from the seed, the epoch and the sample.
+# - In workers that start anew for each epoch, a constant seed in `worker_init_fn` replays
+#   the first epoch. Derive random numbers from the seed, the epoch and the sample.
 # - Find the settings that matter, then search only these settings. If your search loses
 #   to random search, look for a bug in the search.
 # - `torch.where` hides a bad value, but not its gradient. Clipping by norm spreads a NaN

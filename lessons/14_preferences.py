@@ -470,8 +470,8 @@ def dpo_loss(policy: nn.Module, beta: float):
 # **Keep:** The reference that a loss compares against must not move, so store a copy. A
 # flat loss does not mean that the weights stay where they are. **In your own code:**
 # Before training, store the reference's log-probabilities for one batch. Ten steps later,
-# the reference must return the same values. Alongside the loss, record the KL divergence
-# from the first checkpoint. **Source:** [Rafailov et al. 2023, "Direct Preference
+# the reference must return the same values. Alongside the loss, record the KL
+# divergence from the start. **Source:** [Rafailov et al. 2023, "Direct Preference
 # Optimization"](https://arxiv.org/abs/2305.18290). **Seen in the wild:** In
 # [YiyangZhou/POVID 11](https://github.com/YiyangZhou/POVID/issues/11), the reference was
 # the policy itself. TRL refuses to use a single object as both policy and reference;

@@ -1316,9 +1316,9 @@ claim("fraction of tokens whose expert mostly serves their kind, with "
       "undivided weights", sorted_share(switch), above=0.7)
 
 # %% [markdown] trap="15.4" role="more"
-# AdamW divides each gradient by its own size, so even such a trickle of gradient leads to
-# full steps. SGD does not rescale its gradients, and a trickle of 1e-8 is lost in
-# rounding.
+# AdamW divides each gradient by its own size, so even such a trickle leads to full steps,
+# while it is well above AdamW's `eps`. SGD does not rescale its gradients, and a trickle
+# of 1e-8 is lost in rounding.
 
 # %% trap="15.4" role="more"
 claim("AdamW with 1e-6 added to the sum: loss as a fraction of one "
@@ -1660,9 +1660,9 @@ def balance(p: torch.Tensor, chosen: torch.Tensor,
 # %% [markdown] trap="15.5" role="keep"
 # **Keep:** A balance loss made of counts needs a second factor: counts show how uneven
 # the load is, but only the mean router probabilities have a gradient. **In your own
-# code:** Call `backward` on the balance loss *alone*. If the balance loss has no
-# gradient, you get an error, or a gradient of zero at the router. Then log the experts'
-# loads, not the balance loss. **Source:** [Fedus et al. 2021, "Switch
+# code:** Call `backward` on the balance loss *alone*. If it has no gradient, you get an
+# error, or a gradient of nearly zero at the router. Then log the experts' loads, not the
+# balance loss. **Source:** [Fedus et al. 2021, "Switch
 # Transformers"](https://arxiv.org/abs/2101.03961), equations 4 to 6: the vector of
 # probabilities has a gradient, but the vector of counts has none. **Seen in the wild:**
 # In [NVIDIA-NeMo/Automodel 1408](https://github.com/NVIDIA-NeMo/Automodel/issues/1408),
@@ -2980,8 +2980,8 @@ claim("largest gap between the extra time of four simulated schedules and "
 #
 # - [ ] multiply its weight by ten :: If the balance loss has no gradient, ten times
 #   nothing is still nothing.
-# - [x] call `backward` on the balance loss alone :: An error, or a zero at the router,
-#   shows that the balance loss has no gradient.
+# - [x] call `backward` on the balance loss alone :: An error, or nearly zero at the
+#   router, shows that the balance loss has no gradient.
 # - [ ] put fewer tokens on each expert :: A cap only hides how unevenly the router
 #   chooses; it does not change the router's choice.
 

@@ -165,7 +165,8 @@ ask("12.7", {"batch": (20, 50, 64), "rate": (0.1, 0.2, 0.5)}, lambda batch, rate
     "large.", rate, rate / batch))
 ask("12.7", {"rows": (16, 32, 50, 64)}, lambda rows: choice(
     f"A net memorizes one batch of {rows} rows. What does that show?",
-    "that gradients flow and the loss can fall", "A net can memorize any labels, even wrong ones.",
+    "that gradients flow and the loss can fall",
+    "A large enough net can memorize wrong labels too.",
     "that the labels belong to their inputs", "that the data are in a random order",
     "that the net will do well on new data"))
 ask("12.7", {"classes": range(4, 21)}, lambda classes: number(
@@ -220,7 +221,8 @@ ask("12.9", {"starts": range(3, 10)}, lambda starts: whole(
 ask("12.9", {"word": ("cat", "seven", "lung", "oak"), "starts": range(3, 10)},
     lambda word, starts: choice(
         f"Python is started {starts} times without PYTHONHASHSEED. What is the same each time?",
-        "hash((3, 5))", "The secret seed affects only strings and bytes, and what contains them.",
+        "hash((3, 5))",
+        "The secret seed affects strings and bytes, and what is hashed through them, not numbers.",
         f"hash({word!r})", f"hash((1, {word!r}))", f"hash({word.encode()!r})"))
 ask("12.9", {"known": range(5, 41), "new": range(2, 7),
              "place": lambda new, **_: range(1, new + 1)},
