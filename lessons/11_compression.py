@@ -56,7 +56,7 @@ print(f"scale {scale:.5f}   steps {steps.int().tolist()}")
 # %% [markdown] role="concept"
 # An unsigned byte cannot hold negative numbers, so shift all steps up by the number of
 # steps between the lowest level and 0. This shift is the zero. (A signed byte holds -128
-# to 127. Both types are called INT8.)
+# to 127. Quantization to either type is called INT8.)
 
 # %% role="concept"
 zero = round(-low / scale)
@@ -255,9 +255,9 @@ claim("smallest fraction of zeros in a matrix at 2 bits",
 
 # %% [markdown] trap="11.1" role="repair"
 # So the levels are misplaced. In an affine grid for these matrices, the distance between
-# levels is two thirds of the largest absolute value, so only weights with an absolute
-# value below a third of it become zero. If each group of 16 neighbours has its own
-# grid, the range depends only on these 16 weights. The *ends*, the first and the last
+# levels is at most two thirds of the largest absolute value, so only weights below a third
+# of it become zero. If each group of 16 neighbours has its
+# own grid, the range depends only on these 16 weights. The *ends*, the first and the last
 # layer, can stay at 8 bits.
 
 # %% trap="11.1" role="repair"
@@ -480,10 +480,10 @@ claim("relative error of the product, with a static scale from 40 dark "
 # %% [markdown] role="concept"
 # Dynamic and static quantization both work. Dynamic quantization needs no data. Static
 # quantization does not have to search for the largest input, but it fails silently when
-# the calibration data differ from the real inputs, because inputs beyond the last level
-# are *clipped* to that level. `torchao`, a library that quantizes torch models, has a
-# recipe for each method, and the section *Weights alone, or the inputs as well* near the
-# end runs both recipes on a whole model.
+# the real inputs are larger than the calibration data, because inputs beyond the last
+# level are *clipped* to that level. `torchao`, a library that quantizes torch models, has
+# a recipe for each method, and the section *Weights alone, or the inputs as well* near
+# the end runs both recipes on a whole model.
 #
 # ## Training with the rounding: quantization-aware
 #
@@ -516,10 +516,10 @@ claim("smallest slope with the straight-through estimator", w.grad.min(),
       expected=1)
 
 # %% [markdown] role="concept"
-# Try rounding after training first, because it takes only minutes and needs no labels. If
-# the result is not good enough, which happens mostly below 4 bits, use quantization-aware
-# training. The section *A model that learns with the rounding*, near the end, recovers
-# the accuracy of a 2-bit model this way.
+# Try rounding after training first, because it is much faster than training and needs no
+# labels. If the result is not good enough, which happens mostly below 4 bits, use
+# quantization-aware training. The section *A model that learns with the rounding*, near
+# the end, recovers the accuracy of a 2-bit model this way.
 #
 # ## Which weights can go
 #
@@ -547,10 +547,10 @@ draw_grids(stays, rows="output", columns="input",
                "filled, and in the third grid, four whole rows are filled.")
 
 # %% [markdown] role="concept"
-# Zeros in arbitrary positions still take four bytes and one multiplication each. A whole
-# row of zeros does not have to be stored or multiplied. The row belongs to one *unit*,
-# and you can cut out a unit: its row in this layer and its column in the next layer. What
-# is left is an ordinary, smaller pair of layers with the same outputs:
+# In a dense tensor, zeros anywhere still take four bytes and one multiplication each. A
+# whole row of zeros does not have to be stored or multiplied. The row belongs to one
+# *unit*, and you can cut out a unit: its row in this layer and its column in the next
+# layer. What is left is an ordinary, smaller pair of layers with the same outputs:
 
 # %% role="concept"
 keep = norms[:, 0] > norms.median()               # four units of eight
@@ -567,9 +567,9 @@ claim("largest gap between the outputs of the masked and the smaller pair "
       "of layers", (masked_out - smaller_out).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
-# (These layers have no bias. If your layers have biases, also remove the unit's bias.)
-# The section *Three patterns of zeros* prunes a whole model in each of the three patterns
-# and retrains it.
+# (These layers have no bias. If your layers have biases, also zero and remove the unit's
+# bias.) The section *Three patterns of zeros* prunes a whole model in each of the three
+# patterns and retrains it.
 
 # %% [markdown] trap="11.2" role="situation" core=true fault="prune.remove drops the mask: pruned weights come back" symptom="sparsity is gone after fine-tuning a pruned model: prune.remove, zeros come back"
 # ## Retraining a pruned net
@@ -707,8 +707,8 @@ claim("accuracy after retraining with masks minus accuracy before "
 claim("accuracy after retraining with masks", right, above=0.8)
 
 # %% [markdown] trap="11.2" role="more"
-# The zeros that survive without a mask belong to hidden units that the pruning has cut
-# off from the previous or the next layer, and to pixels that are always dark:
+# Nearly all zeros that survive without a mask belong to hidden units that the pruning has
+# cut off from the previous or the next layer, and to pixels that are always dark:
 
 # %% trap="11.2" role="more"
 probe = copy.deepcopy(pruned)
@@ -844,8 +844,8 @@ draw_grids({"one test digit": told}, values=True,
 
 # %% [markdown] role="concept"
 # *Distillation* trains a small *student* on the probabilities of a large *teacher*, also
-# called *soft targets*. The loss is the Kullback-Leibler divergence of the student's
-# probabilities $q$ from the teacher's probabilities $p$, $\sum p \,(\log p - \log q)$.
+# called *soft targets*. The loss is the Kullback-Leibler divergence between the teacher's
+# probabilities $p$ and the student's probabilities $q$, $\sum p \,(\log p - \log q)$.
 # The loss is 0 if $p$ and $q$ agree. Its gradient with respect to the student's logits
 # has the same form as the gradient of cross-entropy, with $p$ instead of the label:
 
@@ -962,8 +962,8 @@ claim("probability that the teacher leaves for the other digits at "
 # %% [markdown] trap="11.3" role="repair"
 # At a temperature of 100, the probabilities are nearly equal, but their *differences*
 # still reflect the teacher's logits, and the gradient depends on these differences.
-# Dividing the logits of both networks by $T$ shrinks the gradient, at high temperatures
-# by a factor of $T^2$. So multiply the loss by $T^2$. If the loss also has a term for
+# At high temperatures, dividing the logits of both networks by $T$ shrinks the gradient
+# in proportion to $1/T^2$. So multiply the loss by $T^2$. If the loss also has a term for
 # labels, forgetting the factor $T^2$ silences the teacher:
 
 # %% trap="11.3" role="repair"
@@ -1288,7 +1288,7 @@ claim("largest gap between the two ways to write the update",
       (move - by_paper).abs().max(), below=1e-9)
 
 # %% [markdown] role="concept"
-# This is all that *GPTQ* does: it rounds one column, adds the solution of this system to
+# This is the core of *GPTQ*: it rounds one column, adds the solution of this system to
 # the columns that are not rounded yet, and continues with the next column. *AWQ*, near
 # the end of the lesson, changes the scale of a column instead.
 
@@ -1421,9 +1421,9 @@ claim("output error: largest inputs first divided by smallest inputs first",
 # order does not matter, because all remaining columns change at once.
 
 # %% [markdown] trap="11.4" role="more" topics="independent inputs"
-# One column can help another only if their inputs rise and fall together. The control
-# below has independent inputs of the same size with mean zero, so one column can hardly
-# compensate for another:
+# One column can help another only if the mean product of their inputs is not zero. The
+# control below has independent inputs of the same size with mean zero, so one column can
+# hardly compensate for another:
 
 # %% trap="11.4" role="more"
 apart = by_columns(w, alone, large)
@@ -1629,7 +1629,7 @@ claim("accuracy lost at 8 bits", both[0] - both[1],
 # **Told:** According to the popular line, the older function `quantize_dynamic` shrinks a
 # model to a third or less. **Measured:** That function's packed weights are not
 # parameters at all, so the line does not count them. This model has no other parameters,
-# so the line reports zero bytes. Only the file shows how large the model is.
+# so the line reports zero bytes. The file shows how large the model is.
 
 # %% trap="11.5" role="folklore"
 with warnings.catch_warnings():
@@ -2129,9 +2129,9 @@ claim("exported with two digits: number of batch sizes, out of four, that "
 # The file's declared inputs say which sizes it accepts. A declared size that is a number
 # is fixed. If the declared size is a name, any size should work.
 #
-# An example fixes more than sizes. Everything that is not a tensor, such as a number, a
-# string or the length of a list, becomes a constant. In the exercise, you check all of
-# these constants by comparing examples.
+# An example fixes more than sizes. Almost everything that is not a tensor, such as a
+# float, a string or the length of a list, becomes a constant. In the exercise, you check
+# all of these constants by comparing examples.
 
 # %% [markdown] trap="11.7" role="more" topics="the switch of the exporter · a dict of settings"
 # On its own, `torch.export` treats every size of 1 in the example as fixed and refuses to
@@ -2293,7 +2293,7 @@ def free_dims(examples: list):
 # **Source:** PyTorch,
 # [`torch.export`](https://docs.pytorch.org/docs/stable/user_guide/torch_compiler/export.html).
 
-# %% [markdown] trap="11.8" role="situation" fault="block scales along the tokens, not along the sum" symptom="emulated MXFP4 or MXFP8 is much better than the hardware: block scales along the wrong axis, outlier channels"
+# %% [markdown] trap="11.8" role="situation" fault="block scales along the tokens, not along the sum" symptom="emulated MXFP4 or NVFP4 is much better than the hardware: block scales along the wrong axis, outlier channels"
 # ## Two loud units in four bits
 #
 # A device will multiply in *MXFP4*. MXFP4 numbers have 4 bits, and each block of 32
@@ -2429,12 +2429,12 @@ claim("accuracy lost with blocks along the sum if the inputs' sizes move "
 # %% [markdown] trap="11.8" role="more" topics="a test that shows nothing · torchao's numbers · which way a power of two is rounded"
 # On inputs without a loud unit, blocks along either axis have about the same error, so a
 # test on random numbers shows nothing. With a loud *digit* instead of a loud input, the
-# emulation loses the quiet digits in the same block. Our rounding follows the format
-# exactly: torchao's `MXTensor`, whose blocks always run along the last axis, returns the
+# emulation loses the quiet digits in the same block. Our rounding follows the format:
+# torchao's `MXTensor.to_mx`, whose blocks run along the last axis, returns the
 # same numbers to the last bit.
 #
 # The weights of loud inputs also suffer. These weights are smaller by a factor of 35 and
-# share scales with ordinary weights, so they become zero on the device and in the
+# share scales with ordinary weights, so nearly all become zero on the device and in the
 # emulation.
 
 # %% trap="11.8" role="more" tags=["plumbing"]
@@ -2475,9 +2475,9 @@ claim("fraction of the quiet inputs that become zero, with blocks along "
 # once along each axis, unless its blocks are squares, which work for both sums.
 #
 # Which power of two becomes the scale is also a choice. The cell below uses blocks of
-# MXFP8, whose largest level is 448. The specification takes only the exponent of the
-# largest number, which rounds the scale down. Some kernels round the scale to the nearest
-# power of two, and some round it up.
+# MXFP8 in E4M3, whose largest level is 448. The specification takes only the exponent of
+# the largest number, which rounds the scale down. Some kernels round the scale to the
+# nearest power of two, and some round it up.
 
 # %% trap="11.8" role="more"
 drawn_blocks = torch.randn(4096, 32)
@@ -2551,10 +2551,10 @@ def mx_einsum(equation: str, a: torch.Tensor, b: torch.Tensor
 
 # %% [markdown] trap="11.8" role="keep"
 # **Keep:** Let blocks with a shared scale run along the summed axis, as in hardware. An
-# emulation with other blocks reports an accuracy that no device reaches. **In your own
+# emulation with other blocks can report an accuracy that no device reaches. **In your own
 # code:** Make one column of a tensor 35 times as large, and round the tensor. If the
-# blocks run along the sum, the column's neighbours become zeros, because the loud column
-# sets their scale. **Seen in the wild:**
+# blocks run along the sum, most of the column's neighbours become zeros. **Seen in the
+# wild:**
 # [`btxchain/btx#89`](https://github.com/btxchain/btx/pull/89) describes a design with two
 # products in which the scales ran along the free axis, so no block-scaled unit could
 # compute them; in
@@ -2661,7 +2661,7 @@ claim("final loss with 256 digits per step, divided by final loss with 16 "
 # a block's scale, its largest number divided by 6, has to be stored in E4M3, whose
 # smallest positive number is `2 ** -9`. A scale below half of this number is rounded to
 # zero. So every block whose largest number is below `6 * 2 ** -10`, or `0.0059`, becomes
-# zero. With 256 digits per step, no output gradient is larger than `1 / 256`, or
+# zero. With 256 digits per step, no gradient of a logit is larger than `1 / 256`, or
 # `0.0039`.
 
 # %% trap="11.9" role="why"
@@ -2710,10 +2710,10 @@ claim("256 digits per step: final loss with two scales minus final loss "
       "in float32", repaired[1][-1] - in_float[1][-1], below=0.1)
 
 # %% [markdown] trap="11.9" role="more" topics="the first step · torchao · a floor, and the other end · what two scales cannot represent"
-# With 256 digits per step, not a single weight has moved. With 16 digits per step, the
-# classifier learns from a digit only if the right answer has a probability below about
-# `0.9`; with 64 digits, the probability has to be below about `0.6`. All other digits
-# have output gradients so small that they are rounded to zero.
+# With 256 digits per step, not a single weight has moved. With 16 digits per step, a
+# digit's gradient reaches the hidden layers only if the right answer has a probability
+# below about `0.9`; with 64 digits, the probability has to be below about `0.6`. Along
+# the outputs, the gradients of all other digits are rounded to zero.
 
 # %% trap="11.9" role="more"
 def first_step(batch):
@@ -2733,9 +2733,9 @@ claim("fraction of weights that get a nonzero gradient in a first step "
       "with 16 digits", reached[16], above=0.1)
 
 # %% [markdown] trap="11.9" role="more"
-# torchao returns the same numbers, with one scale and with two. In torchao, block scales
-# never become zero, because they stay at 1 / 64 or above. Small numbers are lost anyway:
-# in `nvfp4`, their scales become zero, and in torchao, their codes become zero.
+# torchao returns the same numbers here, with one scale and with two. In torchao, block
+# scales never become zero, because they stay at 1 / 64 or above. Small numbers are lost
+# anyway: in `nvfp4`, their scales become zero, and in torchao, their codes become zero.
 
 # %% trap="11.9" role="more" tags=["plumbing"]
 with contextlib.redirect_stderr(io.StringIO()):
@@ -2923,8 +2923,8 @@ claim("relative error of the logits: larger of the dynamic and the static "
 # %% [markdown] role="concept"
 # The printed table depends on your processor. If it has instructions for 8-bit products
 # (VNNI), the dynamic and the static classifier each have an error below a hundredth.
-# Without such instructions, pairs of products are added in 16 bits and clipped, and both
-# classifiers have a large error. oneDNN explains this in [Nuances of int8
+# On x86 without such instructions, pairs of products are added in 16 bits and clipped,
+# and both classifiers have a large error. oneDNN explains this in [Nuances of int8
 # computations](https://oneapi-src.github.io/oneDNN/dev_guide_int8_computations.html). So
 # test a quantized file on the kind of machine that will run it.
 
@@ -3026,7 +3026,7 @@ claim("weight error in NVFP4, divided by weight error in int4 with groups "
 
 # %% [markdown] role="concept"
 # On this layer's weights, the float formats are no more precise than 4-bit integers in
-# groups of 16, which take 6 bits per weight with their float32 scales. The float formats
+# groups of 16, which take 6 bits per weight with their float32 scales. MXFP4 and NVFP4
 # are made for matrix products: GPUs such as Blackwell multiply weights and inputs
 # directly in these formats, block scales included. Traps 11.8 and 11.9 round inputs and
 # gradients to these formats. Torch has the types `float4_e2m1fn_x2`, for two codes in a
@@ -3110,13 +3110,14 @@ claim("accuracy recovered by the straight-through estimator at 3 bits",
 # %% [markdown] role="concept"
 # ### AWQ: large inputs, large weights
 #
-# GPTQ needs correlated inputs. [*AWQ*](https://arxiv.org/abs/2306.00978) uses the size of
-# each input instead. If an input is large, an error in its weights costs a lot. So before
-# the rounding, AWQ multiplies that input's column by a factor and divides the input by
-# the same factor, which leaves the product the same. The step of a row's grid also stays
-# the same, as long as the row's largest weight is in a different column. So the weights
-# in the enlarged column have a smaller relative rounding error. AWQ finds the factors by
-# a search: each factor is the input's size, raised to a power between 0 and 1.
+# GPTQ needs inputs with nonzero mean products. [*AWQ*](https://arxiv.org/abs/2306.00978)
+# uses the size of each input instead. If an input is large, an error in its weights costs
+# a lot. So before the rounding, AWQ multiplies that input's column by a factor and
+# divides the input by the same factor, which leaves the product the same. The step of a
+# row's grid also stays the same, as long as the row's largest weight stays in a different
+# column. So the weights in the enlarged column have a smaller relative rounding error.
+# AWQ finds the factors by a search: each factor is the input's size, raised to a power
+# between 0 and 1.
 
 # %% role="concept"
 def by_size(w, x, bits=4):
@@ -3408,10 +3409,10 @@ for rows in (1, 256):
 #
 # *TensorRT* is NVIDIA's compiler for inference. It reads the graph, fuses neighbouring
 # operations into one kernel, times several kernels for each operation on your GPU, and
-# keeps the fastest. If you allow lower precision, it also uses 16 or 8 bits. The result,
-# the *engine*, is a file for this kind of GPU, this version of TensorRT and a range of
-# sizes, so build the engine again when one of these changes. We have not run this line
-# for the course:
+# keeps the fastest. If you allow lower precision, it can also use 16 or 8 bits. By
+# default, the result, the *engine*, is a file for this kind of GPU, this version of
+# TensorRT and a range of sizes, so build the engine again when one of these changes. We
+# have not run this line for the course:
 #
 # ```sh
 # trtexec --onnx=reader.onnx --saveEngine=reader.plan \
@@ -3445,7 +3446,7 @@ for rows in (1, 256):
 #   the output, not the weights. In trap 11.4, GPTQ had the smaller output error but the
 #   larger weight error.
 # - [ ] either, because both errors measure the same :: The two errors agree only if the
-#   inputs have the same size, are independent and have mean zero.
+#   inputs have the same size, are uncorrelated and have mean zero.
 # - [x] B, and check the accuracy as well :: The next layer receives the output, and in the end, the accuracy decides.
 
 # %% [markdown] role="quiz"
@@ -3461,9 +3462,10 @@ for rows in (1, 256):
 # equally, and the teacher's loss is not multiplied by T². At first, the student**
 #
 # - [ ] learns from both equally :: The two losses have equal weights, but their gradients are not equally large.
-# - [x] learns almost only from the labels :: The teacher's gradient is smaller by the
-#   square of the temperature. The teacher matters only once the labels are learned.
-# - [ ] learns almost only from the teacher :: Dividing by the temperature makes gradients smaller, not larger.
+# - [x] learns almost only from the labels :: Without the factor, the teacher's gradient
+#   is smaller by the square of the temperature. The teacher matters only once the labels
+#   are learned.
+# - [ ] learns almost only from the teacher :: Without the factor, the teacher's gradient is the smaller one.
 
 # %% [markdown] role="quiz"
 # **5. After quantization to 8 bits, `numel` times `element_size`, summed over all parameters, is the same as before. You conclude that**
@@ -3513,7 +3515,7 @@ for rows in (1, 256):
 #
 # - [ ] with the same relative error, because these are floats :: The scale is a float of
 #   8 bits, and this format has a smallest positive number.
-# - [ ] with twice the relative error :: Between the two sizes, the error rises a little. At a thousandth, nothing is left.
+# - [ ] with twice the relative error :: At first, the error rises a little. At a thousandth, nothing is left.
 # - [x] as zeros :: Their scales are below half of the smallest positive E4M3 number, so they are rounded to 0.
 
 # %% [markdown] role="gpu"

@@ -244,14 +244,15 @@ ask("11.8", {"what, right": IN_MXFP4, "wrong": lambda right, **_: list(combinati
         "A scale can be factored out of a sum only if it is the same for all pairs that are added.",
         *[f"along the axis of {other}" for other in wrong],
         "along the last axis in memory, whichever it is"))
-ask("11.8", {"gain": (30, 40, 100), "what": ("MXFP4", "MXFP8", "NVFP4"),
+ask("11.8", {"gain": (30, 40, 100), "what": ("MXFP4", "NVFP4"),
              "where": ("a layer", "an MLP", "a projection")},
     lambda gain, what, where: choice(
         f"An emulation of {what} shares scales along the tokens, but the device shares them along "
         f"the inputs of {where}. Which test shows the difference most clearly?",
         f"one input, for all tokens, made {gain} times as large",
-        "Along the inputs, the large input's neighbours share its scale and become zero. Along the "
-        "tokens, its neighbours are equally large.", "more random numbers, all of the same size",
+        "Along the inputs, the large input's neighbours share its scale, and most become zero. "
+        "Along the tokens, its neighbours are equally large.",
+        "more random numbers, all of the same size",
         f"all numbers made {gain} times as large", "the same random numbers in float64"))
 
 # ---- 11.9 Gradients in four bits, and a larger batch
