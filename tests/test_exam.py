@@ -402,14 +402,14 @@ def test_a_name_is_heard_and_a_second_one_counts(desk, book):
 def test_reading_costs_nothing_once_the_case_is_named(desk):
     part = drawn()[FAULTY - 1].fault.part
     other = next(one for one in faults.PARTS if one != part)
-    assert f"Paid {numbers.READ} of" in ask(desk, FAULTY, "read", other)
+    assert f"Paid {numbers.READ}, budget" in ask(desk, FAULTY, "read", other)
     ask(desk, FAULTY, "name", the_right_name(FAULTY))
-    assert f"Paid {numbers.READ} of" in ask(desk, FAULTY, "read", part)
+    assert f"Paid {numbers.READ}, budget" in ask(desk, FAULTY, "read", part)
     found = desk.happened(SHEET, TICKET, FAULTY)
     assert part in laws.read_parts(found)
     ask(desk, FAULTY, "look", "clip")
     paid = numbers.READ + numbers.price_of("clip")
-    assert f"Paid {paid} of" in ask(desk, FAULTY, "receipt")
+    assert f"Paid {paid}, budget" in ask(desk, FAULTY, "receipt")
 
 
 def test_a_third_name_does_not_count(desk):
@@ -426,9 +426,9 @@ def test_the_same_wrong_name_twice_is_one_try(desk):
 
 
 def test_a_look_is_paid_once_and_before_it_is_seen(desk, book, monkeypatch):
-    assert "Paid 1 of 10: loss_curve." in ask(desk, 1, "look", "loss_curve")
-    assert "Paid 1 of 10: loss_curve." in ask(desk, 1, "look", "loss_curve")
-    assert "Paid 4 of 10: loss_curve, read data." in ask(desk, 1, "read", "data")
+    assert "Paid 1, budget 10: loss_curve." in ask(desk, 1, "look", "loss_curve")
+    assert "Paid 1, budget 10: loss_curve." in ask(desk, 1, "look", "loss_curve")
+    assert "Paid 4, budget 10: loss_curve, read data." in ask(desk, 1, "read", "data")
     assert [entry["paid"] for entry in book] == ["loss_curve", "read data"]
     monkeypatch.setattr(exam_desk.Desk, "_receipt", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -449,7 +449,7 @@ def test_swapping_the_faulty_function_ends_the_complaint(desk, place):
 
 def test_the_order_of_a_swap_costs_nothing(desk):
     ask(desk, 1, "swap", "train split")
-    assert "Paid 2 of 10" in ask(desk, 1, "swap", "split, train, split")
+    assert "Paid 2, budget 10" in ask(desk, 1, "swap", "split, train, split")
 
 
 @pytest.mark.parametrize(("what", "text", "says"), [
@@ -927,7 +927,7 @@ def test_what_was_not_named_comes_back_in_review_once(own, kept, quick, capsys):
     assert {item.state.mistakes for item in review.due(later)} == {1}
     out = capsys.readouterr().out
     assert "Not named: " in out
-    assert f"comes back until {later.date()}: dlsys review" in out
+    assert f"come back until {later.date()}: dlsys review" in out
     assert cli.main(["exam", "b", "--debrief"]) == 2
     assert "no sheet of form B" in capsys.readouterr().err
 

@@ -20,7 +20,7 @@ from test_exam import a_phrase, right_answer
 
 from dlsys import cli, exam, exam_desk, exam_served, exam_sheet, review, start_page
 from dlsys.class_wheel import belongs
-from dlsys.grading.books import pages, reports, strays
+from dlsys.grading.books import exam_record, pages, reports, strays, summary
 from dlsys.grading.books.submitted_notebook import Refused, parse
 from dlsys.grading.judge import Judge
 from dlsys.grading.walls.sandbox import SandboxRefused, Zygote
@@ -94,9 +94,13 @@ def test_a_learner_sits_at_the_desk_of_the_class(folder, mine, capsys):
         sitting.case(1).name(a_phrase(draws.case(KEY, number, ticket, 1).name))
         sitting.debrief()
         assert cli.main(["exam", "b"]) == 0  # at the same desk
+        for name in ("Ada", "Second"):
+            assert cli.main(["exam", "a", "--name", name]) == 0
     out = capsys.readouterr().out
+    assert "The desk has this sheet under the name Ada." in out
+    assert "The desk keeps the name with which this sheet was begun, Ada. If" in out
     assert "Case 5. " in out
-    assert "Paid 2 of 10: clip." in out
+    assert "Paid 2, budget 10: clip." in out
     assert "That is it." in out
     assert "debrief: the exam is not over" in out
     assert sheet.opened((mine / "85_exam_b.ipynb").read_text()) == (85, ticket)
@@ -111,8 +115,21 @@ def test_a_learner_sits_at_the_desk_of_the_class(folder, mine, capsys):
     missed = [case.name for case in draws.cases(KEY, number, ticket)[1:] if case.fault]
     later = review.now() + timedelta(days=review.INTERVALS[0])
     assert sorted(item.trap.id for item in review.due(later)) == sorted(missed)
-    assert f"comes back until {later.date()}: dlsys review" in out
+    assert f"come back until {later.date()}: dlsys review" in out
     assert "The exam is over" in out
+
+
+def test_a_phone_can_test_the_network_at_the_root_of_the_desk(folder):
+    with served(folder) as address, urllib.request.urlopen(address, timeout=60) as page:
+        assert page.read().decode() == (
+            f"This is the desk of an exam. Begin with: dlsys exam a --at {address}\n")
+        assert page.headers["Content-Type"].startswith("text/plain")
+
+
+def test_the_desk_says_at_once_that_it_starts(folder, capsys, monkeypatch):
+    monkeypatch.setattr(exam_served, "run", lambda args: print("serving") or 0)
+    assert cli.main(["exam", "serve", "--out", str(folder)]) == 0
+    assert capsys.readouterr().out.startswith("Starting the desk")
 
 
 def test_progress_does_not_count_what_only_the_desk_knows(folder, mine, capsys, monkeypatch):
@@ -346,8 +363,16 @@ def test_the_grader_takes_names_and_prices_from_the_record(graded):
               for place in range(5)]
     assert points == [10, 4, 0, 0, 0]
     assert "begun as 'Ada <b>'" in " ".join(result["remarks"])
-    assert result["sheet"] == {"ticket": "BCDFGHJK", "begun": "Ada <b>"}
-    assert "has no name yet" in row_of(result, "80.15")["message"]
+    record = result["sheet"]
+    assert (record["ticket"], record["begun"]) == ("BCDFGHJK", "Ada <b>")
+    assert [(one["right"], len(one["names"])) for one in record["cases"]] == [
+        (1, 1), (2, 2), (0, 0), (0, 0), (0, 0)]
+    assert record["cases"][0]["paid"] <= record["cases"][0]["budget"] == 10
+    assert record["cases"][1]["paid"] > 10
+    assert record["cases"][1]["names"][0] == {"said": "x", "understood": "99.9"}
+    assert row_of(result, "80.15")["message"] == (
+        "Case 3: you named nothing. Nothing else of a case counts without the right name.")
+    assert row_of(result, "80.15")["status"] == "todo"
 
 
 def test_after_a_wrong_name_feedback_says_what_was_named():
@@ -363,7 +388,8 @@ def test_after_a_wrong_name_feedback_says_what_was_named():
 @pytest.mark.parametrize(("people", "reason"), [
     ((("Ada", "Ada"),), ""), ((("", "Cy"),), ""), ((("ada l", "Lovelace, Ada"),), ""),
     ((("Ada", "Cy"),), "begun under another name"),
-    ((("Ada", "Ada"), ("Ada", "Cy")), "more than one learner handed in")])
+    ((("", "Ada"), ("", "Cy")), "more than one learner handed in"),
+    ((("Di", "Ada"), ("Di", "Cy")), "more than one learner handed in")])
 def test_a_sheet_of_somebody_else_is_to_settle_and_names_nobody(people, reason):
     results = [{"status": "graded", "stage": 80, "points": 9, "sheet": {
         "ticket": "BCDFGHJK", "begun": begun}, "learner": {
@@ -372,7 +398,62 @@ def test_a_sheet_of_somebody_else_is_to_settle_and_names_nobody(people, reason):
     assert [reason in one.get("reason", "") and bool(one) is bool(reason) for one in found] == [
         True] * len(people)
     assert not any("Ada" in one["reason"] + one["you"] for one in found if one)
-    assert all("Ada" in one["step"] for one in found if one)
+    assert all(begun in one["step"] for (begun, _), one in zip(people, found, strict=True) if one)
+
+
+def a_copy_of(ticket, name, begun="Ada Ada"):
+    return {"status": "graded", "stage": 80, "points": 9,
+            "sheet": {"ticket": ticket, "begun": begun},
+            "learner": {"name": name, "id": "", "source": "", "raw": name}}
+
+
+def test_the_owner_of_a_copied_sheet_is_told_and_not_asked():
+    owner, copier = [one["stray"] for one in strays.noted(
+        [a_copy_of("BCDFGHJK", "Ada Ada"), a_copy_of("BCDFGHJK", "Eve")], (), ())]
+    assert "somebody else handed in a copy" in owner["reason"]
+    assert "need not do anything" in owner["you"]
+    assert "gave to somebody else" in copier["reason"]
+    assert "Tell your instructor" in copier["you"]
+    assert not any("Ada" in one["reason"] + one["you"] for one in (owner, copier))
+
+
+def test_a_sheet_that_nobody_handed_in_and_a_name_that_began_twice_are_listed(folder):
+    desk = exam_desk.of_class(folder)
+    for number, ticket, name in ((80, "BCDFGHJK", "Ada Ada"), (80, "KKKKKKKK", "ada ada"),
+                                 (80, "XPQXGHWM", ""), (85, "BCDFGHJK", "Ada Ada")):
+        desk.note({"sheet": number, "ticket": ticket, "case": 0, "begun": name})
+    found = exam_record.unsettled(str(folder), [a_copy_of("BCDFGHJK", "Ada Ada")])
+    assert [(one["name"], one["tickets"]) for one in found] == [
+        ("ada ada", "KKKKKKKK"), ("no name", "XPQXGHWM"), ("Ada Ada", "BCDFGHJK, KKKKKKKK")]
+    assert "never handed in" in found[0]["reason"]
+    assert "2 sheets of one form" in found[2]["reason"]
+    assert exam_record.unsettled(str(folder), []) == exam_record.unsettled("", []) == []
+
+
+def test_the_reports_of_an_exam_show_prices_and_names_by_case(graded, tmp_path, capsys):
+    result = {"name": "a.ipynb", "learner": {"name": "Ada", "id": "", "source": "", "raw": ""},
+              "handed_in": "", **graded[0]}
+    grades = {"run": {"begun": "2027-01-15T10:00:00+00:00", "settings": {"key": "00"}},
+              "results": [result], "sheets": [
+                  {"name": "Eve", "tickets": "XPQXGHWM", "reason": "was begun", "step": "Ask."}]}
+    page = pages.overview(grades)
+    price = result["sheet"]["cases"][1]["paid"]
+    assert f"4 of 10 points: paid {price}, budget 10; named at the second try" in page
+    assert "XPQXGHWM" in page
+    assert '<th scope="col" class="n">exam A</th>' in page
+    assert "Stage 80" not in page
+    assert page.count("</b> |") == 4, "a line between the marks of two cases"
+    assert "case 3: the name" in page
+    assert f"paid {price}, budget 10; named at the second try" in pages.feedback([result], grades)
+    head, first, second, *_ = exam_record.table([result])
+    row = dict(zip(head[:14], second[:14], strict=True))
+    assert (row["case"], row["paid"], row["named at try"], row["first name"]) == (2, price, 2, "x")
+    assert len(head) == len(first)
+    summary.show(grades, tmp_path, [])
+    told = capsys.readouterr().out
+    assert "exam A" in told
+    assert "10 + 4 + 0 + 0 + 0" in told
+    assert "Exam sheets to settle, see the overview: Eve (XPQXGHWM)." in told
 
 
 def test_a_sheet_does_no_harm_in_the_sandbox_and_accuses_nobody(graded):

@@ -61,6 +61,19 @@ def shape(source: str) -> dict:
     return shapes.shape(source, "stop")
 
 
+def test_what_was_not_found_comes_before_what_passes():
+    eve, none = result("eve", "p"), result("none", "t")
+    eve["exercises"][0] |= {"status": "missing", "points": 0}
+    rows = marking.by_exercise([result("ada", "p"), none, eve, result("bob", "w")])["01.1"]
+    assert [row["name"] for row in rows] == ["bob", "eve", "none", "ada"]
+
+
+def test_a_page_on_which_nothing_was_found_says_how_to_ask_for_another_look():
+    eve = result("eve", "pp")
+    eve["exercises"][1] |= {"status": "missing", "points": 0, "message": "f is not defined."}
+    assert "Regrade 01.2: your reason" in pages.feedback([eve], {"run": RUN})
+
+
 # ---- what is alike
 
 def test_names_comments_docstring_and_layout_are_left_aside():

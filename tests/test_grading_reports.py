@@ -324,6 +324,18 @@ def test_page_names_are_safe_and_differ():
         "joerg-weiss-elodie-capek-")
 
 
+def test_two_people_of_one_name_are_told_apart_everywhere(grades, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    twins = [result("Ada Ada", "ppppw", id, "canvas") for id in ("4711", "4712")]
+    twins[1]["exercises"][4]["request"] = "my loop is right"
+    summary.show({**grades, "results": twins}, tmp_path, [])
+    out = capsys.readouterr().out
+    assert "Ada Ada (4711)" in out
+    assert "another look, see the folder marking: Ada Ada (4712) (01.5)." in out
+    page = pages.overview({**grades, "results": twins})
+    assert re.search(r"<li>Ada Ada \(4712\), <a [^>]*>01.5</a>", page)
+
+
 def test_the_terminal_shows_the_words_as_they_are(grades, tmp_path, capsys):
     summary.show(grades, tmp_path, ["canvas.csv: 1 of 3 learners filled in."])
 

@@ -558,6 +558,14 @@ def test_a_missing_name_is_traced_to_the_cell_that_stopped(grade):
     assert "Before that, cell 2, line 1 stopped: ModuleNotFoundError" in message
 
 
+def test_an_answer_that_hangs_is_named_and_not_the_first_cell_that_stopped(grade):
+    result = grade(worksheet("def broken(:", e5="", last=(
+        "while True:\n    pass", "check('01.5', soft_threshold)")))
+
+    message = entry(result, "01.5")["message"]
+    assert "The cell above its check, cell 7, stopped: ran past the time limit" in message
+
+
 def test_a_check_cell_is_not_the_cause_of_a_missing_function(grade):
     result = grade(worksheet(e5="", last=("check('01.5', soft_threshold)",)))
 

@@ -3,9 +3,11 @@
 import ast
 import base64
 import datetime
+import fnmatch
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -296,3 +298,14 @@ def test_the_wheel_of_a_class_runs_and_says_what_it_lacks(handed_wheel, tmp_path
     assert f"{len(catalog.trap('01.1').hints)} {catalog.trap('09.2').fault} ()" in done.stdout
     assert f"[0, 0, {0 if model else 2}]" in done.stdout
     assert model or "contains only what was handed out" in done.stderr
+
+
+# What make wheel puts into dist/. A shell passes every file that a pattern matches.
+MADE = ("dist/dlsys_helpers-1.1.0-py3-none-any.whl", "dist/dlsys_watch-1.0.0-py3-none-any.whl")
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "book").glob("*.md"))],
+                         ids=lambda page: page.name)
+def test_a_wheel_on_a_page_is_one_file_to_the_shell(page):
+    for pattern in re.findall(r"--wheel +(\S+)", page.read_text("utf-8")):
+        assert [name for name in MADE if fnmatch.fnmatch(name, pattern)] == [MADE[0]], pattern

@@ -182,6 +182,14 @@ def test_numbers_stand_in_columns_and_far_ones_at_the_edges(items):
     assert dots["rows"][0]["above"] == 1
 
 
+@pytest.mark.parametrize(("numbers", "band", "high"), [
+    ([0, 1, 500, 990, 1e15], (), 1040), ([0, 1, 500, 990, 1e15], (1900, 2000), 2100),
+    ([3, 3, 3, 3, 1e15], (), 3.3), ([0, 0, 0, 1e15], (), 1), ([1, 2, 1e15], (), 2.1)])
+def test_one_joker_does_not_set_the_axis(numbers, band, high):
+    low, end = results.span(numbers, band, "batches")
+    assert (low, end) == (pytest.approx(0, abs=3), pytest.approx(high, rel=0.05))
+
+
 @pytest.mark.parametrize(("numbers", "band", "unit"), [
     ([], (), "GB"), ([5.0], (), "GB"), ([-3.0, -1.0], (), "s"), ([0.0, 0.0], (0, 0), "calls"),
     ([1e-9, 2e-9], (), "s"), ([-1e15, 1e15], (1, 2), "%")])
@@ -588,6 +596,7 @@ def test_names_are_kept_only_where_asked_for_and_given(tmp_path):
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     rows = list(csv.DictReader(kept.read_text().splitlines()))
     assert [(row["name"], row["right"]) for row in rows] == [("'=Ada", "True")]
+    assert re.fullmatch("[A-Z]{8}", rows[0]["participant"]), "two people may have one name"
     assert "Ada" not in next(tmp_path.glob("rooms/*/report.html")).read_text()
     assert "Ada" not in next(tmp_path.glob("rooms/*/report.csv")).read_text()
 

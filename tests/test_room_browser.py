@@ -7,7 +7,9 @@ from browser import offline_page, violations
 from playwright.sync_api import expect
 from rooms import Learner, running, send, shown
 
+from dlsys.room import questions, results, rounds
 from dlsys_checks import registry
+from dlsys_helpers.stages import stage
 
 CHOICE = {"A": "more than 4", "B": "about 2.77",
           "C": "about 0.36"}
@@ -118,6 +120,10 @@ def test_two_rounds_of_a_choice_and_one_of_a_number(class_):
     for page in (wall, *phones):
         expect(page.locator(".bars .number")).to_have_text(
             ["0 %, 0, of them 0 sure", "67 %, 2, of them 1 sure", "33 %, 1, of them 1 sure"])
+    for page in (wall, phones[0]):
+        filled = page.locator(".bars li:nth-child(2) .track").evaluate(
+            "t => [...t.children].reduce((sum, part) => sum + part.offsetWidth, 0) / t.offsetWidth")
+        assert filled == pytest.approx(2 / 3, abs=0.02), "a full track is everybody"
     expect(wall.get_by_text("measured")).to_have_count(0)
     next_step(wall, "Ask again")
     for phone, letter in zip(phones, "AAB", strict=True):
@@ -155,6 +161,42 @@ def test_two_rounds_of_a_choice_and_one_of_a_number(class_):
     fine(wall, phones[1])
 
 
+DRAW = """async ([room, shown]) => {
+  const { results } = await import(room + "static/draw.js");
+  const main = document.querySelector("main");
+  main.replaceChildren(...results(shown));
+  const picture = main.querySelector("svg").getBoundingClientRect();
+  const boxes = (kind) => [...main.querySelectorAll(kind)].map((node) =>
+    node.getBoundingClientRect());
+  const ticks = boxes(".tickname");
+  return { words: [...main.querySelectorAll("text")].map((node) => node.textContent),
+    columns: new Set(boxes("circle").map((box) => box.x)).size,
+    outside: boxes("text").filter((box) =>
+      box.left < picture.left || box.right > picture.right).length,
+    touching: ticks.slice(1).filter((box, k) => box.left < ticks[k].right).length };
+}"""
+
+
+@pytest.mark.parametrize(("guesses", "said"), [
+    ((0, 1, 500, 990, 1e15), "1 above 1,040 ▸"), ((-1e15, 70, 80, 90, 100), "◂ 1 below 0"),
+    ((1e15, 1e15 - 0.125), ""), ((2e8, 9e8, 3e9), ""), ((1234.5, 1234.6, 1234.7), ""),
+    ((-2e-5, 7e-5), ""), ((-300, 200, 600), "0 %"), ((-0.2, 0.1, 0.3), "0 %")])
+def test_one_joker_does_not_hide_the_class_and_labels_stay_inside(class_, guesses, said):
+    room, wall, phones = class_
+    one = rounds.Room(questions.of_stage(stage(8)))
+    one.apply({"kind": "ask", "trap": "08.2"})
+    for k, guess in enumerate(guesses):
+        one.answers.setdefault(("08.2", 1), {})[f"p{k}"] = rounds.Answer(float(guess), True)
+    for page, revealed in ((wall, False), (phones[1], True)):
+        found = page.evaluate(DRAW, [room.url, results.question_view(one, "08.2", revealed)])
+        assert found["outside"] == found["touching"] == 0, found["words"]
+        if not revealed:
+            assert said in ("", *found["words"]), found["words"]
+            assert found["columns"] >= len(guesses) - 2
+    for page in (wall, phones[1]):
+        page.reload()
+
+
 def test_forty_learners_in_the_exercise_phase(class_):
     room, wall, phones = class_
     names = [w.name for w in registry.find("08.3").wrong_answers]
@@ -186,7 +228,7 @@ def test_forty_learners_in_the_exercise_phase(class_):
 
 TYPED = {"5,5": 5.5, "5.5": 5.5, " 80 ": 80, ",5": 0.5, "0,125": 0.125, "\u22123": -3,
          "1e-3": 0.001, "1.000,5": None, "1,000.5": None, "about 5": None, "5 %": None,
-         "0x10": None, "1,250": None, "Infinity": None}
+         "0x10": None, "1,250": None, "Infinity": None, "1e400": None, "1e16": None}
 
 
 def test_a_comma_is_a_decimal_sign_whatever_the_phone_speaks(class_):
@@ -199,7 +241,7 @@ def test_a_comma_is_a_decimal_sign_whatever_the_phone_speaks(class_):
         phone.get_by_role("button", name="This is my answer").click()
         if answer is None:
             expect(phone.get_by_role("alert")).to_contain_text(re.compile(
-                "not a number here. Write only digits|may be 1250 or 1.250"))
+                "not a number here. Write only digits|may be 1250 or 1.250|too large to be drawn"))
         else:
             expect(phone.locator(".said")).to_contain_text(f"Your answer: {answer:g} ")
             phone.get_by_role("button", name="Change my answer").click()

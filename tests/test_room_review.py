@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import random
+import re
 import stat
 
 import pytest
@@ -337,6 +338,7 @@ def test_the_room_draws_one_of_a_form_and_goes_on_after_kill_9_and_leaves_a_repo
         "all", "1", "1")
     named, = csv.DictReader((folder / "names.csv").read_text().splitlines())
     assert (named["name"], named["mark"], named["marked_right"]) == ("'=Ada", place(FAULTY), "True")
+    assert re.fullmatch("[A-Z]{8}", named["participant"]), "two people may have one name"
     page = (folder / "report.html").read_text()
     assert "1 of 1" in page
     assert "Ada" not in page

@@ -50,6 +50,11 @@ def test_two_changes_and_the_rooms_score(opened):
     wall.locator("body").press(" ")  # which closes nothing while a class reads
     expect(phones[0].get_by_text(case.consequences[0])).to_be_hidden()
     first = next(line for line in case.diff if line.sign == "+")
+    mark(phones[0], f"{first.file}:{first.at}", 0)
+    phones[0].get_by_role("radio", name=case.consequences[1]).check()
+    phones[0].get_by_role("button", name="This is my answer").click()
+    expect(phones[0].get_by_role("alert")).to_contain_text(
+        "You marked a line, and you think that the change is healthy.")
     mark(phones[0], f"{first.file}:{first.at}", 60)
     fine(phones[0])
     send(phones[0], case.consequences[1])
@@ -110,6 +115,9 @@ def test_two_changes_and_the_rooms_score(opened):
     for page in (wall, phones[0]):
         expect(page.locator(".heading")).to_have_text("This change is healthy.")
         expect(page.get_by_text("1 accused it: more than 50 % sure.")).to_be_visible()
+        whole = page.locator(".bars .number", has_text="100 %")
+        assert whole.evaluate("node => node.offsetHeight < 2 * parseFloat("
+                              "getComputedStyle(node).fontSize)"), "100 % is on one line"
     fine(wall, phones[0])
 
     wall.locator("body").press("s")

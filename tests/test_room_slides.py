@@ -74,6 +74,15 @@ def test_hands_are_counted_taken_back_and_stand_beside_the_measurement(first):
         first.keyboard.press(key)
     hands = first.locator("section.present .choices .hand")
     expect(hands).to_have_text(["1", "1", "2"])
+    for key in ("Backspace", "Backspace"):
+        first.keyboard.press(key)
+    expect(hands).to_have_text(["1", "0", "1"])
+    bars = hands.evaluate_all(
+        "all => all.map(n => parseFloat(getComputedStyle(n, '::before').width))")
+    assert bars[1] == 0 < bars[0], "nobody draws no bar"
+    for key in ("2", "3"):
+        first.keyboard.press(key)
+    expect(hands).to_have_text(["1", "1", "2"])
     go_to(first, ".hands[data-guess='08.1']")
     expect(first.locator("section.present .hands")).to_have_text("A 1B 1C 2")
     first.keyboard.press("2")

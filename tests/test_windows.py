@@ -89,7 +89,7 @@ def test_an_exam_sheet_is_opened_and_paid_for(python, tmp_path):
               "from dlsys import exam; exam.sit(80).case(0).read('data'); exam.sit(80).case(1)")
     out = output_of(python(script))
     assert "def " in out
-    assert "Paid 3 of 10: read data." in out
+    assert "Paid 3, budget 10: read data." in out
     assert len((tmp_path / "Jane Doe/.exam-key").read_bytes()) == 64
     assert b'"paid": "read data"' in (tmp_path / "Jane Doe/.exam.jsonl").read_bytes()
 

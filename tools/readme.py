@@ -53,7 +53,7 @@ def way_in(repository: str, site: str, on_index: bool = False) -> str:
         name = repository.rstrip("/").rpartition("/")[2]
         line = f"git clone {repository} && cd {name} && make lab"
     else:
-        line = "make lab      # in this folder; the first time takes about two minutes"
+        line = "make lab      # in this folder; the first time takes two to ten minutes"
     return f"{links(repository, site)}```sh\n{line}\n```\n"
 
 

@@ -20,7 +20,7 @@ import dlsys_helpers
 from dlsys import exam_checks
 from dlsys.check_stub import CheckStub
 from dlsys.exam_checks import SheetError
-from dlsys.grading.text import visible
+from dlsys.grading.text import clean, visible
 from dlsys_helpers import paths, progress
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
@@ -239,6 +239,7 @@ def run(args: argparse.Namespace) -> int:
         if not exam_checks.has_desk():
             raise SheetError("exam serve: this copy of the course was handed out to a class. Serve "
                              "from the whole course.")
+        print("Starting the desk, which can take a minute ...", flush=True)
         from dlsys import exam_served
         return exam_served.run(args)
     from dlsys_checks.exam import sheet
@@ -321,11 +322,15 @@ def is_at_desk(number: int) -> bool:
 
 
 def _tell_name(source: str, name: str) -> None:
-    """Tell a class's desk the name of a sheet that was begun without one."""
+    """Tell a class's desk the name of a sheet that was begun without one, and say what it has."""
     from dlsys_checks.exam import sheet
     address, opened = sheet.desk_of(source), sheet.opened(source)
     if name and address:
-        sent(address, "begin", number=opened[0], ticket=opened[1], name=name[:80])
+        told = sent(address, "begin", number=opened[0], ticket=opened[1], name=name[:80])
+        kept = clean(told.get("name", ""), 80)
+        print(f"The desk has this sheet under the name {kept}." if kept == clean(name, 80) else
+              f"The desk keeps the name with which this sheet was begun, {kept}. If it is wrong, "
+              "tell your instructor.")
 
 
 def _place(number: int, at: str, matched: tuple[int, str] | None, name: str) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlsys import exam_names
+from dlsys.grading.text import clean
 from dlsys_checks.exam import debrief, draws, faults, laws, ledger, numbers, sheet
 from dlsys_checks.exam.draws import Drawn
 from dlsys_checks.exam.ledger import Happened
@@ -76,6 +77,19 @@ class Desk:
         """The first name with which a sheet was begun, "" if it has none."""
         return next((entry["begun"] for entry in self.entries() if entry.get("begun")
                      and (entry["sheet"], entry.get("ticket")) == (number, ticket)), "")
+
+    def cases(self, number: int, ticket: str) -> list[dict]:
+        """For the instructor: of each case the price, and the names with the try that was right."""
+        told = []
+        for place, drawn in enumerate(draws.cases(self.key, number, ticket), 1):
+            now = self.happened(number, ticket, place)
+            told.append({
+                "paid": numbers.price(now.charged), "budget": numbers.BUDGET,
+                "bought": [*now.charged],
+                "names": [{"said": clean(said), "understood": named(heard)}
+                          for said, heard in zip(now.said, now.names, strict=True)],
+                "right": now.names.index(drawn.name) + 1 if drawn.name in now.names else 0})
+        return told
 
     def row(self, id: str, ticket: str) -> laws.Row:
         """The exercise of a row, for this ticket."""
@@ -149,7 +163,7 @@ class Desk:
         now = self.happened(at.number, at.ticket, at.place)
         bought = f": {', '.join(now.paid)}" if now.paid else ""
         free = " This case is free." if at.place < 1 else ""
-        return f"Paid {numbers.price(now.charged)} of {numbers.BUDGET}{bought}.{free}"
+        return f"Paid {numbers.price(now.charged)}, budget {numbers.BUDGET}{bought}.{free}"
 
     def _paid(self, at: Place, word: str, shown: str) -> str:
         """Note what is bought before it is seen."""
@@ -227,7 +241,7 @@ def place_of(fault: faults.Fault) -> str:
 
 def named(name: str) -> str:
     """A fault as it is named back to the learner."""
-    return name if name == draws.HEALTHY else faults.FAULTS[name].name
+    return faults.FAULTS[name].name if name in faults.FAULTS else name
 
 
 # ---- the two kinds of desk

@@ -66,7 +66,7 @@ class Counter:
         elif told.get("name") and not self.desk.begun_by(number, ticket):
             self.desk.note({"sheet": number, "ticket": ticket, "case": 0, "time": ledger.now(),
                             "begun": clean(str(told["name"]), NAME)})
-        return {"ticket": ticket}
+        return {"ticket": ticket, "name": self.desk.begun_by(number, ticket)}
 
     def ask(self, told: dict[str, Any], _: str = "") -> dict[str, Any]:
         """The desk's answer to a question about a sheet that was begun here."""
@@ -116,7 +116,7 @@ class Turns:
 
 
 def application(counter: Counter) -> Any:
-    """The server's two addresses, begin and ask."""
+    """The server's addresses: begin, ask, and a plain page at the root."""
     from tornado import web
     turns = Turns()
 
@@ -139,7 +139,15 @@ def application(counter: Counter) -> Any:
         def write_error(self, status_code: int, **_: Any) -> None:
             self.finish({"error": f"exam: the desk could not answer ({status_code})."})
 
-    return web.Application([(r"/(begin|ask)", Handler)], log_function=lambda _: None)
+    class Root(web.RequestHandler):
+        def get(self) -> None:
+            """For a phone that tests the network before the exam."""
+            self.set_header("Content-Type", "text/plain; charset=utf-8")
+            begin = f"dlsys exam a --at {self.request.protocol}://{self.request.host}/"
+            self.finish("This is the desk of an exam. " + (
+                "The exam is over.\n" if counter.desk.over else f"Begin with: {begin}\n"))
+
+    return web.Application([(r"/", Root), (r"/(begin|ask)", Handler)], log_function=lambda _: None)
 
 
 def listen(counter: Counter, host: str, port: int, files: int = 0) -> tuple[Any, int]:

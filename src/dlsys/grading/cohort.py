@@ -12,7 +12,13 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlsys.grading.books import overrides, scoring, submissions, submitted_notebook
+from dlsys.grading.books import (
+    exam_record,
+    overrides,
+    scoring,
+    submissions,
+    submitted_notebook,
+)
 from dlsys.grading.books.budget import Budget
 from dlsys.grading.books.journal import Journal
 from dlsys.grading.books.people import Result
@@ -133,7 +139,9 @@ def grade_all(found: list[Submission], journal: Journal, workers: Workers,
 def finish(journal: Journal, judged: list[Result], rules: Scoring) -> dict[str, Any]:
     """Write grades.json with the points that count; returns what is in it."""
     rows = overrides.read(journal.folder)
-    return journal.finish(scoring.scored(judged, rows, rules), rules.plain())
+    results = scoring.scored(judged, rows, rules)
+    sheets = exam_record.unsettled(journal.settings.exam, results)
+    return journal.finish(results, rules.plain(), sheets)
 
 
 class _Cohort:

@@ -155,7 +155,7 @@ class Judge:
                 "from this desk.")
         begun = clean(desk.begun_by(*opened), 80)
         notebook.remarks.append(f"Sheet {opened[1]}, begun as {begun!r}.")
-        notebook.sheet.update(ticket=opened[1], begun=begun)
+        notebook.sheet.update(ticket=opened[1], begun=begun, cases=desk.cases(*opened))
         return [self._drawn(trap, draw, desk.row(trap.id, opened[1]))
                 for trap in assignments.traps(notebook.stage)]
 
@@ -435,10 +435,24 @@ class GradingSession:
                 report = broken[number]
                 return Verdict("error", id, f"{name} is not defined, because "
                                f"{cell_and_line(report)} stopped: {report['error']}")
+        if (own := self._answer_cell(id)) in broken:
+            return Verdict("error", id, f"{name} is not defined. The cell above its check, "
+                           f"{cell_and_line(broken[own])}, stopped: {broken[own]['error']}")
         if first := self._first_broken(attempt):
             return Verdict("error", id, f"{name} is not defined. The first cell that stopped is "
                            f"{cell_and_line(first)}: {first['error']}")
         return Verdict("missing", id, f"{name} {self.notebook.absent}.")
+
+    def _answer_cell(self, id: str) -> int | None:
+        """The cell above the one that checks an exercise, where its worksheet asks for the answer.
+        """
+        above = None
+        for number, source in self.notebook.cells:
+            checked = checked_in(source)
+            if id in checked:
+                return above
+            above = None if checked else number
+        return None
 
     def _with_first_broken_cell(self, verdict: Verdict, attempt: Attempt) -> Verdict:
         """The verdict; after a NameError its message also names the first cell that stopped."""
@@ -570,6 +584,8 @@ def fault_verdict(paper: Paper, fault: object, sandbox: Sandbox) -> Verdict:
 def judge_answers(paper: Paper, outcomes: Sequence[Outcome]) -> Verdict:
     """The verdict on the answers to all seeds: the verdict of the first seed that does not pass."""
     if outcomes[-1].kind == "todo":
+        if assignments.is_exam(assignments.number_of(paper.exercise.id)):
+            return Verdict("todo", paper.exercise.id, f"{paper.trap.function} has no fix.")
         return verdicts.todo(paper.exercise.id, paper.trap.function)
     if len(outcomes) != len(paper.all_cases):
         raise ValueError("number of answers")

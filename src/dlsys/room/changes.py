@@ -264,5 +264,5 @@ def named(room: ReviewRoom) -> Iterator[tuple]:
     for trap in room.reviewed():
         for who, one in room.reviews(trap).items():
             if who in room.names:
-                yield (room.names[who], trap, one.mark, is_right(one), is_named(one),
+                yield (room.names[who], who, trap, one.mark, is_right(one), is_named(one),
                        one.confidence)

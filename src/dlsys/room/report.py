@@ -77,7 +77,8 @@ def write(folder: Path, room: Room, settings: dict[str, Any]) -> list[Path]:
     found = rows(room)
     texts = {HTML: page(found, settings), CSV: table(COLUMNS, [row.values() for row in found])}
     if settings["names"]:
-        texts[NAMED] = table(("name", "trap", "round", "guess", "sure", "right"), _named(room))
+        texts[NAMED] = table(("name", "participant", "trap", "round", "guess", "sure", "right"),
+                             _named(room))
     return write_texts(folder, texts)
 
 
@@ -116,5 +117,5 @@ def _named(room: Room) -> Iterator[tuple]:
     for (trap, go), answers in sorted(room.answers.items()):
         for who, answer in answers.items():
             if who in room.names:
-                yield (room.names[who], trap, go, answer.guess, answer.sure,
+                yield (room.names[who], who, trap, go, answer.guess, answer.sure,
                        room.by_id[trap].measured.agrees(answer.guess))

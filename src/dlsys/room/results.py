@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from statistics import median
 from typing import Any, NamedTuple
 
 from dlsys.room.questions import Item
@@ -11,7 +12,7 @@ from dlsys.room.rounds import Answer, Room, Tried
 
 LETTERS = "ABCD"
 DOTS = 40  # columns of a dot plot
-OUTSIDE = 0.05  # of all numbers, that a dot plot may leave to its edges on each side
+FAR = 4  # from the median, in median distances: numbers beyond it are counted at an edge
 SOME_RIGHT, MANY_RIGHT = 0.3, 0.7  # discussion helps most between them
 
 
@@ -59,10 +60,10 @@ def _numbers(item: Item, counted: list[list[Answer]], revealed: bool) -> dict[st
 
 
 def span(numbers: list[float], band: tuple[float, ...], unit: str) -> tuple[float, float]:
-    """The ends of the axis: nearly all numbers and the band; far ones are drawn at the edges."""
-    kept = sorted(numbers)
-    cut = int(len(kept) * OUTSIDE)
-    kept = [*kept[cut:len(kept) - cut], *band]
+    """The ends of the axis: the band and the numbers near the median; far ones are drawn at the
+    edges, so that one joker does not squeeze all others into one column.
+    """
+    kept = [*near(numbers, band), *band]
     if unit == "%" and all(0 <= n <= 100 for n in kept):
         return 0.0, 100.0
     low, high = (min(kept), max(kept)) if kept else (0.0, 1.0)
@@ -70,6 +71,17 @@ def span(numbers: list[float], band: tuple[float, ...], unit: str) -> tuple[floa
     narrow = high - low <= 1e-9 * max(abs(low), abs(high))
     edge = (abs(high) * 0.1 or 1.0) if narrow else (high - low) * 0.05
     return (0.0 if low >= 0 and low - edge < 0.3 * high else low - edge), high + edge
+
+
+def near(numbers: list[float], band: tuple[float, ...]) -> list[float]:
+    """The numbers not far from the median or the band, measured by the median distance."""
+    if not numbers:
+        return []
+    middle = median(numbers)
+    # Where most agree on one number, their distance is zero, and the number itself is the scale.
+    reach = FAR * (median(abs(n - middle) for n in numbers) or abs(middle) or 1.0)
+    low, high = min(middle - reach, *band, middle), max(middle + reach, *band, middle)
+    return [n for n in numbers if low <= n <= high]
 
 
 def _dots(answers: list[Answer], low: float, high: float) -> dict[str, Any]:

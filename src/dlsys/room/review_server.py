@@ -92,7 +92,8 @@ class LiveReview(LiveRoom):
                      [row.get(column) for column in changes.COLUMNS] for row in table])}
         if self.settings["names"]:
             texts[report.NAMED] = report.table(
-                ("name", "change", "mark", "marked_right", "named_right", "confidence"),
+                ("name", "participant", "change", "mark", "marked_right", "named_right",
+                 "confidence"),
                 changes.named(room))
         return report.write_texts(folder, texts)
 

@@ -15,7 +15,8 @@ def text(number: int, cases: list[Drawn], happened: list[Happened]) -> str:
     lines = [f"{sheet.stage(number).title}: what was planted"]
     for place, (drawn, one) in enumerate(zip(cases, happened, strict=True), 1):
         named = "named" if drawn.name in one.names else "not named"
-        lines += [f"\nCase {place}: {named}, paid {numbers.price(one.charged)} of {numbers.BUDGET}",
+        price = numbers.price(one.charged)
+        lines += [f"\nCase {place}: {named}, paid {price}, budget {numbers.BUDGET}",
                   f"  {complaints_line(drawn)}"]
         lines += _about(drawn) if drawn.fault else _healthy(drawn)
     names = missed(cases, happened)

@@ -72,14 +72,16 @@ class Row(Exercise):
 
         What was handed in gets no further name.
         """
-        waits = self._waits()
-        if waits and self.happened.names:
-            return Verdict("wrong", self.id, f"Case {self.function[-1]}: {self._tried()} "
-                           "Nothing else of a case counts without the right name.")
-        return waits or self.first_failure(cases, outcomes)
+        if not self._waits():
+            return self.first_failure(cases, outcomes)
+        tried, status = self._tried(), "wrong" if self.happened.names else "todo"
+        return Verdict(status, self.id, f"Case {self.function[-1]}: {tried} Nothing else of a case "
+                       "counts without the right name.")
 
     def _tried(self) -> str:
         """What the names were understood as that were wrong so far."""
+        if not self.happened.names:
+            return "you named nothing."
         heard = [name if name not in faults.FAULTS else faults.FAULTS[name].name
                  for name in self.happened.names]
         return f"you named {' and '.join(heard)}, and that is not it."

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -180,12 +180,14 @@ class Journal:
         self._file.flush()
         os.fsync(self._file.fileno())
 
-    def finish(self, results: list[Result], scoring: dict[str, Any]) -> dict[str, Any]:
+    def finish(self, results: list[Result], scoring: dict[str, Any],
+               sheets: Sequence[dict[str, str]] = ()) -> dict[str, Any]:
         """Write grades.json, the one source of all reports; returns what is in it.
 
-        scoring: the rules in words and dates, for the record.
+        scoring: the rules in words and dates, for the record. sheets: of an exam, to be settled.
         """
-        grades = {"schema": SCHEMA, "run": self.run, "scoring": scoring, "results": results}
+        grades = {"schema": SCHEMA, "run": self.run, "scoring": scoring, "results": results,
+                  "sheets": [*sheets]}
         write_private(self.folder / GRADES, json.dumps(grades, indent=1) + "\n")
         return grades
 

@@ -18,7 +18,7 @@ from dlsys.grading.books.run_folder import MARKING, OVERRIDES
 from dlsys.grading.books.scoring import best
 from dlsys_files.private_file import write_private
 
-_FIRST = ("wrong", "error", "pass", "missing", "todo")
+_FIRST = ("wrong", "error", "missing", "todo", "pass")
 _PAGE = re.compile(r"\d\d\.\d{1,2}\.html")
 
 

@@ -14,7 +14,7 @@ import markupsafe
 
 from dlsys import assignments
 from dlsys.grading import aims
-from dlsys.grading.books import marking, reports, returns, scoring, similar
+from dlsys.grading.books import exam_record, marking, reports, returns, scoring, similar
 from dlsys.grading.books.people import Result, all_notes, names, owner
 from dlsys.grading.books.reports import page_name
 from dlsys.grading.books.run_folder import FEEDBACK, MARKING
@@ -48,7 +48,8 @@ def feedback(results: list[Result], grades: dict[str, Any]) -> str:
     return render("feedback.html", results=results, learner=results[0]["learner"]["name"],
                   begun=grades["run"]["begun"], day=_day, scoring=_scoring(grades), hint=_hint,
                   for_learners=_for_learners, next_steps=_next_steps, stage_name=_stage_name,
-                  ask_again=_ask_again, uncounted=_uncounted)
+                  ask_again=_ask_again, uncounted=_uncounted,
+                  cases=exam_record.cases)
 
 
 def _uncounted(result: Result) -> list[dict[str, Any]] | None:
@@ -95,7 +96,8 @@ def _ask_again(result: Result) -> str:
     """An exercise of a worksheet that did not pass, "" if there is none."""
     if assignments.is_exam(result["stage"]) or assignments.is_model(result["stage"]):
         return ""
-    return next((e["id"] for e in result["exercises"] if e["status"] in ("wrong", "error")), "")
+    return next((e["id"] for e in result["exercises"]
+                 if e["status"] in ("wrong", "error", "missing")), "")
 
 
 def _next_steps(result: Result) -> list[str]:
@@ -137,7 +139,7 @@ def _next_parts(open_ones: list[dict[str, Any]]) -> list[str]:
 def overview(grades: dict[str, Any]) -> str:
     """The instructor's page: distribution, exercises, misconceptions, results to look at."""
     results = grades["results"]
-    counted = scoring.best(results)
+    counted, shown = scoring.best(results), names(results)
     return render(
         "overview.html", run=grades["run"], day=_day, results=results, counted=counted,
         scoring=_scoring(grades),
@@ -150,6 +152,8 @@ def overview(grades: dict[str, Any]) -> str:
         missing=reports.missing_packages(results), prying=reports.asked_for_checks(results),
         alike=reports.with_the_same_code(results), similar=similar.alike_answers(results),
         likeness=similar.WORDS, requests=marking.requests(results), marking=MARKING,
+        called=lambda result: shown[owner(result)], sheets=grades.get("sheets", []),
+        exams=_exams(counted),
         noted=[(r, all_notes(r)) for r in results if all_notes(r)],
         differing=[(r, e) for r in results for e in r["exercises"] if e["differs"]],
         learners=_learners(results, counted, grades["run"]))
@@ -170,12 +174,34 @@ def _learners(results: list[Result], counted: list[Result],
     return sorted(rows.values(), key=lambda row: row["name"].casefold())
 
 
+def _exams(counted: list[Result]) -> list[dict[str, Any]]:
+    """For each form its title, and for each learner what the desk recorded of the cases."""
+    shown = names(counted)
+    sheets = [r for r in counted if exam_record.cases(r)]
+    return [{"title": assignments.stage(number).title,
+             "rows": [{"name": shown[owner(r)], "cases": exam_record.cases(r)}
+                      for r in sheets if r["stage"] == number]}
+            for number in sorted({r["stage"] for r in sheets})]
+
+
 def _stage(number: int, results: list[Result]) -> dict[str, Any]:
     exercises = [_exercise(results, k) for k in range(len(results[0]["exercises"]))]
-    return {"number": number, "title": assignments.stage(number).title, "n": len(results),
+    return {"number": number, "name": _stage_name(number), "column": _column(number),
+            "n": len(results),
             "mean": sum(r["points"] for r in results) / len(results),
             "possible": results[0]["possible"], "bars": _bars(results), "exercises": exercises,
-            "unsolved": [e["id"] for e in exercises if not e["solved"]]}
+            "unsolved": [_row_name(number, e) for e in exercises if not e["solved"]]}
+
+
+def _column(number: int) -> str:
+    """The head of a stage's column."""
+    return exam_record.short_name(number) if assignments.is_exam(number) else f"stage {number}"
+
+
+def _row_name(number: int, exercise: dict[str, Any]) -> str:
+    """An exercise by its id; a row of an exam in words, for nobody knows its id."""
+    title = exercise["title"]
+    return title[:1].lower() + title[1:] if assignments.is_exam(number) else exercise["id"]
 
 
 def _exercise(results: list[Result], k: int) -> dict[str, Any]:
@@ -212,7 +238,8 @@ def render(name: str, **values: Any) -> str:
     template = _templates().get_template(name)
     return template.render(statuses=STATUSES, place=cell_and_line, lesson=_lesson,
                            heading=_heading, partial_rule=_partial_rule,
-                           why_points=_why_points, whole=_whole, **values)
+                           why_points=_why_points, whole=_whole,
+                           by_case=exam_record.by_case, **values)
 
 
 def _heading(entry: dict[str, Any]) -> str:

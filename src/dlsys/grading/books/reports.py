@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 
 from dlsys import assignments, needed
 from dlsys.grading import text
-from dlsys.grading.books import similar
+from dlsys.grading.books import exam_record, similar
 from dlsys.grading.books.gradebooks import canvas, moodle
 from dlsys.grading.books.people import Result, all_notes, names, owner
 from dlsys.grading.books.run_folder import FEEDBACK
@@ -41,6 +41,8 @@ def write_all(grades: dict[str, Any], folder: Path) -> None:
     results = grades["results"]
     write_private(folder / "grades.csv", rows_as_csv(table(results, grades["run"])), EXCEL)
     write_private(folder / "exercises.csv", rows_as_csv(exercises(results)), EXCEL)
+    if any(exam_record.cases(result) for result in results):
+        write_private(folder / "exam.csv", rows_as_csv(exam_record.table(results)), EXCEL)
     write_private(folder / "similar.csv", rows_as_csv(similar.table(results)), EXCEL)
     write_private(folder / "junit.xml", junit(results))
     write_private(folder / "nbgrader.csv", rows_as_csv(nbgrader(results)))

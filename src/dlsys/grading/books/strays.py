@@ -27,7 +27,9 @@ _STEPS = (
      "Hand in {file} itself, not in a zip or a folder."),
     ("MiB", "Clear its outputs (in JupyterLab: Edit, Clear Outputs of All Cells), save it, and "
             "hand it in again."),
-    ("notebooks of one learner|was not begun", "Hand in only {file}."),
+    ("was not begun", "Hand in the sheet that your class's desk gave you, with its first code cell "
+                      "unchanged."),
+    ("notebooks of one learner", "Hand in only {file}."),
     ("cut off|damaged|conflict|is empty|UTF-8|cells|format|nested|too long|is JSON|whose source",
      "Open {file} in JupyterLab, save it, check that it opens again, and hand it in again."),
     ("", "Hand in {file} again, or ask your instructor."))
@@ -79,10 +81,10 @@ def noted(results: Sequence[Result], places: Sequence[Place], asked: Collection[
     fine = {owner(r) for r in graded if r["stage"] in (stages_for(r) or [r["stage"]])}
     people = {owner(r): r for r in graded}.values()
     twins = Counter((_source(r), r["learner"]["id"]) for r in people)
-    sheets: dict[tuple, set[str]] = {}
+    sheets: dict[tuple, dict[tuple, str]] = {}
     for r in graded:
         if "sheet" in r:
-            sheets.setdefault(_ticket(r), set()).add(r["learner"]["name"])
+            sheets.setdefault(_ticket(r), {})[owner(r)] = r["learner"]["name"]
     done = []
     for result in results:
         stages = stages_for(result)
@@ -155,21 +157,35 @@ def _ticket(result: Result) -> tuple:
     return result["stage"], result["sheet"]["ticket"]
 
 
-def _whose(result: Result, sheets: Mapping[tuple, Collection[str]]) -> dict[str, Any]:
+# By whether the desk's record has this learner's name: what is wrong, and what the learner does.
+_COPIES = {
+    True: ("is your exam sheet, and somebody else handed in a copy of it.",
+           "You need not do anything. The record of the exam has this sheet under your name."),
+    False: ("is a copy of an exam sheet that the desk gave to somebody else.",
+            "Tell your instructor why you handed in this sheet, and which sheet is yours.")}
+
+
+def _whose(result: Result, sheets: Mapping[tuple, Mapping[tuple, str]]) -> dict[str, Any]:
     """Kind, reason and steps of an exam sheet that may be somebody else's; {} for any other.
 
-    The learner reads the reason, so it names nobody. Points stay until the instructor decides.
+    The learner reads the reason, so it names nobody. Whose name the desk's record has is told from
+    who has a copy. Points stay until the instructor decides.
     """
     if "sheet" not in result:
         return {}
-    begun, who = result["sheet"]["begun"], sorted(sheets.get(_ticket(result), ()))
-    if len(who) > 1:
+    begun, people = result["sheet"]["begun"], sheets.get(_ticket(result), {})
+    who, owners = sorted(people.values()), [one for one, name in people.items()
+                                            if begun and _same_person(begun, {"name": name})]
+    you = "Tell your instructor whose sheet it is."
+    if len(who) > 1 and len(owners) == 1:
+        reason, you = _COPIES[owner(result) == owners[0]]
+    elif len(who) > 1:
         reason = "is an exam sheet that more than one learner handed in."
     elif begun and not _same_person(begun, result["learner"]):
         reason = "is an exam sheet that was begun under another name."
     else:
         return {}
-    return {"kind": "sheet", "reason": reason, "you": "Tell your instructor whose sheet it is.",
+    return {"kind": "sheet", "reason": reason, "you": you,
             "step": f"Begun as {begun or 'nobody'!r}, handed in by {', '.join(who)}. Its points "
                     "count; if they should not, say so in overrides.csv."}
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 from dlsys import assignments, model_rows
 from dlsys.grading.text import clean
@@ -51,7 +52,7 @@ class Notebook:
     shown: dict[str, str] = field(default_factory=dict)  # exercise id: status of a stored output
     notes: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)  # notes for the instructor alone
-    sheet: dict[str, str] = field(default_factory=dict)  # of an exam: ticket, and begun by whom
+    sheet: dict[str, Any] = field(default_factory=dict)  # of an exam: ticket, begun by whom, cases
     absent: str = "is not defined after all cells have run"  # of a function that is not there
     short: bool = False  # it was handed out with a part of the exercises, it says
     requests: dict[str, str] = field(default_factory=dict)  # for another look, by exercise

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dlsys.grading.books import marking, people, reports, similar
+from dlsys import assignments
+from dlsys.grading.books import exam_record, marking, people, reports, similar
 from dlsys.grading.books.people import Result
 from dlsys.grading.books.run_folder import MARKING
 from dlsys.grading.text import first_few
@@ -27,15 +28,15 @@ def show(grades: dict[str, Any], folder: Path, lines: list[str]) -> None:
     console = Console(markup=False, highlight=False)
     results = grades["results"]
     rows = reports.one_refusal_each(results)
-    console.print(_table(rows[:MOST_ROWS]))
+    console.print(_table(rows[:MOST_ROWS], people.names(results)))
     if len(rows) > MOST_ROWS:
         console.print(f"... and {len(rows) - MOST_ROWS} more in {folder / 'grades.csv'}")
-    for line in [*about(results), *lines]:
+    for line in [*about(results), *_about_sheets(grades.get("sheets", [])), *lines]:
         console.print(line, soft_wrap=True)
     console.print(f"Results: {folder / 'overview.html'}; the record: {folder / 'grades.json'}")
 
 
-def _table(results: Sequence[Result]) -> Table:
+def _table(results: Sequence[Result], names: dict[tuple[str, ...], str]) -> Table:
     table = Table(box=SIMPLE_HEAD)
     table.add_column("learner", overflow="fold", ratio=2)
     table.add_column("stage", justify="right")
@@ -43,13 +44,32 @@ def _table(results: Sequence[Result]) -> Table:
     table.add_column("points", justify="right", no_wrap=True)
     table.add_column("to look at", overflow="fold", ratio=3)
     for result in results:
-        looks = [STATUSES[entry["status"]] for entry in result["exercises"]]
-        marks = Text.assemble(*((look.mark, look.style) for look in looks))
         points = (f"{result['points']}/{result['possible']}" if result["status"] == "graded"
                   else Text(result["status"], "red"))
-        table.add_row(Text(result["learner"]["name"]), str(result["stage"] or ""), marks, points,
-                      Text(_look(result)))
+        table.add_row(Text(names[people.owner(result)]), _stage(result["stage"]), _marks(result),
+                      points, Text(_look(result)))
     return table
+
+
+def _stage(number: int | None) -> str:
+    if number is not None and assignments.is_exam(number):
+        return exam_record.short_name(number)
+    return str(number or "")
+
+
+def _marks(result: Result) -> Text:
+    """A mark for each exercise; of an exam the points of each case, for thirty marks are too wide.
+    """
+    if record := exam_record.cases(result):
+        return Text(" + ".join(f"{case['points']:g}" for case in record))
+    looks = [STATUSES[entry["status"]] for entry in result["exercises"]]
+    return Text.assemble(*((look.mark, look.style) for look in looks))
+
+
+def _about_sheets(sheets: Sequence[dict[str, str]]) -> list[str]:
+    """Where an exam leaves something to settle, so that nobody has to open the overview for it."""
+    told = [f"{one['name']} ({one['tickets']})" for one in sheets]
+    return [f"Exam sheets to settle, see the overview: {first_few(told)}."] if told else []
 
 
 def _look(result: Result) -> str:
@@ -93,7 +113,8 @@ def about(results: Sequence[Result]) -> list[str]:
         lines.append(f"{_people(who)} tried to import the checks, which the sandbox hides: "
                      f"{first_few(who)}. Look at the code.")
     if asked := marking.requests(results):
-        askers = first_few([f"{r['learner']['name']} ({e['id']})" for r, e in asked])
+        shown = people.names(results)
+        askers = first_few([f"{shown[people.owner(r)]} ({e['id']})" for r, e in asked])
         lines.append(f"Learners asked for another look, see the folder {MARKING}: {askers}.")
     if alike := similar.alike_answers(results):
         lines.append(f"Answers that are alike, for you to look at: {len(alike)} groups, in "

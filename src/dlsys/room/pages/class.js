@@ -136,6 +136,7 @@ function form() {
 // A number as people write it: a comma is a decimal sign, as a point is. A comma before three
 // digits may be either. NaN where it is no number, with `why` set to what to do.
 let why = "";
+const LARGEST = 1e15; // as the room has it
 function number(text) {
   const written = text.trim().replace(/^\u2212/, "-");
   if (/^-?[1-9]\d{0,2},\d{3}$/.test(written))
@@ -144,7 +145,10 @@ function number(text) {
   else if (!/^[-+]?(\d+([.,]\d*)?|[.,]\d+)(e[-+]?\d{1,3})?$/i.test(written))
     why = `“${written.slice(0, 20)}” is not a number here. Write only digits, with one comma or point `
       + "before the decimals: 5,5 or 5.5, but 1000 without a separator.";
-  return why ? NaN : Number(written.replace(",", "."));
+  const value = Number(written.replace(",", "."));
+  if (!why && Math.abs(value) > LARGEST)
+    why = `${written.slice(0, 20)} is too large to be drawn. Write a number of at most 1e15.`;
+  return why ? NaN : value;
 }
 
 function send(filled, problem) {

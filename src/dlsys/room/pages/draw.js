@@ -29,23 +29,21 @@ function key(found) {
 
 // ---- choices
 export function bars({ choices, counts, tick = "measured" }) {
-  const most = Math.max(1, ...choices.flatMap(({ bars }) => bars.map((b, k) =>
-    share(total(b), counts[k]))));
   return el("ol", { class: "bars" }, ...choices.map((choice) =>
     el("li", { class: choice.right ? "right" : "" },
       el("span", { class: "letter" }, choice.letter),
       el("div", {},
         el("p", { class: "choice" }, ...rich(choice.text),
           choice.right ? el("strong", { class: "tick" }, ` ✓ ${tick}`) : null),
-        ...choice.bars.map((bar, k) => row(bar, k, counts, most))))));
+        ...choice.bars.map((bar, k) => row(bar, k, counts))))));
 }
 
-function row(bar, k, counts, most) {
+function row(bar, k, counts) {
   const all = total(bar), percent = share(all, counts[k]);
   const track = el("span", { class: "track", "aria-hidden": "true" });
   for (const kind of ["sure", "unsure"]) {
     const part = el("span", { class: kind });
-    part.style.width = `${counts[k] ? (100 * (bar[kind] ?? 0)) / counts[k] * (100 / most) : 0}%`;
+    part.style.width = `${counts[k] ? (100 * (bar[kind] ?? 0)) / counts[k] : 0}%`;
     track.append(part);
   }
   return el("div", { class: `bar ${WHEN[k]}` },
@@ -56,7 +54,8 @@ function row(bar, k, counts, most) {
 }
 
 // ---- numbers
-const ROW = 150, SIDE = 60;
+const ROW = 172, SIDE = 60;
+const BANDNAME = 116; // half the width of "counts as right"
 let WIDTH = 1000; // of the picture in its own units: letters stay readable where it is small
 const narrow = () => window.innerWidth < 760;
 
@@ -65,35 +64,48 @@ function dots({ low, high, unit, rows, band }, { counts, right, flow }) {
   const x = (v) => SIDE + ((v - low) / (high - low)) * (WIDTH - 2 * SIDE);
   const height = ROW * rows.length + 46;
   const words = rows.map((_, k) => `${rows.length > 1 ? WHEN[k] + ": " : ""}`
-    + count(counts[k], "answer")
+    + [count(counts[k], "answer"), ...outside(rows[k], low, high)].join(", ")
     + (band ? `, ${right[k]} of them between ${band[0]} and ${band[1]} ${unit}` : ""));
   const picture = svg("svg", { class: "dots", viewBox: `0 0 ${WIDTH} ${height}`, role: "img",
     "aria-label": `Guesses from ${round(low)} to ${round(high)} ${unit}. ${words.join("; ")}` });
   if (band) picture.append(
     svg("rect", { class: "band", x: x(band[0]), width: Math.max(3, x(band[1]) - x(band[0])), y: 0,
       height: ROW * rows.length }),
-    text((x(band[0]) + x(band[1])) / 2, 18, "counts as right", "bandname"));
-  rows.forEach((r, k) => picture.append(...dotRow(r, k, rows.length)));
+    text(Math.min(Math.max((x(band[0]) + x(band[1])) / 2, BANDNAME), WIDTH - BANDNAME), 18,
+      "counts as right", "bandname"));
+  rows.forEach((r, k) => picture.append(...dotRow(r, k, rows.length, [low, high])));
   const base = ROW * rows.length;
   picture.append(svg("line", { class: "axis", x1: SIDE, x2: WIDTH - SIDE, y1: base, y2: base }));
-  for (const tick of ticks(low, high))
+  // Neighbouring ticks that differ in a late digit must not read the same.
+  const digits = 2 + Math.ceil(Math.log10(Math.max(-low, high) / (high - low) * 10));
+  const longest = Math.max(...[low, high].map((v) => round(v, digits).length));
+  const most = Math.min(5, Math.floor((WIDTH - 2 * SIDE) / (14 * longest + 20))) || 1;
+  for (const tick of ticks(low, high, most))
     picture.append(svg("line", { class: "axis", x1: x(tick), x2: x(tick), y1: base, y2: base + 7 }),
-      text(x(tick), base + 34, `${round(tick)} ${unit === "%" ? unit : ""}`.trim(), "tickname"));
+      text(x(tick), base + 34, `${round(tick, digits)} ${unit === "%" ? unit : ""}`.trim(), "tickname"));
   return el("figure", {}, picture);
 }
 
-function dotRow({ columns, below, above }, k, of) {
+// How many answers lie beyond each end of the axis, in words.
+function outside({ below, above }, low, high) {
+  return [below && `${below} below ${round(low)}`, above && `${above} above ${round(high)}`]
+    .filter(Boolean);
+}
+
+function dotRow({ columns, below, above }, k, of, [low, high]) {
   const step = (WIDTH - 2 * SIDE) / 39, base = ROW * (k + 1) - 6;
   const tallest = Math.max(1, ...columns.map(([, sure, unsure]) => sure + unsure));
-  const gap = Math.min(23, (ROW - 42) / tallest), radius = Math.max(2, Math.min(step * 0.46, gap / 2 - 0.6));
+  const gap = Math.min(23, (ROW - 64) / tallest);
+  const radius = Math.max(2, Math.min(step * 0.46, gap / 2 - 0.6));
   const nodes = [];
   for (const [place, sure, unsure] of columns)
     for (let n = 0; n < sure + unsure; n++)
       nodes.push(svg("circle", { class: n < sure ? "sure" : "unsure", r: radius,
         cx: SIDE + place * step, cy: base - radius - n * gap }));
-  if (of > 1) nodes.push(text(4, base - ROW + 60, WHEN[k], "rowname"));
-  if (below) nodes.push(text(4, base, `◂ ${below}`, "rowname"));
-  if (above) nodes.push(text(WIDTH - 4, base, `${above} ▸`, "rowname end"));
+  const line = ROW * k + 46;
+  const left = [of > 1 && WHEN[k], below && `◂ ${below} below ${round(low)}`].filter(Boolean);
+  if (left.length) nodes.push(text(4, line, left.join("  "), "rowname"));
+  if (above) nodes.push(text(WIDTH - 4, line, `${above} above ${round(high)} ▸`, "rowname end"));
   return nodes;
 }
 
@@ -101,13 +113,21 @@ function text(x, y, words, kind) {
   return svg("text", { x, y, class: kind }, words);
 }
 
-const round = (v) => Number(v.toPrecision(3)).toLocaleString("en");
+// Short enough for a tick: 12,500, 3M for three million, 2e-5, 1e15.
+function round(v, digits = 3) {
+  const size = Math.abs(v);
+  if (size && (size < 1e-3 || size >= 1e15))
+    return Number(v.toPrecision(digits)).toExponential().replace("e+", "e");
+  return v.toLocaleString("en", { maximumSignificantDigits: digits,
+    notation: size < 1e6 ? "standard" : "compact" });
+}
 
-function ticks(low, high) {
-  const rough = (high - low) / 5, power = 10 ** Math.floor(Math.log10(rough));
+function ticks(low, high, most) {
+  const rough = (high - low) / most, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= rough);
   const found = [];
-  for (let t = Math.ceil(low / step) * step; t <= high + step / 1e6; t += step) found.push(t);
+  // Multiples, not sums, so that zero is zero; and never -0.
+  for (let k = Math.ceil(low / step); k * step <= high + step / 1e6; k++) found.push(k * step || 0);
   return found;
 }
 

@@ -81,16 +81,27 @@ export function form(change, given, send) {
   node.addEventListener("change", go);
   node.addEventListener("submit", (event) => {
     event.preventDefault();
-    if (chosen("mark") === "none" && chosen("confidence") > ACCUSED && !node.dataset.asked) {
+    const doubt = contradiction(chosen("mark") === "none", chosen("confidence"));
+    if (doubt && !node.dataset.asked) {
       node.dataset.asked = "1";
-      problem.textContent = "You marked nothing, and you think that the change is faulty. "
-        + "Mark a line, lower your confidence, or send it as it is.";
+      problem.textContent = `${doubt}, or send it as it is.`;
       return;
     }
     send({ mark: chosen("mark"), confidence: chosen("confidence"),
       consequence: chosen("consequence") }, problem);
   });
   return node;
+}
+
+// What to settle where the mark says one thing and the confidence the opposite; "" where they agree.
+function contradiction(nothing, confidence) {
+  if (nothing && confidence > ACCUSED)
+    return "You marked nothing, and you think that the change is faulty. Mark a line, lower your "
+      + "confidence";
+  if (!nothing && confidence < ACCUSED)
+    return "You marked a line, and you think that the change is healthy. Choose Nothing is wrong, "
+      + "raise your confidence";
+  return "";
 }
 
 // Choose again what somebody had answered, so that one part of it can be changed.
