@@ -197,7 +197,7 @@ torch.set_rng_state(before)
 # %% [markdown] role="concept"
 # ## Augmentation: a change that the label survives
 #
-# Some additional data costs nothing. A digit shifted by a pixel is still the same digit,
+# Some additional data needs no labelling. A digit shifted by a pixel is still the same digit,
 # so you have a new training image with a known label. An *augmentation* is a random
 # change to an image that leaves its label correct. Torchvision's `transforms.v2` chains
 # such changes with steps that are not random, such as normalization. In this stage's
@@ -548,7 +548,7 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
 # For photos, the two pipelines of trap 06.1 look like this. Both pipelines resize the
 # photo, convert bytes to floats between 0 and 1, and normalize each channel with the
 # mean and standard deviation of the training images. The mean and standard deviation
-# here are ImageNet's, which pretrained weights expect. Only the training pipeline crops
+# here are ImageNet's, which most torchvision weights expect. Only the training pipeline crops
 # and flips at random. The scoring pipeline always takes the centre crop. `v2.ToImage()`
 # at the start accepts arrays and PIL images.
 
@@ -797,7 +797,7 @@ draw_grids({"0.6 of this": one, "0.4 of that": two_digits,
 
 # %% [markdown] trap="06.2" role="repair"
 # The `argmax` was never needed. `F.cross_entropy` accepts float labels (N, K). Without
-# class weights, the result is exactly the weighted sum of the losses for the two labels.
+# class weights, the result is, up to rounding, the weighted sum of the losses for the two labels.
 
 # %% trap="06.2" role="repair"
 soft_model, soft_losses = mixed_run(lambda soft: soft)
@@ -939,18 +939,18 @@ def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
 # %% [markdown] role="concept"
 # ## Early stopping: patience and min_delta
 #
-# A network learns the rule before it learns the rows, so the validation loss falls first
-# and rises later. *Early stopping* ends the run near that turning point. You cannot
+# A network usually learns the rule before the rows, so the validation loss falls first
+# and may rise later. *Early stopping* ends the run near that turning point. You cannot
 # recognize the turning point when you reach it, because the loss jumps a little at every
 # epoch. So you wait for a while. Training stops when a certain number of epochs in a row,
-# the *patience*, have brought no progress. A tiny gain may be noise, so a loss counts as
+# the *patience*, have brought no progress. A tiny gain may be noise, so here, a loss counts as
 # progress only if it is more than `min_delta` below the loss at the last epoch that
 # counted as progress.
 #
 # Usual values are a patience of 5 to 20 validations and a `min_delta` of 0 to 0.001. With
 # too little patience, training stops at the first bump. Too much patience only costs
-# time, as long as you keep the best weights (trap 06.4). A single counter is enough for
-# the whole rule:
+# time, as long as you keep the best weights (trap 06.4). A single counter is enough,
+# here with a `min_delta` of 0:
 
 # %% role="concept"
 losses, patience = [1.0, 0.7, 0.6, 0.62, 0.61, 0.63], 3
@@ -1256,7 +1256,7 @@ claim("with state_dict(): validation loss after loading minus validation "
       restored - last, expected=0, within=1e-6)
 
 # %% [markdown] trap="06.4" role="why"
-# `state_dict()` returns the model's own tensors, not copies. The optimizer updates
+# `state_dict()` returns tensors that share the model's memory, not copies. The optimizer updates
 # these tensors in place, so the dictionary that you kept, `best`, changes with every
 # step.
 
@@ -1349,7 +1349,7 @@ def keep_best(model: nn.Module, train_epoch, val_loss,
 # %% [markdown] trap="06.4" role="hint"
 # 1. Copy the state right after an epoch with a new lowest loss, not before that epoch and not at the end.
 # 2. `state_dict()` also contains the persistent buffers. Each of its tensors needs a copy.
-# 3. `load_state_dict` writes the values back into the model's own tensors.
+# 3. By default, `load_state_dict` writes the values back into the model's own tensors.
 
 # %% [markdown] trap="06.4" role="keep"
 # **Keep:** To keep weights, copy them with `copy.deepcopy(model.state_dict())` or save
@@ -1824,7 +1824,7 @@ def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
 # %% [markdown] trap="06.6" role="keep"
 # **Keep:** Bytes are for storage, not for arithmetic. Convert to a wider type,
 # calculate, clamp, and only then convert back. Torchvision's own
-# `v2.functional.adjust_brightness`, which multiplies by a factor, works in this order.
+# `v2.functional.adjust_brightness` works in this order if its factor is a float.
 # **In your own code:** Print `x.dtype` before the first arithmetic on pixels, and look
 # at one augmented image. **Source:**
 # [`v2.ToDtype`](https://docs.pytorch.org/vision/stable/generated/torchvision.transforms.v2.ToDtype.html)
@@ -1994,7 +1994,7 @@ def split_groups(groups: torch.Tensor, share: float,
         groups: (N,) int64, any numbers. Row i belongs to group groups[i].
         seed: from 0 to 2**32 - 1. Draw the test groups with this seed, so
             that every set is equally likely. The same seed gives the same
-            split, and different seeds give different splits.
+            split, and other seeds can give other splits.
 
     Torch's global generator does not change.
 
@@ -2018,7 +2018,7 @@ def split_groups(groups: torch.Tensor, share: float,
 # the scans of one patient, put all of them on the same side of the split. **In your own
 # code:** Replace the labels with random labels, one for each group, and train and test a
 # model that can memorize. Do this twenty times. If the mean accuracy is clearly above
-# chance, you have a leak through copies. **Source:** Scikit-learn's guide to
+# chance, you have a leak, perhaps through copies. **Source:** Scikit-learn's guide to
 # [`GroupShuffleSplit`](https://scikit-learn.org/stable/modules/cross_validation.html#group-cv),
 # a splitter that rounds up the number of test groups. **Seen in the wild:** In
 # [Font_Recognition-DeepFont#2](https://github.com/robinreni96/Font_Recognition-DeepFont/issues/2),
@@ -2130,7 +2130,7 @@ claim("only the sampler, log k subtracted: mean probability minus base "
 
 # %% [markdown] trap="06.8" role="more" topics="alarms, recall and AUC of the four ways · how near the sum comes to 2 log k"
 # After the 400 steps, each remedy has added a little less than $\log k$. (In a model that
-# cannot fit the data, class weights also rotate the decision boundary, which changes the
+# cannot fit the data, class weights can also rotate the decision boundary, which changes the
 # AUC.)
 
 # %% trap="06.8" role="more" tags=["plumbing"]
@@ -2195,7 +2195,7 @@ def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
 # 3. Subtract two logarithms from every logit: the logarithm of `pos_weight` and the logarithm of `w[y == 1].mean() / w[y == 0].mean()`.
 
 # %% [markdown] trap="06.8" role="keep"
-# **Keep:** A balanced sampler and a class weight are the same remedy for a rare class.
+# **Keep:** A balanced sampler and a class weight raise a rare class's odds alike.
 # Use only one remedy, and write down which one. If you need probabilities, subtract
 # from the logits the amount that the remedy added. If the model cannot fit the data, an
 # error remains even after this correction. **In your own code:** Compare the mean
@@ -2403,9 +2403,9 @@ def augmented_pairs(images: torch.Tensor, masks: torch.Tensor, shift: int,
 
 # %% [markdown] trap="06.9" role="keep"
 # **Keep:** Augment an image and everything that refers to its pixels (a mask, boxes,
-# keypoints, a second view) with the same random draw. **In your own code:** Draw ten
+# keypoints, a depth map) with the same random draw. **In your own code:** Draw ten
 # augmented images with their masks on top, and look at them. You can also pass the mask
-# as both the image and the mask, and check that the two results are equal. **Source:**
+# as both image and mask, and check that they agree up to interpolation. **Source:**
 # [torchvision, "Getting started with transforms
 # v2"](https://docs.pytorch.org/vision/stable/auto_examples/transforms/plot_transforms_getting_started.html).
 # **Seen in the wild:** In [albumentations-team/albumentations
@@ -2499,8 +2499,8 @@ claim("test accuracy with one worker minus test accuracy with 16 workers",
       by_workers[1] - by_workers[16], above=0.12)
 
 # %% [markdown] trap="06.10" role="why"
-# If a dataset can look up rows by number, the loader distributes the row numbers, and no
-# two workers get the same number. A stream has no row numbers that the loader could
+# If a dataset can look up rows by number, the loader distributes the row numbers, and
+# each batch of numbers goes to one worker. A stream has no row numbers that the loader could
 # distribute. So each worker runs the whole `__iter__` of its own copy. The loader takes
 # one batch from each worker in turn: the first batch from worker 0, the same batch from
 # worker 1, then the second batch from each.
@@ -2574,7 +2574,7 @@ claim("number of rows in the 130 steps that differ from the computed rows",
 
 # %% [markdown] trap="06.10" role="more"
 # Without a limit on the number of steps, a pass with two workers is twice as long. A
-# schedule that was planned for 130 steps then brings the learning rate down to 0 in the
+# cosine schedule planned for 130 steps then brings the learning rate down to 0 in the
 # middle of the pass, and back up again:
 
 # %% trap="06.10" role="more"
@@ -2846,7 +2846,7 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
 #   and only a little too low for another, so the ranking can flip.
 
 # %% [markdown] role="quiz"
-# **2. A run with Mixup has a training loss of 0.9 and a test accuracy of 95 %. The loss is that high**
+# **2. A run with Mixup has a training loss of 0.9 and a test accuracy of 95 %. The loss stays above zero**
 #
 # - [x] because blends have an entropy that no network can remove :: With soft labels, the loss has a floor above zero.
 # - [ ] because the run was too short, and more steps bring the loss near zero :: More steps may lower the loss, but not below the floor.
@@ -3041,7 +3041,7 @@ answers
 # - Every augmentation claims that the label stays correct. To check this claim, look at
 #   augmented images.
 # - Build two pipelines, a random one for training and a fixed one for scoring.
-# - A random transform draws once per call. Call the transform for each image, or draw
+# - A v2 transform draws once per call. Call the transform for each image, or draw
 #   the random numbers yourself.
 # - Mixup's alpha sets how strongly images are mixed. Pass soft labels to the loss as they
 #   are, as floats. `argmax` would discard a part of each label.
@@ -3052,7 +3052,7 @@ answers
 #   split.
 # - Bytes wrap around at 255. Convert to a wider type, calculate, clamp, and then convert
 #   back.
-# - A balanced sampler and a class weight are the same remedy for a rare class. Use only
+# - A balanced sampler and a class weight are nearly the same remedy for a rare class. Use only
 #   one of the two.
 #
 # **Next:** Stage 7 builds networks that use the neighbourhood of each pixel.

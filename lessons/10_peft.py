@@ -3,7 +3,7 @@
 #
 # Your team serves one language model to many customers, and every customer wants the
 # model to write in a particular style. Training and storing a full copy for every
-# customer costs too much. So you freeze the model and train a few thousand extra
+# customer costs too much. So you freeze the model and train far fewer extra
 # parameters for each customer: an *adapter*.
 #
 # With a library, adding an adapter takes three lines of code. Much can go wrong around
@@ -677,7 +677,7 @@ claim("fraction of weights that the bfloat16 merge leaves unchanged",
 
 # %% [markdown] trap="10.2" role="look"
 # Most of the update is gone, although the sum was computed in `float32` and rounded only
-# once. If you leave the adapter unmerged, the update survives, but the model runs nearly
+# once. Unmerged and computed in `float32`, the update survives, but the model runs nearly
 # three times as many products:
 
 # %% trap="10.2" role="look"
@@ -769,12 +769,12 @@ claim("norm of the bfloat16 merge's error, divided by the norm of the "
 
 # %% [markdown] trap="10.2" role="more"
 # The sum was computed in `float32` and rounded once, but most of this update is still
-# gone. The order of the operations makes no difference, because the gaps between
-# `bfloat16` numbers are too large. Serve such a small update in `float32`, or leave it
-# unmerged. An unmerged update is as precise as the dtype of the outputs allows, because
-# peft adds the outputs of $W$ and of the adapter and rounds the sum to the dtype of the
-# base. When you do merge, round only once, as the exercise asks. Rounding once costs
-# nothing and matters where $W$ and the update nearly cancel out.
+# gone. The order of the operations makes hardly any difference, because the gaps between
+# `bfloat16` numbers are too large. Serve such a small update in `float32`. To leave it
+# unmerged is not enough: peft adds the outputs of $W$ and of the adapter and rounds the
+# sum to the dtype of the base, and in `bfloat16` this also loses most of it. When you do
+# merge, round only once, as the exercise asks. Rounding once costs little and matters
+# where $W$ and the update nearly cancel out.
 
 # %% [markdown] trap="10.2" role="folklore"
 # **Told:** An unmerged adapter costs 5 to 15 % of the time, because of its hooks.
@@ -821,7 +821,7 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 
 # %% [markdown] trap="10.2" role="keep"
 # **Keep:** An unmerged LoRA adapter costs few FLOPs but many small operations, so merge
-# the adapter before you serve the model. Merge only once, with the factor $\alpha / r$,
+# an adapter that you serve alone. Merge only once, with the factor $\alpha / r$,
 # and in a dtype that is precise enough for the update. **In your own code:** Compare the
 # logits before and after merging, in the dtype in which you serve. **Source:** [Hu et al.
 # 2021](https://arxiv.org/abs/2106.09685), section 4.1, on merging. **Seen in the wild:**
@@ -1004,9 +1004,9 @@ claim("number of tokens after the prefix, out of 100, that a Llama with 64 "
 
 # %% [markdown] trap="10.3" role="more"
 # A Llama rotates its queries and keys by an angle that can be computed for any position,
-# so it has no table of positions that could end. Without an error, the text continues at
-# positions that never occurred in training. So add the prefix length to the text length
-# yourself, both for GPT-2 and for a Llama.
+# so in `transformers`, it has no table that could end. Without an error, the text goes on
+# at positions that never occurred in training. So add the prefix length to the text
+# length yourself, both for GPT-2 and for a Llama.
 
 # %% [markdown] trap="10.3" role="folklore"
 # **Told:** A text that no longer fits after a prefix does harm without an error.
@@ -1213,10 +1213,10 @@ claim("is the head trained and saved with the task SEQ_CLS",
       kept["SEQ_CLS"][1].all().item(), expected=True)
 
 # %% [markdown] trap="10.4" role="more"
-# Here, two wrong tasks did less harm than no task. On a classifier, `CAUSAL_LM` raises an
-# error. On a GPT-2, `SEQ_2_SEQ_LM`, a task for encoder-decoder models, changes nothing
-# except the wrapper's class (`fan_in_fan_out` says that GPT-2 stores its matrices
-# transposed):
+# Here, two wrong tasks did less harm than no task. On this classifier, `CAUSAL_LM` raises
+# an error. On a GPT-2, `SEQ_2_SEQ_LM`, a task for encoder-decoder models, changes only
+# the wrapper's class and the stored task (`fan_in_fan_out` says that GPT-2 stores its
+# matrices transposed):
 
 # %% trap="10.4" role="more"
 tasks, ids = {}, torch.randint(16, (8, 16))
@@ -1330,11 +1330,11 @@ def passport(model: nn.Module) -> dict:
 # weight is rounded to the nearest level.
 #
 # Where should the levels be? Weights look like draws from a normal distribution, so most
-# weights are small. *NF4* therefore puts its levels at *quantiles* of N(0, 1): an equal
-# fraction of the draws falls between one quantile and the next. Eight levels are above
-# zero, seven are below, and one is at zero. All 16 levels are scaled so that the largest
-# level is one. The quantile for the probability 1 would be infinite, so the outermost
-# level uses a slightly smaller probability, `edge`.
+# weights are small. *NF4* therefore puts its levels at *quantiles* of N(0, 1): on each
+# side of zero, an equal fraction of the draws falls between one quantile and the next.
+# Eight levels are above zero, seven are below, and one is at zero. All 16 levels are
+# scaled so that the largest level is one. The quantile for the probability 1 would be
+# infinite, so the outermost level uses a slightly smaller probability, `edge`.
 
 # %% role="concept"
 import bitsandbytes as bnb
@@ -1455,7 +1455,7 @@ claim("bits per weight with double quantization", bits["double"],
 #
 # In practice, you only specify a storage format such as NF4, in a `BitsAndBytesConfig`,
 # and `from_pretrained` quantizes the weights. `prepare_model_for_kbit_training` freezes
-# all parameters, converts the remaining 16-bit parts (norm layers and embedding) to
+# all parameters, converts the remaining 16-bit parts (norm layers, embedding, head) to
 # `float32`, and turns on activation checkpointing unless you switch it off, as the code
 # here does. Then you add LoRA, as before. The next cells train a base of width 64, save
 # it, and load it in four bits:
@@ -1506,7 +1506,7 @@ claim("loss on the new language with QLoRA minus loss on the new language "
 # format for *storing* weights. For each product, the weights are unpacked to the dtype in
 # `bnb_4bit_compute_dtype`. The embedding, the norm layers and the head are not quantized.
 # Do not merge the adapter into the four-bit weights, because the sum would again be
-# rounded to 16 levels. Merge the adapter into a 16-bit copy of the base, or leave it
+# rounded to 16 levels. Merge the adapter into weights unpacked to `float32`, or leave it
 # unmerged.
 
 # %% [markdown] role="concept"
@@ -1713,7 +1713,7 @@ claim("number of LoRA tensors in the model that were not loaded",
       expected=len(file))
 
 # %% [markdown] trap="10.5" role="more"
-# One base can hold several adapters, one of which is active at a time:
+# One base can hold several adapters, and `set_adapter` activates one of them:
 
 # %% trap="10.5" role="more"
 small_folder = tempfile.mkdtemp()
@@ -1804,12 +1804,13 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
 #    or changing its dtype. But `copy_` also broadcasts, so compare the shapes yourself.
 
 # %% [markdown] trap="10.5" role="keep"
-# **Keep:** If a LoRA adapter was never loaded, you get no error, and the model answers
-# exactly like its base. (A prefix that was never loaded is random.) Load adapters with
-# `PeftModel.from_pretrained`. **In your own code:** After loading, count the keys that
-# matched nothing, check that some $B$ is not zero, and compare an answer with the base's
-# answer. **Source:** [peft's quicktour](https://huggingface.co/docs/peft/quicktour) loads
-# with `from_pretrained`. **Seen in the wild:** [huggingface/peft
+# **Keep:** If a LoRA adapter was never loaded, you get no error, and by default the model
+# answers exactly like its base. (A prefix that was never loaded is random.) Load adapters
+# with `PeftModel.from_pretrained`. **In your own code:** After loading, count the keys
+# that matched nothing, check that some $B$ is not zero, and compare an answer with the
+# base's answer. **Source:** [peft's
+# quicktour](https://huggingface.co/docs/peft/quicktour) loads with `from_pretrained`.
+# **Seen in the wild:** [huggingface/peft
 # 2115](https://github.com/huggingface/peft/issues/2115): a user called `get_peft_model`
 # before loading and got outputs identical to the base; the maintainers then added a
 # warning in [pull request 2118](https://github.com/huggingface/peft/pull/2118).
@@ -1818,11 +1819,11 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
 # ## Ten customers on one base: merge or switch
 #
 # Ten customers have ten adapters for one base. You can *merge* each adapter into its own
-# copy of the base. Merged copies answer fastest, but ten copies of the base have to fit
-# in memory. Or you can keep one base and *switch* between the adapters: `set_adapter`
-# activates one customer's adapter while the other customers wait. Or you can *mix*
-# adapters: every row of a batch names its adapter. Then all rows share the product with
-# $W$, and only the products with the thin matrices differ:
+# copy of the base. A merged copy answers one customer fastest, but ten copies of the base
+# have to fit in memory. Or you can keep one base and *switch* between the adapters:
+# `set_adapter` activates one customer's adapter while the other customers wait. Or you
+# can *mix* adapters: every row of a batch names its adapter. Then all rows share the
+# product with $W$, and only the products with the thin matrices differ:
 
 # %% role="concept"
 server = PeftModel.from_pretrained(copy.deepcopy(base), folder, "ann")
@@ -2056,7 +2057,7 @@ def lm_labels(ids: torch.Tensor, prompts: torch.Tensor,
 
 # %% [markdown] trap="10.6" role="keep"
 # **Keep:** Mask padding by the length of each text, not by its id. If you pad with EOS
-# and mask by id, the model never learns to stop. **In your own code:** Count the EOS
+# and mask by id, no label teaches the model to stop. **In your own code:** Count the EOS
 # labels in a batch. There should be one for each text that ends. **Source:**
 # `DataCollatorForLanguageModeling` in
 # [transformers](https://github.com/huggingface/transformers/blob/main/src/transformers/data/data_collator.py):
@@ -2359,7 +2360,7 @@ claim("largest gap between the outputs of our LoRA and of peft's LoRA",
 #
 # To detect most traps of this stage, write down a few values when you save an adapter,
 # and compare them when you load the adapter. One more value is needed, because an adapter
-# fits any base with the same shapes, but it was trained for only one base. A hash of the
+# fits any base with the same names and shapes, but it was trained for one. A hash of the
 # base's weights distinguishes bases with different weights. Settings such as `rope_theta`
 # change no weight. These settings are in the base's configuration, so also store the
 # configuration.
@@ -2668,9 +2669,9 @@ answers_here
 # about a third of the arithmetic. LoRA computes no gradients of frozen weights, but the
 # backward pass still goes through all that come after the first adapter. If every matrix
 # has an A, LoRA saves few activations, because autograd keeps the input of each A to
-# compute its gradient. If only queries and values have adapters, the inputs of the other
-# matrices need not be kept. QLoRA saves more memory, but no arithmetic. **Source:**
-# Torchtune's tutorial [Finetuning Llama2 with
+# compute its gradient. If only queries and values have adapters, the other matrices do
+# not make autograd keep their inputs. QLoRA saves more memory, but no arithmetic.
+# **Source:** Torchtune's tutorial [Finetuning Llama2 with
 # QLoRA](https://github.com/pytorch/torchtune/blob/main/docs/source/tutorials/qlora_finetune.rst),
 # for one matrix of 512 x 512 and for the 7B model.
 
@@ -2689,11 +2690,13 @@ answers_here
 #   answer.
 # - Tell peft about a new head, with `task_type` or `modules_to_save`. Otherwise peft
 #   neither trains nor saves the head.
-# - If a LoRA adapter was never loaded, the model answers exactly like the base.
+# - If a LoRA adapter was never loaded, the model by default answers exactly like its
+#   base.
 # - To mask the labels of padding, use the length of each text. If padding is EOS, masking
 #   by id removes the label that teaches the model to stop.
-# - Text from a chat template already begins with BOS. Encode it without special tokens.
-# - Four bits are only a format for storing the base. Products are computed with 16 bits
-#   or more.
+# - Text from a chat template already has its special tokens. Encode it without adding
+#   more.
+# - In QLoRA, four bits are only a format for storing the base. Products are computed with
+#   16 bits or more.
 #
 # **Next:** Stage 11 makes the base itself smaller.

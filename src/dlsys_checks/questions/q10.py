@@ -162,7 +162,7 @@ ask("10.6", {"length": range(5, 41)}, lambda length: whole(
     "position, from 0, with a label of -100?", length, f"The EOS is at position {length - 1}.",
     length - 1, length + 1))
 ask("10.6", {"words": range(3, 10), "most": range(20, 61)}, lambda words, most: whole(
-    f"A model never had an EOS among its labels. You ask the model for {words} words, "
+    f"A model trained from scratch never had an EOS as a label. You ask it for {words} words, "
     f"with a limit of {most} tokens. How many tokens does the model write?", most,
     "Only the limit stops the model.", words,
     words + 1))
