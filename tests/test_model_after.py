@@ -152,7 +152,7 @@ def test_only_the_answers_letters_are_learned(parts, text):
 
 
 def test_a_second_text_in_strange_letters_is_refused(parts, text):
-    with pytest.raises(texts.TextError, match="9 of 49 pairs use only letters"):
+    with pytest.raises(texts.TextError, match="9 of 49 pairs are written in the letters"):
         adapters.second_text(parts, text, [("ab", "c")] * 9 + [("ж", "я")] * 40)
 
 

@@ -64,8 +64,8 @@ def second_text(parts: Parts, text: Text, pairs: list[tuple[str, str]], length: 
     """
     known = [pair for pair in pairs if set("".join(pair)) <= set(text.letters)]
     if len(known) < 10:
-        raise TextError(f"second text: {len(known)} of {len(pairs)} pairs use only "
-                        "letters of the first text, expected 10 or more. Give pairs of your own.")
+        raise TextError(f"second text: {len(known)} of {len(pairs)} pairs are written in the "
+                        "letters of the first, expected 10 or more. Give pairs of your own.")
     train, test = parts.split_groups(torch.arange(len(known)), share, seed)
     return (_rows(parts, text, [known[n] for n in train], length),
             _rows(parts, text, [known[n] for n in test], length))

@@ -99,13 +99,13 @@ def chosen(folder: Path | None, ids: Iterable[str] | None, notes: list[str]
         elif part.function in sheet.pieces:
             found.append((part, sheet))
         else:
-            notes.append(_unused(part, "has passed, but no cell defines it now"))
+            notes.append(_unused(part, "is passed, but no cell defines it now"))
     return found
 
 
 def _unused(part: Part, why: str) -> str:
     other = "our stand-in" if part.standin == OURS else part.standin
-    return f"{part.id} {part.function}: {why}. Used in its place: {other}."
+    return f"{part.id} {part.function}: {why}. In its place: {other}."
 
 
 def _sheet(stage: Stage, folder: Path, notes: list[str]) -> Sheet | None:

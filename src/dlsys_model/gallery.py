@@ -31,15 +31,15 @@ class Instrument(NamedTuple):
 
 
 INSTRUMENTS = {
-    "loss": Instrument("training loss", "nats per letter, mean of 20 steps", 20),
-    "validation": Instrument("validation loss", "nats per letter, as the program reports it", 50),
+    "loss": Instrument("training loss", "nats a letter, mean of 20 steps", 20),
+    "validation": Instrument("validation loss", "nats a letter, as the program says it", 50),
     "norm": Instrument("gradient norm", "before clipping, mean of 20 steps", 20),
     "moved": Instrument("weights that move", "thousands that a step changes", 50),
-    "ratio": Instrument("update over weights", "norm of the change / norm of the weights", 50),
-    "work": Instrument("work", "MFLOP per step", 50),
+    "ratio": Instrument("update over weights", "norm of the change over that of the weights", 50),
+    "work": Instrument("work", "MFLOP of a step", 50),
     "memory": Instrument("memory", "kB of gradients, optimizer and kept activations", 50),
-    "delivered": Instrument("loss in use", "nats per letter, of the model in 4 bits", 0),
-    "adapted": Instrument("loss with its adapter", "nats per letter, on the text in capitals", 0),
+    "delivered": Instrument("loss in use", "nats a letter, of the model in 4 bits", 0),
+    "adapted": Instrument("loss with its adapter", "nats a letter, on the text in capitals", 0),
 }
 CURVES = tuple(name for name, one in INSTRUMENTS.items() if one.step)
 NUMBERS = tuple(name for name, one in INSTRUMENTS.items() if not one.step)
@@ -179,4 +179,4 @@ def evidence_of(key: str) -> str:
     parts = [f"It ends by itself: {ended}."] if ended else []
     parts += [f"It shows in: {'; '.join(curves)}."] if curves else []
     parts += [f"In use it shows in: {'; '.join(in_use)}."] if in_use else []
-    return " ".join(parts) or "No instrument shows it: all stay within the range of healthy runs."
+    return " ".join(parts) or "No instrument shows it: all stay within the healthy runs."

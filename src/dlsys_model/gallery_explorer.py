@@ -39,7 +39,7 @@ FAULTS = recorded_faults()
     ],
     views=[
         Lines("step", dict(zip(("loss", "loss_low", "loss_high"), LABELS, strict=True)),
-              title="The training loss", xlabel="step", ylabel="nats per letter", xlim=(0, 600)),
+              title="The training loss", xlabel="step", ylabel="nats a letter", xlim=(0, 600)),
         Lines("at", dict(zip(("reading", "low", "high"), LABELS, strict=True)),
               title="The chosen instrument", xlabel="step", ylabel="what it reads",
               xlim=(0, 600)),

@@ -100,7 +100,7 @@ def _check(state: Mapping[str, Tensor], shape: Mapping[str, int], letters: str) 
     expected, width, heads = sizes(shape), shape["width"], shape["heads"]
     if width % GROUP or width % heads or width // heads % 2:
         raise PackError(f"width: got {width} with {heads} heads, expected a multiple of {GROUP} "
-                        "that gives each head an even width.")
+                        "that the heads cut into even parts.")
     if len(set(letters)) != len(letters) or len(letters) != shape["letters"]:
         raise PackError(f"letters: got {len(set(letters))} different ones of {len(letters)}, "
                         f"expected {shape['letters']}. Pass the letters that the model was "
@@ -110,14 +110,14 @@ def _check(state: Mapping[str, Tensor], shape: Mapping[str, int], letters: str) 
                         "Pass the state_dict() of a dlsys_model Network.")
     if unknown := [name for name in state if name not in expected]:
         raise PackError(f"weights: got {unknown[0]}, which a Network of {shape['layers']} layers "
-                        "does not have. Merge adapters first, and pass the shape it was made with.")
+                        "does not have. Merge adapters first, and pass the shape it was made of.")
     for name, size in expected.items():
         if tuple(state[name].shape) != size:
             raise PackError(f"{name}: got shape {tuple(state[name].shape)}, expected {size}. Pass "
-                            "the shape that the network was made with.")
+                            "the shape that the network was made of.")
         if not state[name].isfinite().all():
             raise PackError(f"{name}: holds NaN or infinity, expected finite weights. Load the "
-                            "last good checkpoint.")
+                            "last sound checkpoint.")
 
 
 def _stored(w: Tensor, quantise: Callable[[Tensor, int, int], Grid]) -> bytes:

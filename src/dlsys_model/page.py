@@ -56,7 +56,7 @@ def drawing(layers: int, traps: str | None = None) -> str:
     rows = ("<p>What a letter passes through</p><ol>"
             f"{row(BEFORE)}{block}{row(BEHIND)}</ol>"
             f"<p>What trained it</p><ol>{row(TRAINED)}</ol>"
-            f"<p>How it is stored</p><ol>{row(KEPT)}</ol>")
+            f"<p>How it is kept</p><ol>{row(KEPT)}</ol>")
     if traps is None:
         return f'<div class="lm-map">{rows}</div>'
     return f'<nav class="lm-map" aria-label="The model, part by part">{rows}</nav>'

@@ -77,8 +77,8 @@ class PartsError(ModelError):
 def _known(ids: Iterable[str]) -> None:
     for id in ids:
         if id not in BY_ID:
-            raise PartsError(f"part: got {str(id)[:40]!r}, expected an exercise that is a part, "
-                             "such as 08.10. All of them: dlsys parts")
+            raise PartsError(f"part: got {str(id)[:40]!r}, expected an exercise that is one, such "
+                             "as 08.10. All of them: dlsys parts")
 
 
 def guarded(part: Part, fn: Callable) -> Callable:

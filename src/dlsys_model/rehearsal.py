@@ -75,11 +75,11 @@ def differs(expected: Numbers, got: Any) -> str:
     got may be anything, as a stranger may have sent it.
     """
     if type(got) is not dict or got.keys() != expected.keys():
-        return "produces different numbers from its stand-in"
+        return "comes to other numbers than its stand-in"
     for name, value in expected.items():
         words, mine = name.replace("_", " "), got[name]
         if not isinstance(mine, Tensor) or (mine.shape, mine.dtype) != (value.shape, value.dtype):
-            return f"makes {words} differ in type or shape from {tuple(value.shape)}"
+            return f"makes {words} another kind of tensor than {tuple(value.shape)}"
         off = (mine - value).abs().max().item()
         if not off <= WITHIN * max(1.0, value.abs().max().item()):
             return (f"makes {words} of shape {tuple(value.shape)} differ by {off:.2g} from those "

@@ -81,9 +81,9 @@ def from_file(path: str | Path, number: Callable[[list, dict], dict] | None = No
                         "or archive.")
     if len(text) < SHORTEST:
         raise TextError(f"{name}: got {len(text):,} characters, expected at least {SHORTEST:,}: "
-                        "a tenth is kept for validation. Put several texts into one file.")
+                        "a tenth is kept to validate. Put several texts into one file.")
     if (kinds := len(set(text))) > MOST_KINDS:
-        raise TextError(f"{name}: got {kinds:,} different characters, expected at most "
+        raise TextError(f"{name}: got {kinds:,} kinds of letters, expected at most "
                         f"{MOST_KINDS:,}. Take a text in an alphabet.")
     return _split(text, number)
 

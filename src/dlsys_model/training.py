@@ -105,13 +105,13 @@ class Training:
                  all_sum: Callable[[Tensor], Tensor] | None = None) -> None:
         if plan.steps <= plan.warm:
             raise TrainingError(f"plan: got {plan.steps} steps with {plan.warm} of warm-up, "
-                                "expected more steps than warm-up steps.")
+                                "expected more steps than that.")
         ways = {"ranks": bool(all_sum), "dtype": plan.dtype != torch.float32,
                 "parts_of": plan.parts_of > 1, "by_hand": plan.by_hand}
         if sum(ways.values()) > 1:
             asked = " and ".join(name for name, is_asked in ways.items() if is_asked)
-            raise TrainingError(f"plan: got {asked}, expected one of them: they are different "
-                                "kinds of step.")
+            raise TrainingError(f"plan: got {asked}, expected one of them: each is a step of its "
+                                "own.")
         self.model, self.text, self.plan, self.parts = model, text, plan, model.parts
         self.rank, self.world, self.all_sum = rank, world, all_sum
         groups = self.parts.decay_groups(model, plan.decay)
@@ -136,8 +136,8 @@ class Training:
         count = (len(self.text.train) - 1 - length) // length
         if count < self.plan.rows:
             raise TrainingError(f"text: holds {count} rows of {length}, expected "
-                                f"{self.plan.rows} or more. Take fewer rows per step, or a "
-                                "longer text.")
+                                f"{self.plan.rows} or more. Take fewer rows a step, or a longer "
+                                "text.")
         epoch, place = divmod(self.step, count // self.plan.rows)
         seed = EPOCHS * self.plan.seed
         if self._order[0] != epoch:
@@ -201,8 +201,8 @@ class Training:
         """The loss, if it is a number: asked before the weights move, where the step allows it."""
         value = loss.item() if isinstance(loss, Tensor) else loss
         if not math.isfinite(value):
-            raise TrainingError(f"step {self.step}: the loss is {value}. Lower the peak "
-                                "learning rate, and find the cause with first_nan_module.")
+            raise TrainingError(f"step {self.step}: the loss is {value}. Lower the peak of the "
+                                "rate, and look with first_nan_module.")
         return loss
 
     def _loss(self, x: Tensor, y: Tensor) -> Tensor:
@@ -301,8 +301,7 @@ class Training:
                 raise
             for half in (Path(f"{path}.part"), Path(f"{path}.log.part")):
                 half.unlink(missing_ok=True)  # what is half written takes room
-            former = ("The previous one is intact." if path.exists()
-                      else "There was none before it.")
+            former = "The former one is whole." if path.exists() else "There was none before it."
             raise CheckpointError(
                 f"{path.name}: the checkpoint of step {self.step} cannot be written "
                 f"({not_written(cause)}). {former} Free some space, then go on: the model is in "
@@ -318,9 +317,8 @@ class Training:
             raise CheckpointError(f"{path.name}: no such checkpoint. Train from the start, with "
                                   "save=.") from None
         except Exception as error:
-            raise CheckpointError(f"{path.name}: is not a complete checkpoint "
-                                  f"({type(error).__name__}). Delete it and train from the "
-                                  "start.") from None
+            raise CheckpointError(f"{path.name}: is no whole checkpoint ({type(error).__name__}). "
+                                  "Delete it and train from the start.") from None
         mine = self._facts()
         if other := [key for key in mine if key != "step" and facts.get(key) != mine[key]]:
             raise CheckpointError(f"{path.name}: has {other[0]} {facts.get(other[0])}, expected "
