@@ -1247,10 +1247,10 @@ plot_columns({"gradients": 100 * before, "gradients, clipped": 100 * after,
 
 # %% [markdown] trap="12.5" role="why"
 # In the backward pass, `where` sends a gradient of *zero* into the unchosen branch, and
-# the root multiplies this zero by its infinite slope: `0 * inf` is `nan`. For the same
-# reason, a mask or `nan_to_num` after the root comes too late. A small number added under
-# the root, or a `clamp` before it, keeps the slope finite. Clipping then divides every
-# gradient by the global norm, which is `nan`.
+# the root multiplies this zero by its infinite slope: `0 * inf` is `nan`. A mask or
+# `nan_to_num` after the root comes too late, too. A small number added under the root, or
+# a `clamp` before it, keeps the slope finite. Clipping then divides every gradient by the
+# global norm, which is `nan`.
 
 # %% trap="12.5" role="why" tags=["plumbing"]
 d2 = torch.zeros((), requires_grad=True)
