@@ -16,7 +16,7 @@ from explorer_oracle import focus
 
 NAME, CONTROL = "activations", "bias"
 PRESSES = 60
-PAUSE_MS = 150  # between presses: a reader who looks at each drawing
+PAUSE_MS = 150  # between presses, as a reader looks at each drawing
 
 # Press, wait for `data-drawn` (set after the last drawing call), read the difference in the page.
 # The key event is the browser's own; both times are the page's performance.now().

@@ -44,7 +44,7 @@ PROGRESS = ("import subprocess; print(subprocess.run(['dlsys', 'progress'], chec
 
 
 class Learner:
-    """One who logs in and works; ``moments`` holds the seconds since login."""
+    """A learner who logs in and works; ``moments`` has the seconds since login."""
 
     def __init__(self, number: int) -> None:
         self.name, self.moments = f"learner{number}", {}
@@ -86,7 +86,7 @@ class Learner:
         self.web.post(f"{PAGE}/hub/login", form, allow_redirects=False).raise_for_status()
         hub = f"{PAGE}/hub/api/users/{self.name}"
         self.web.get(f"{PAGE}/hub/home").raise_for_status()
-        # Cookies of several paths have the same name: the one of the hub belongs to its pages.
+        # Cookies of several paths share this name; the hub's own pages use the one for /hub/.
         xsrf = next(c.value for c in self.web.cookies if c.name == "_xsrf" and c.path == "/hub/")
         made = self.web.post(f"{hub}/tokens", json={"note": "load"}, headers={
             "X-XSRFToken": xsrf, "Referer": f"{PAGE}/hub/token"})
@@ -123,9 +123,9 @@ class Notebook:
         self.run("")
 
     def connected(self) -> websocket.WebSocket:
-        """The kernel's channels. As a page does, it comes back after a refusal.
+        """Connect to the kernel's channels. Like a page, retry after a refusal.
 
-        Where many start at once, two kernels may want one port; the one that lost starts anew.
+        If many start at once, two kernels may want one port; the one that loses restarts.
         """
         address = f"{PAGE}/user/{self.learner.name}/api/kernels/{self.kernel}/channels"
         for _ in range(3):
@@ -147,9 +147,9 @@ class Notebook:
         content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
         self.socket.send(json.dumps({"header": header, "parent_header": {}, "metadata": {},
                                      "content": content, "channel": "shell", "buffers": []}))
-        while awaited:  # two channels, in either order: what is printed ends with idle
+        while awaited:  # two channels, in either order: the output ends with idle
             received = self.socket.recv()
-            if isinstance(received, bytes):  # a widget's, with its buffers
+            if isinstance(received, bytes):  # a widget's message, with its buffers
                 continue
             message = json.loads(received)
             kind, said = message["msg_type"], message["content"]
@@ -177,7 +177,7 @@ def first_answer() -> list[str]:
 
 
 def processes() -> Iterator[Path]:
-    """Those that run in .venv-hub: hub, proxy, JupyterLabs, kernels and their warm server."""
+    """The processes in .venv-hub: hub, proxy, JupyterLabs, kernels and their warm server."""
     for path in Path("/proc").glob("[0-9]*"):
         try:
             if f"{local.HOME}/".encode() in (path / "cmdline").read_bytes():
@@ -187,13 +187,13 @@ def processes() -> Iterator[Path]:
 
 
 def megabytes() -> tuple[int, float]:
-    """Number of processes, and their memory: pages that several share are counted once."""
+    """Number of processes, and their memory, counting shared pages once."""
     found = [int(path.name) for path in processes()]
     return len(found), pss(found) / 1e6
 
 
 def processor_seconds() -> float:
-    """What they and their ended children have used."""
+    """Processor time that these processes and their ended children have used."""
     ticks = [map(int, (path / "stat").read_text().rpartition(")")[2].split()[11:15])
              for path in processes()]
     return sum(map(sum, ticks)) / os.sysconf("SC_CLK_TCK")
@@ -242,9 +242,9 @@ def class_of(learners: int, warm: bool) -> dict[str, list[float]]:
             used = processor_seconds() - used
             all_done.wait(PATIENCE)
         except threading.BrokenBarrierError:
-            pass  # the learner who broke it is raised below
+            pass  # the error of the learner who broke it is raised below
         errors = [done.exception() for done in work]
-        for error in errors:  # the learner's who broke the barrier, not those who waited at it
+        for error in errors:  # only from the learner who broke the barrier
             if error and not isinstance(error, threading.BrokenBarrierError):
                 raise error
         moments = [done.result() for done in work]
@@ -257,7 +257,7 @@ def watched(learner: Learner, all_done: threading.Barrier) -> dict[str, float]:
     try:
         return learner.hour(all_done)
     except Exception:
-        all_done.abort()  # else all others wait for this one
+        all_done.abort()  # or all others would wait for this one
         raise
 
 
@@ -269,7 +269,7 @@ def moments_of(found: dict) -> list[str]:
 
 
 def totals(found: dict) -> dict[str, float]:
-    """What one way costs, altogether and for each learner."""
+    """What one way costs, in total and per learner."""
     learners = len(found[moments_of(found)[0]])
     (full,), (hub_alone,), (used,) = (found[n] for n in ("MB", "hub alone, MB", "processor s"))
     return {"processes": found["processes"][0], "memory of all, GB": full / 1000,

@@ -15,7 +15,7 @@ MIB = 2**20
 
 
 def processor() -> str:
-    """The processor's name as the system gives it, else its architecture."""
+    """The processor's name as the system reports it, else its architecture."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as info:
             names = [line.split(":", 1)[1].strip() for line in info if "model name" in line]
@@ -39,14 +39,14 @@ def describe() -> dict[str, str]:
 
 
 def pss_mib(pid: int) -> float:
-    """Memory of a process and its children in MiB, what several share counted in parts.
+    """Memory of a process and its children in MiB, with shared pages counted proportionally.
 
-    Raises AttributeError if the system does not tell it: only Linux does.
+    Raises AttributeError if the system does not report it; only Linux does.
     """
     children = psutil.Process(pid).children(recursive=True)
     return pss([pid, *(child.pid for child in children)]) / MIB
 
 
 def pss(pids: Iterable[int]) -> int:
-    """Memory of these processes in bytes, what several share counted in parts; only on Linux."""
+    """Memory of these processes in bytes, with shared pages counted in parts; only on Linux."""
     return sum(psutil.Process(pid).memory_full_info().pss for pid in pids)

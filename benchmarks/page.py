@@ -1,7 +1,7 @@
 """The page "How fast, on which machine", made from the records; it measures nothing.
 
 benchmarks/bench.json is written by `make bench`, suite.json by the tests. The pages of warm kernels
-and of many learners on a hub, and those in grading/, have commands of their own and are taken in.
+and of many learners on a hub, and those in grading/, have their own commands and are included.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ RECORD, SUITE = HERE / "bench.json", HERE / "suite.json"
 KERNELS = [HERE / f"{name}.md" for name in ("WARM", "HUB")]  # those that exist are shown
 GRADING = [HERE / "grading" / f"{name}.md" for name in ("RESULTS", "SOAK")]
 TARGET = HERE / "RESULTS.md"
-WORKERS = 3  # of the recorded run of the suite, as `make test` starts them
+WORKERS = 3  # in the recorded run of the suite, as `make test` starts them
 SHOWN = 20  # its longest parts
 
 
 class Part(NamedTuple):
-    """A part of bench.json on the page: heading, what was done, the heads of its columns."""
+    """A part of bench.json on the page: heading, what was done, column heads."""
 
     title: str
     text: str
@@ -136,7 +136,7 @@ def page() -> str:
 
 
 def machines(names: list[str]) -> list[str]:
-    """The machines of the parts, with a number where there are several."""
+    """The machines of the parts, numbered if there are several."""
     return [f"**Machine{f' {n}' if len(names) > 1 else ''}:** {name}."
             for n, name in enumerate(names, 1)]
 
@@ -174,7 +174,7 @@ def sums(rows) -> list[int]:
 
 
 def taken_in(path: Path) -> str:
-    """A page of its own, its headings one level down; nothing where it does not exist."""
+    """A separate page with its headings one level down; nothing if it does not exist."""
     if not path.exists():
         return ""
     return path.read_text("utf-8").strip().replace("\n#", "\n##").replace("# ", "## ", 1)

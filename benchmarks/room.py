@@ -2,9 +2,9 @@
 
 python -m benchmarks.room [--participants 500] [--lecture 900]
 
-All on one machine, server and participants; each participant has a page open that hears of every
-step. A lecture is behind one router; hostile clients have other addresses of this machine, as all
-of 127.x is on Linux. Written to benchmarks/ROOM.md.
+Server and participants are on one machine; each participant has a page open that hears of every
+step. A lecture is behind one router; hostile clients use other addresses in 127.x, which on Linux
+all belong to this machine. The result is written to benchmarks/ROOM.md.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ SPREAD = 10.0  # seconds in which a class answers
 JOINS, SLOW, BODY = 10_000, 300, 100 * 2**20
 MINUTE = 60.0  # seconds in which a lecture joins
 FILES = ["static/room.css", "static/class.js", "static/room.js", "static/draw.js"]
-ROUTER, BESIDE = "127.0.0.4", "127.0.0.5"  # of a lecture, of a class under siege
+ROUTER, BESIDE = "127.0.0.4", "127.0.0.5"  # of a lecture, and of a class under siege
 HOSTILE, IDLE = ("127.0.0.2", "127.0.0.3"), 1_750  # addresses, silent connections of each
-WRONG = 30  # codes that one of the besieged class tries each minute
+WRONG = 30  # wrong codes from the besieged class's address
 BESIEGED, SIEGE = 100, 20.0  # honest participants meanwhile; seconds in which they join
 
 
@@ -64,7 +64,7 @@ class Member:
         return await post(*self.link, path, json.dumps(data).encode(), self.cookie)
 
     async def answer(self, trap: str, go: int) -> float:
-        """Seconds until it was acknowledged."""
+        """Seconds until the answer was acknowledged."""
         began = time.monotonic()
         status, _ = await self.post("answer", {
             "trap": trap, "go": go, "guess": random.choice(CHOICES), "sure": True})
@@ -94,7 +94,7 @@ async def post(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path:
 
 
 def spread(seconds: list[float]) -> list:
-    """Median, 95th percentile and slowest, in milliseconds; dashes where nobody came through."""
+    """Median, 95th percentile and slowest, in milliseconds; dashes if nobody came through."""
     ordered = sorted(1000 * s for s in seconds)
     if not ordered:
         return ["–"] * 3
@@ -138,7 +138,7 @@ async def load(room: Running, members: list[Member]) -> list[list]:
 
 
 async def attack(room: Running, members: list[Member]) -> tuple[list, dict[str, int]]:
-    """A row for honest answers meanwhile, and what became of the attacks."""
+    """A row for the honest answers meanwhile, and the outcome of the attacks."""
     for step in ("close", "reveal", "ask"):
         await heard(room, members, step)
     found = {"refused joins": 0, "refused bodies": 0, "cut slow senders": 0}
@@ -177,7 +177,7 @@ async def attack(room: Running, members: list[Member]) -> tuple[list, dict[str, 
 
 
 class Phone(Member):
-    """A participant as a browser is one: it loads the page on connections that it keeps open."""
+    """A participant that acts like a browser: it keeps the connections of its page open."""
 
     def __init__(self, room: Running, address: str) -> None:
         super().__init__(room, address)
@@ -226,14 +226,14 @@ class Phone(Member):
 
 
 async def arrivals(room: Running, number: int, address: str, within: float) -> list[Phone]:
-    """The phones that came in of those that tried, from one address."""
+    """The phones that got in, out of `number` from one address."""
     phones = [Phone(room, address) for _ in range(number)]
     came = await asyncio.gather(*(later(random.uniform(0, within), p.arrive) for p in phones))
     return [phone for phone, ok in zip(phones, came, strict=True) if ok]
 
 
 async def lecture(folder: Path, number: int) -> tuple[list[list], str]:
-    """Rows for a lecture behind one router, and what became of it, as a sentence."""
+    """Rows for a lecture behind one router, and a sentence on the outcome."""
     room = Running(folder)
     phones = await arrivals(room, number, ROUTER, MINUTE)
     memory = pss_mib(room.process.pid)
@@ -253,11 +253,11 @@ async def lecture(folder: Path, number: int) -> tuple[list[list], str]:
 
 
 async def siege(folder: Path) -> tuple[list[list], str]:
-    """Rows for an honest class beside two hostile addresses and a guesser behind its own router."""
+    """Rows for an honest class with two hostile addresses and a guesser behind its own router."""
     room = Running(folder)
 
     async def silent(address: str) -> None:
-        while True:  # again and again, as often as the room hangs up
+        while True:  # reconnect whenever the room hangs up
             with suppress(OSError):
                 reader, writer = await asyncio.open_connection(
                     "127.0.0.1", room.port, local_addr=(address, 0))
@@ -273,7 +273,7 @@ async def siege(folder: Path) -> tuple[list[list], str]:
         for _ in range(WRONG):
             await guesser.post("join", {"code": "AAAAAA"})
     phones = await arrivals(room, BESIEGED, BESIDE, SIEGE)
-    with suppress(OSError):  # the presenter may be kept out as well
+    with suppress(OSError):  # the presenter may be locked out as well
         await asyncio.to_thread(room.step, "ask")
     took = await asyncio.gather(*(later(random.uniform(0, SPREAD), lambda p=p: p.reply(
         "08.1", CHOICES[0])) for p in phones))
@@ -309,7 +309,7 @@ async def killed(room: Running, members: list[Member]) -> tuple[int, int, Runnin
     for step in ("close", "reveal"):
         await heard(room, members, step)
     await asyncio.to_thread(room.step, "ask", trap=CHOSEN.trap.id)
-    for member in members:  # a connection that says nothing is closed after a while
+    for member in members:  # the room closes a silent connection after a while
         member.link = await asyncio.open_connection("127.0.0.1", room.port)
     kept = []
     choice = CHOSEN.asked.choices[0]

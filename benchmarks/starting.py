@@ -17,14 +17,14 @@ from benchmarks import machine
 from benchmarks.waiting import LESSONS, QUIET, client, seconds_of
 from dlsys_helpers.paths import ROOT
 
-sys.path.insert(0, str(ROOT / "tests"))  # what starts JupyterLab lives with the tests
+sys.path.insert(0, str(ROOT / "tests"))  # the code that starts JupyterLab is in tests/
 
 LESSON = LESSONS[0]
 CROWDS = (1, 2, 4)
 
 
 class Learner(NamedTuple):
-    """What one learner waited for, in seconds, and the memory of the kernel at its end."""
+    """One learner's waiting times in seconds, and the kernel's memory at its end."""
 
     ready: float
     first_cell: float
@@ -33,7 +33,7 @@ class Learner(NamedTuple):
 
 
 def fresh_setup() -> list[list]:
-    """A clone without anything set up, for `make lab`, then for `make test`: seconds, GB in all.
+    """Set up a fresh clone for `make lab`, then for `make test`: seconds and total GB.
 
     Needs the network, 11 GB and some minutes.
     """
@@ -46,19 +46,19 @@ def fresh_setup() -> list[list]:
 
 
 def set_up(clone: Path, *part: str) -> None:
-    """What a target of make does first, with this Python."""
+    """Run the first part of a make target, with this Python."""
     subprocess.run(["sh", "tools/setup.sh", *part], cwd=clone, check=True, capture_output=True,
                    env={**os.environ, "PYTHON": sys.executable})
 
 
 def gigabytes(folder: Path) -> float:
-    """The disk that a folder takes, in GB, as du counts it."""
+    """The disk space of a folder in GB, as du counts it."""
     done = subprocess.run(["du", "-sk", folder], capture_output=True, text=True, check=True)
     return int(done.stdout.split()[0]) * 1024 / 1e9
 
 
 def first_cell() -> list[list]:
-    """What passes between `make lab` and the first cell that has run, step by step."""
+    """The steps from `make lab` until the first cell has run."""
     alone = learner(threading.Barrier(1))
     return [["the set-up, with nothing to do", seconds_of(lambda: subprocess.run(
                 ["sh", "tools/setup.sh"], cwd=ROOT, check=True, capture_output=True))],
@@ -95,7 +95,7 @@ def learner(all_done: threading.Barrier) -> Learner:
 
 
 def learners(crowds: tuple[int, ...] = CROWDS) -> list[list]:
-    """Learners who run stage 1's lesson at the same moment, each in a kernel of their own."""
+    """Learners who run stage 1's lesson at the same moment, each in a separate kernel."""
     rows, alone = [], None
     for n in crowds:
         all_done = threading.Barrier(n)

@@ -1,4 +1,4 @@
-"""What a step of a slider costs on stage 8's page: CPU time of scripts, of style, of layout."""
+"""The CPU time of a slider step on stage 8's page: scripts, style and layout."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dlsys_helpers.errors import UserError
 from dlsys_helpers.paths import ROOT
 from tools.book import BOOK
 
-sys.path.insert(0, str(ROOT / "tests"))  # the helpers of the browser live with the tests
+sys.path.insert(0, str(ROOT / "tests"))  # the browser helpers are in tests/
 from browser import offline_page, open_browser
 
 PAGE = BOOK / "_build" / "html" / "notebooks" / "08_transformers.html"
 STEPS, PAUSE_MS, AIM_MS = 40, 60, 8
 COSTS = ("ScriptDuration", "RecalcStyleDuration", "LayoutDuration")
 WAYS = {"part by part": "part", "on one page": "whole"}  # as flow.js keeps the choice
-# The sliders of a part that is hidden take no key.
+# Sliders in a hidden part take no key.
 SLIDER = ".xp input[type=range]:visible"
 
 
 def rows() -> list[list]:
-    """Way to read, then script, style, layout and script with style, in ms of CPU a step, and aim.
+    """Reading mode; script, style, layout and script plus style in CPU ms per step; and aim.
 
     Raises UserError if the book is not built.
     """
@@ -31,7 +31,7 @@ def rows() -> list[list]:
 
 
 def costs(browser, kept: str) -> list[float]:
-    """The cost of a step on the page, read in one way."""
+    """The cost of a step on the page in one reading mode."""
     page = offline_page(browser, viewport={"width": 1280, "height": 900})
     page.add_init_script(f"localStorage.setItem('dlsys-parts', '{kept}');"
                          "localStorage.setItem('dlsys-show-everything', 'yes')")

@@ -1,4 +1,4 @@
-"""A lesson through nbclient against the same cells as a plain script, and what starting costs."""
+"""Compare a lesson in nbclient with the same cells as a plain script, and measure start-up."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def client(path: Path) -> NotebookClient:
 def through_nbclient(path: Path) -> tuple[float, float, float]:
     """Seconds for kernel start, for all cells after it, and the cells' CPU seconds.
 
-    The CPU time is that of the kernel and of the client, which carries every output.
+    The CPU time covers the kernel and the client, which handles every output.
     """
     began, run = time.perf_counter(), client(path)
     cpu = -time.process_time()
@@ -52,12 +52,12 @@ def through_nbclient(path: Path) -> tuple[float, float, float]:
 
 
 def kernel_cpu(run: NotebookClient) -> float:
-    """CPU seconds that the kernel has used, and children that it has waited for."""
+    """CPU seconds of the kernel and of the children that it has waited for."""
     return sum(psutil.Process(run.km.provisioner.pid).cpu_times()[:4])
 
 
 def plain_script(path: Path) -> tuple[float, float]:
-    """Seconds and CPU seconds for the same cells in one process, its start not counted."""
+    """Seconds and CPU seconds for the same cells in one process, without its start."""
     done = subprocess.run([sys.executable, "-c", PLAIN, str(path)], cwd=ROOT, env=QUIET,
                           capture_output=True, text=True, check=True)
     seconds, cpu = map(float, done.stdout.split()[-2:])
@@ -107,7 +107,7 @@ def check_latency(rounds: int = 5) -> dict[str, dict[str, float]]:
 
 
 def checks() -> list[list]:
-    """Each check, as check_latency says, in rows."""
+    """The results of check_latency as rows."""
     return [[id, *found.values()] for id, found in check_latency().items()]
 
 

@@ -2,7 +2,7 @@
 
 python -m benchmarks.warm [--kernels 1 4 10]
 
-Ready is a kernel that has imported what every lesson imports. Written to benchmarks/WARM.md.
+A kernel is ready once it has imported what every lesson imports. Writes benchmarks/WARM.md.
 """
 
 import argparse
@@ -29,7 +29,7 @@ PATIENCE = 600
 
 
 class Kernel:
-    """A kernel that has imported; ``seconds`` is how long that took."""
+    """A kernel with its imports done; ``seconds`` is how long they took."""
 
     def __init__(self, way: str) -> None:
         began = time.monotonic()
@@ -67,7 +67,7 @@ def measured(way: str, number: int) -> tuple[float, float, float]:
 
 
 def stop_servers() -> None:
-    """End the warm servers of this environment, so that the first kernel pays for the start."""
+    """End the warm servers of this environment, so that the first kernel bears the start-up."""
     path = server_address.folder() / f"{server_address.name_of((), os.environ)}.socket"
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -78,7 +78,7 @@ def stop_servers() -> None:
 
 
 def page(rows: list[list[float]], first: float, run: dict[str, str]) -> str:
-    """The result; a row holds kernels, seconds and ratio, GB and ratio, MB of each."""
+    """The result; a row has kernels, seconds and ratio, GB and ratio, MB of each."""
     return "\n".join([
         "# Ordinary and warm kernels\n",
         f"Measured {run['date']} on {os.cpu_count()} cores of {processor()}, load {run['load']} "

@@ -1,11 +1,11 @@
-"""The watch on programs that its rules were not written for: what it finds, names wrongly, misses.
+"""Run the watch on programs its rules were not written for: what it finds, misnames and misses.
 
     .venv/bin/python -m benchmarks.watch_corpus [NAME ...]    those whose record is stale
 
-The programs lie in `tests/watch/corpus`. A faulty one names its source and the traps that count
-as right; `# fault` marks its lines. A few were rebuilt by whoever wrote the rules for them: their
-first line says "(with its rule)", and the page counts them apart. Each runs in a process of its
-own, once alone and once under the watch with its hints, and has to compute the same.
+The programs are in `tests/watch/corpus`. A faulty one names its source and the traps that count
+as right; `# fault` marks its lines. The author of the rules rebuilt a few of them: their first
+line says "(with its rule)", and the page counts them separately. Each runs in its own process,
+once alone and once under the watch with its hints, and has to compute the same.
 `benchmarks.watch_tools` records what other tools say of the same programs.
 """
 
@@ -34,7 +34,7 @@ FOUND, HINT, OTHERWISE, MISSED = "found", "found as a hint", "named otherwise", 
 
 
 def head(path: Path) -> tuple[str, list[str]]:
-    """Where a faulty program comes from, and the traps that are right for it."""
+    """A faulty program's source, and the traps that are right for it."""
     found = HEAD.match(path.read_text("utf-8"))
     return found["source"], found["traps"].split(", ")
 
@@ -50,7 +50,7 @@ def marked(path: Path) -> set[int]:
 
 
 def apart(work, *given):
-    """What work(*given) returns, in a process of its own that has imported what this one has."""
+    """Return work(*given), run in a fork of this process, so with its imports."""
     fork = multiprocessing.get_context("fork")
     here, there = fork.Pipe(duplex=False)
     process = fork.Process(target=lambda: there.send(work(*given)))
@@ -63,7 +63,7 @@ def apart(work, *given):
 
 
 def tried(path: Path) -> dict:
-    """Findings of one program, hints among them, and whether it computed the same as alone."""
+    """Findings of one program, including hints, and whether it computed the same as alone."""
     import faults
     import healthy
 
@@ -74,7 +74,7 @@ def tried(path: Path) -> dict:
         beside = healthy.traces(
             lambda names: told.extend(faults.watch(source, path, hints=True, names=names)))
     found, failed = told
-    kept = ("values", "torch", "python", "numpy")   # some libraries keep tensors of their own
+    kept = ("values", "torch", "python", "numpy")   # some libraries cache tensors
     row = {"findings": [{"rule": f.rule, "trap": f.trap, "line": f.line, "sound": f.sound}
                         for f in found],
            "same": all(alone[name] == beside[name] for name in kept)}
@@ -82,7 +82,7 @@ def tried(path: Path) -> dict:
 
 
 def verdict(findings: list[dict], traps: list[str]) -> str:
-    """A right hint is told apart from a right sound rule; a wrong sound one names otherwise."""
+    """Distinguish right sound findings, right hints, sound findings with a wrong name, misses."""
     right = [f for f in findings if f["trap"] in traps]
     if any(f["sound"] for f in right):
         return FOUND
@@ -107,7 +107,7 @@ def name(path: Path) -> str:
 
 
 def rests_on(path: Path) -> dict[str, str]:
-    """What a program's row rests on; of the program every letter counts, as lines are named."""
+    """What a program's row depends on; every character counts, because findings name lines."""
     return {"program": fingerprints.fingerprint(path.read_text("utf-8")),
             "dlsys_watch": watch_lessons.watch_digest(), **fingerprints.pinned()}
 
@@ -118,7 +118,7 @@ def stale(path: Path) -> str:
 
 
 def counts(rows: dict[str, dict]) -> collections.Counter:
-    """Programs by verdict, and healthy ones by whether a sound rule spoke, or a hint."""
+    """Count programs by verdict, and healthy ones by whether a sound rule or a hint spoke."""
     found = collections.Counter(row["verdict"] for row in rows.values() if "verdict" in row)
     for row in (row for row in rows.values() if "verdict" not in row):
         found["healthy"] += 1

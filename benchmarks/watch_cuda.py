@@ -1,10 +1,10 @@
-"""The watch on a CUDA device: what it says of the corpus there, and what a step costs by the clock.
+"""The watch on a CUDA device: its findings in the corpus, and the wall-clock cost of a step.
 
     PYTHONPATH=src python3 -m benchmarks.watch_cuda
 
-Every tensor that a program makes lies on the device. A program that mixes in a generator of the
-CPU's fails there alone, too; such ones are named with their error. What the watch finds is compared
-with watch_corpus.json, and the record is watch_cuda.json. Needs no installed package.
+Every tensor that a program makes is on the device. A program that mixes in a CPU generator fails
+there even without the watch; the record names such programs with their error. The findings are
+compared with watch_corpus.json, and the record is watch_cuda.json. Needs no installed package.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROCESSES = 8
 
 
 def deep():
-    """A step of a transformer that has something to do on a GPU."""
+    """A step of a transformer that is large enough to keep a GPU busy."""
     layer = nn.TransformerEncoderLayer(768, 8, 3072, batch_first=True)
     body = nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)
     model = nn.Sequential(nn.Linear(16, 768), body, nn.Flatten(), nn.Linear(768 * 16, 10))
@@ -40,16 +40,16 @@ SIZES = {**watch_overhead.SIZES, "transformer, 12 layers, 768 wide": deep}
 
 
 def clock() -> float:
-    """Seconds by the clock, when the device has done what it was given."""
+    """Wall-clock seconds, read once the device has finished its work."""
     torch.cuda.synchronize()
     return time.perf_counter()
 
 
 def tried(device: str, path: Path) -> dict:
-    """The row of one program on the device; `alone` says why it does not run there by itself."""
+    """The row of one program on the device; `alone` says why it fails there without the watch."""
     import faults
 
-    multiprocessing.set_start_method("fork", force=True)  # as for a program started by itself
+    multiprocessing.set_start_method("fork", force=True)  # as if the program were started directly
     torch.set_default_device(device)
     code = compile(path.read_text("utf-8"), str(path), "exec")
     try:
@@ -70,7 +70,7 @@ def programs(device: str) -> dict[str, dict]:
 
 
 def told_otherwise(rows: dict[str, dict]) -> list[str]:
-    """Programs of which the watch says something else here than in watch_corpus.json."""
+    """Programs whose findings here differ from watch_corpus.json."""
     known = watch_corpus.RECORD.entries()
     return [name for name, row in rows.items()
             if "findings" in row and row["findings"] != known[name]["findings"]]

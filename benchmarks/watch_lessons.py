@@ -1,4 +1,4 @@
-"""All lessons, run whole under the watch: which cells it speaks in, kept on record.
+"""Run whole lessons under the watch, and record the cells in which it speaks.
 
     .venv/bin/python -m benchmarks.watch_lessons [NN ...]    those whose record is stale
 
@@ -29,7 +29,7 @@ READS = re.compile(r'^    reads = ".*"$', re.M)   # how the list of rules descri
 OUTSIDE = {"__main__.py", "baseline.py", "command.py", "formats.py", "lightning.py",
            "pytest_plugin.py", "transformers.py"}
 
-# Cells that run broken code once more although they are no `break`: (cell, rule) -> why.
+# Cells that run broken code again although they are not `break` cells: (cell, rule) -> why.
 ON_PURPOSE: dict[tuple[str, str], str] = {
     ("01-2-more-4", "sigmoid-twice"): "a sigmoid before each of the two losses, side by side",
     ("01-4-more-8", "loss-not-a-number"): "a run at learning rate 100, until it is NaN",
@@ -60,7 +60,7 @@ def lessons() -> dict[str, Path]:
 def cells(path: Path) -> list[tuple[str, str]]:
     """(name, source) of a lesson's code cells; a name is trap, role and number: 05-1-look-2.
 
-    Without the one that installs the course, which no lesson depends on.
+    The cell that installs the course is left out; no lesson depends on it.
     """
     counts, found = {}, []
     for cell in json.loads(path.read_text("utf-8"))["cells"]:
@@ -74,7 +74,7 @@ def cells(path: Path) -> list[tuple[str, str]]:
 
 
 def watch_digest() -> str:
-    """Of the watch's code. Its messages count, because the records hold them; `reads` does not.
+    """A hash of the watch's code, with the messages, as records contain them, without `reads`.
 
     Modules that only ask for findings, or pass them on, are left out.
     """
@@ -84,7 +84,7 @@ def watch_digest() -> str:
 
 
 def rests_on(number: str) -> dict[str, str]:
-    """What a lesson's findings rest on: its cells and helpers, the packages, the watch."""
+    """What a lesson's findings depend on: its cells and helpers, the packages, the watch."""
     named = dict(cells(lessons()[number]))
     return {"dlsys_watch": watch_digest(),
             **fingerprints.rests_on({f"cell {name}": source for name, source in named.items()})}
@@ -128,7 +128,7 @@ def main() -> None:
         print(json.dumps(run(asked[1])))
         return
     for number in asked or filter(stale, lessons()):
-        now = rests_on(number)    # a rule that is edited while this runs makes the record stale
+        now = rests_on(number)    # editing a rule during the run makes the record stale
         answer = subprocess.run([sys.executable, "-m", "benchmarks.watch_lessons", "--one", number],
                                 cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True,
                                 env={**os.environ, "DLSYS_PROGRESS": "off"})

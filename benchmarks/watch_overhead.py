@@ -2,8 +2,8 @@
 
     .venv/bin/python -m benchmarks.watch_overhead
 
-Blocks of steps alternate, so that a busy machine slows both alike. CPU time of the process, after
-a warm-up of 300 steps; the start-up is that of a script that only imports torch.
+Blocks of steps alternate, so that a busy machine slows both alike. It measures the CPU time of
+the process after a warm-up of 300 steps; for start-up, of a script that only imports torch.
 """
 
 import json
@@ -64,7 +64,7 @@ def milliseconds(step, steps: int, clock) -> float:
 
 
 def compare(make, clock=time.process_time) -> dict:
-    """Medians over blocks, ms a step: without, with, and of their differences."""
+    """Medians over blocks in ms per step: without, with, and of the differences."""
     torch.manual_seed(0)
     step, alone, beside = make(), [], []
     watching = dlsys_watch.watching()

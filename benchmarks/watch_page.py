@@ -1,4 +1,4 @@
-"""The tables in book/watch.md, and what `dlsys watch explain` says of each rule.
+"""The tables in book/watch.md, and what `dlsys watch explain` says about each rule.
 
     .venv/bin/python -m benchmarks.watch_page
 """
@@ -22,7 +22,7 @@ import ranks
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "book" / "watch.md"
 EXPLANATIONS = ROOT / "src" / "dlsys_watch" / "explanations.json"   # for `explain`, offline
-LINES = 2    # pairs of a broken line and its repair that are shown
+LINES = 2    # pairs of a broken line and its repair to show
 
 
 def markdown(head: tuple[str, ...], rows: list[tuple]) -> str:
@@ -46,7 +46,7 @@ def table() -> str:
 
 
 def explanations() -> dict[str, dict]:
-    """What `dlsys watch explain` says of each rule, from its own program and the catalog."""
+    """What `dlsys watch explain` says about each rule, from its program and the catalog."""
     lines: dict[str, list] = {}
     for path in [*faults.FAULTS, *ranks.RANKS]:
         found = [(line, faults.LINE.match(line)) for line in path.read_text("utf-8").split("\n")]
@@ -66,7 +66,7 @@ def shown(code: str) -> str:
 
 
 def costs() -> str:
-    """What a step costs alone and how much more under the watch, from the record, as Markdown."""
+    """The cost of a step, alone and added by the watch, from the record, as Markdown."""
     record = json.loads(watch_overhead.RECORD.read_text("utf-8"))
     return markdown(("model", "a step alone", "added by the watch", "in percent"), [
         *((name, f"{row['alone_ms']:.1f} ms", f"{row['extra_ms']:.2f} ms", f"{row['percent']} %")
@@ -75,7 +75,7 @@ def costs() -> str:
 
 
 def on_a_gpu() -> str:
-    """What a step costs on a GPU and what the watch says of the corpus there, as Markdown."""
+    """What a step costs on a GPU and what the watch finds in the corpus there, as Markdown."""
     record = json.loads(watch_cuda.RECORD.read_text("utf-8"))
     where, ran = record["provenance"], record["programs"] - len(record["alone"])
     steps = markdown(("model", "a step alone", "added by the watch"), [
@@ -98,7 +98,7 @@ def stem(name: str) -> str:
 
 
 def foreign(rows: dict[str, dict]) -> dict[str, dict]:
-    """The programs by somebody who had not read the rules."""
+    """The programs whose author had not read the rules."""
     return {name: row for name, row in rows.items() if not watch_corpus.is_own(name)}
 
 
@@ -107,7 +107,7 @@ def stems(rows: dict[str, dict], verdict: str) -> list[str]:
 
 
 def recall() -> str:
-    """What the watch says of the corpus, from the record, as Markdown."""
+    """What the watch finds in the corpus, from the record, as Markdown."""
     every = watch_corpus.RECORD.entries()
     rows, own = foreign(every), {name: every[name] for name in every if watch_corpus.is_own(name)}
     counts, faulty = watch_corpus.counts(rows), sum("verdict" in row for row in rows.values())

@@ -1,13 +1,13 @@
-"""Other tools on the programs of `tests/watch/corpus`: which faults they name, what else they say.
+"""Other tools on the programs of `tests/watch/corpus`: the faults they name, and other output.
 
     .venv/bin/python -m venv TOOLS
     TOOLS/bin/pip install --no-deps torch-audit torch-preflight torchfix
     TOOLS/bin/pip install click rich "libcst>=1.5,<1.6"
     .venv/bin/python -m benchmarks.watch_tools TOOLS
 
-A tool finds a fault where one of its rules that is about the fault's trap speaks of the program
-(TELLS). What it advises on speed, style, safety or settings (ADVICE) is no alarm and is counted
-apart. It is asked at its most talkative: all rules, torch-audit at every step.
+A tool finds a fault if one of its rules about the fault's trap (TELLS) reports the program. Its
+advice on speed, style, safety or settings (ADVICE) is not an alarm and is counted separately.
+Each tool runs at its most talkative: all rules, torch-audit at every step.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def found(codes: list[str], traps: list[str]) -> bool:
 
 
 def summary(said: dict[str, list[str]], not_run: dict[str, str]) -> dict:
-    """Faults found, healthy programs with an alarm, and those with advice alone."""
+    """Faults found, healthy programs with an alarm, and those with only advice."""
     def alarmed(path):
         return any(not ADVICE.match(code) for code in said.get(name(path), ()))
 

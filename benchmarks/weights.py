@@ -1,4 +1,4 @@
-"""What a page of the built book weighs to open: its bytes and those of what it loads at once."""
+"""How many bytes a page of the built book needs to open, with everything it loads at once."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ from dlsys_helpers.paths import ROOT
 from dlsys_model import page
 from tools.own_model import PACKED
 
-sys.path.insert(0, str(ROOT / "tests"))  # the browser helpers live with the tests
+sys.path.insert(0, str(ROOT / "tests"))  # the browser helpers are in tests/
 from browser import offline_page, open_browser
 
-LETTERS = {True: 600, False: 12}  # with the cache, and without, where each costs a whole pass
+LETTERS = {True: 600, False: 12}  # with the cache, and without it, when each costs a whole pass
 REPEATS = 5
 WRITE = f"""([base64, counts]) => {{
   {(page.HERE / "engine.js").read_text("utf-8")}
@@ -27,9 +27,9 @@ WRITE = f"""([base64, counts]) => {{
 
 
 def rows() -> list[list]:
-    """What is written, letters a second and a CPU second (best of five), and the aim.
+    """The text, letters per second and per CPU second (best of five), and the aim.
 
-    The CPU seconds are those of the page's thread: they hold on a busy machine, too.
+    The CPU seconds are those of the page's thread, so they are valid on a busy machine, too.
     """
     packed = base64.b64encode(PACKED.read_bytes()).decode()
     with open_browser() as browser:
@@ -43,7 +43,7 @@ def rows() -> list[list]:
 
 
 def _best(tab, metrics, cached: bool) -> list[float]:
-    """Letters a second and a CPU second."""
+    """Letters per second and per CPU second."""
     times = [_once(tab, metrics, cached) for _ in range(REPEATS)]
     return [LETTERS[cached] / min(column) for column in zip(*times, strict=True)]
 

@@ -1,7 +1,7 @@
-"""Training with own parts against the same with torch's, side by side, and the memory it takes.
+"""Compare training with the learner's own parts to torch's, side by side, with the memory.
 
 Own parts are the worked answers. Torch's are a plain loop with torch.optim.AdamW and
-F.scaled_dot_product_attention: not the stand-ins alone, which run under the same roof.
+F.scaled_dot_product_attention, not just the stand-ins, which run in the same framework.
 """
 
 import resource
@@ -29,7 +29,7 @@ def own_step(parts: Parts, text: texts.Text):
 
 
 def torchs_step(text: texts.Text):
-    """A function that makes one step as a loop in torch alone does, on the same rows."""
+    """A function that makes one step of a torch-only loop, on the same rows."""
     torch.manual_seed(0)
     run = Training(Network(Shape(len(text.letters)), Parts()), text, Plan())
     optimizer = torch.optim.AdamW(Parts().decay_groups(run.model, 0.1), lr=1e-3,
@@ -54,9 +54,9 @@ def cpu_seconds(step) -> float:
 
 
 def rows() -> list[list]:
-    """For each way its CPU seconds a step, how many times torch's, and the process's memory.
+    """Each way's CPU seconds per step, their ratio to torch's, and the process's memory.
 
-    In turns, so that what else the machine does meets all alike.
+    They take turns, so that other load on the machine affects all alike.
     """
     torch.set_num_threads(1)
     text = texts.prose()

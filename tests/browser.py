@@ -1,4 +1,4 @@
-"""Chromium and JupyterLab for tests: found, started, stopped. Nothing here reaches the network."""
+"""Find, start and stop Chromium and JupyterLab for tests, without touching the network."""
 
 import json
 import os
@@ -25,13 +25,13 @@ START_S = 60  # JupyterLab on a cold disk
 
 
 ELSEWHERE = re.compile(r"^https?://(?!127\.0\.0\.1[:/])")
-# Refused where names are looked up: a handler of each request costs a page a tenth of its time.
+# Block requests at name lookup: a handler for each request would make a page 10 % slower.
 OFFLINE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 
 
 @contextmanager
 def open_browser():
-    """A headless Chromium; skips the test, and says why, where none is installed."""
+    """Start a headless Chromium, or skip the test and say why if none is installed."""
     path = chromium.find()
     if path is None:
         reason = f"browser tests skipped: none of {', '.join(chromium.NAMES)} is on the PATH"
@@ -45,7 +45,7 @@ def open_browser():
 
 
 def offline_page(browser, **options):
-    """A page of `open_browser`, which reaches this machine alone; see `page.refused`."""
+    """A page of `open_browser`, which reaches only this machine; see `page.refused`."""
     page = browser.new_page(**options)
     page.refused, page.problems = [], []
     page.on("requestfailed", lambda request: page.refused.append(request.url)
@@ -58,7 +58,7 @@ PHONE = {"width": 390, "height": 900}
 
 
 def page_with_script(folder: Path, name: str, data: str) -> Path:
-    """A page with the element that a script of the website fills, its data, and nothing else."""
+    """Write a page with only the element that a script of the website fills, and its data."""
     assets = ROOT / "book" / "assets"
     form, script = (path.read_text("utf-8") for path in (assets / "site" / "form.js",
                                                          assets / name / f"{name}.js"))
@@ -69,9 +69,9 @@ def page_with_script(folder: Path, name: str, data: str) -> Path:
 
 
 def forgetful_phone(tab, address):
-    """Open a page in a tab as on a phone whose browser remembers nothing yet; returns the tab.
+    """Open a page in a tab as on a phone whose browser remembers nothing yet; return the tab.
 
-    One tab for many tests: a new one starts a process.
+    Many tests share one tab, because a new one starts a process.
     """
     tab.emulate_media(media="screen")
     tab.set_viewport_size(PHONE)
@@ -83,7 +83,7 @@ def forgetful_phone(tab, address):
 
 
 def violations(page, **options) -> list[tuple[str, str]]:
-    """What axe objects to: rule and the first element. Options: context, options of axe."""
+    """Return axe's violations, each as (rule, first element); options go to axe."""
     found = Axe().run(page, **options).response["violations"]
     return [(v["id"], v["nodes"][0]["html"][:100]) for v in found]
 
@@ -98,7 +98,7 @@ class Lab:
     folder: Path
 
     def address(self, notebook: str) -> str:
-        """Where a notebook of the folder opens."""
+        """The address that opens a notebook of the folder."""
         return f"{self.url}/lab/tree/{notebook}?token={self.token}"
 
 
@@ -109,7 +109,7 @@ def _free_port() -> int:
 
 
 def _private_settings(home: Path, theme: str) -> dict:
-    """An environment in which the reader's own JupyterLab settings are neither read nor changed."""
+    """An environment in which JupyterLab neither reads nor changes the user's own settings."""
     names = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_RUNTIME_DIR": "runtime",
              "JUPYTER_DATA_DIR": "data", "JUPYTERLAB_SETTINGS_DIR": "settings",
              "JUPYTERLAB_WORKSPACES_DIR": "workspaces", "IPYTHONDIR": "ipython"}
@@ -121,12 +121,12 @@ def _private_settings(home: Path, theme: str) -> dict:
                          "notification": {"fetchNews": "false", "checkForUpdates": False}}.items():
         (settings / f"{name}.jupyterlab-settings").write_text(json.dumps(values))
     here = {**os.environ, **{name: str(home / folder) for name, folder in names.items()}}
-    here.pop("JUPYTER_DEFAULT_PROVISIONER_NAME", None)  # kernels as make lab starts them
+    here.pop("JUPYTER_DEFAULT_PROVISIONER_NAME", None)  # start kernels as make lab does
     return here
 
 
 def _wait_for(lab: Lab, process: subprocess.Popen, log: Path):
-    """Return once the server answers; raise RuntimeError with its log when it does not."""
+    """Wait until the server answers; raise RuntimeError with its log if it does not."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and process.poll() is None:
         try:
@@ -138,7 +138,7 @@ def _wait_for(lab: Lab, process: subprocess.Popen, log: Path):
 
 
 def _stop(process: subprocess.Popen):
-    """End the server; it ends its kernels first. A server that hangs is killed."""
+    """Stop the server, which first stops its kernels; kill it if it hangs."""
     process.terminate()
     try:
         process.wait(timeout=20)
@@ -148,7 +148,7 @@ def _stop(process: subprocess.Popen):
 
 @contextmanager
 def running_lab(folder: Path, home: Path, theme: str = "light"):
-    """A JupyterLab over `folder` with its settings in `home`; stopped with its kernels at the end.
+    """Run JupyterLab on `folder` with its settings in `home`; stop it and its kernels at the end.
 
     Yields a `Lab`. `theme` is "light" or "dark".
     """
@@ -169,7 +169,7 @@ def running_lab(folder: Path, home: Path, theme: str = "light"):
             _stop(process)
 
 
-# The status shown on the page turns idle before there is a kernel: ask the session itself.
+# The page shows "idle" before there is a kernel, so ask the session itself.
 KERNEL_IS_IDLE = """() => {
   const context = window.jupyterapp?.shell.currentWidget?.sessionContext;
   return context?.isReady && context.session?.kernel?.status === "idle";

@@ -1,4 +1,4 @@
-"""Shared by all tests: a learner's progress is never touched."""
+"""Fixtures for all tests, which never touch a learner's progress."""
 
 import linecache
 import os
@@ -9,12 +9,12 @@ import pytest
 from once import once, shared_folder
 
 os.environ.setdefault("DLSYS_PROGRESS", "off")
-# Tests press Ctrl-C on what they start, and a shell's background job ignores it, its children too.
+# Tests send Ctrl-C to what they start, but a shell's background job and its children ignore it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def keep_edits(clear=linecache.clearcache):
-    """torch's compiler empties the cache of source lines; what has no file cannot be read again."""
+    """Clear linecache as torch's compiler does, but keep sources that have no file to reread."""
     edits = {name: lines for name, lines in linecache.cache.items() if name.startswith("<")}
     clear()
     linecache.cache.update(edits)
@@ -34,10 +34,10 @@ def browser():
 
 @pytest.fixture(scope="session")
 def frames_made_once(tmp_path_factory):
-    """The frames of a page, which train networks, are computed by one worker for all tests.
+    """One worker computes the frames of a page, which train networks, for all tests.
 
-    Where the record of an explorer is fresh, its page has only the frames that tests look at, and
-    a drawing is compared with the numbers that the page was made from.
+    If the record of an explorer is fresh, its page has only the frames that tests look at, and
+    tests compare a drawing with the numbers that the page was made from.
     """
     from explorer_oracle import COMPUTED, computed_for
 
@@ -66,7 +66,7 @@ def frames_made_once(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def html(tmp_path_factory, frames_made_once):
-    """The folder of the built book; built once, apart from the reader's own copy."""
+    """The folder of a book built once for the tests, apart from the reader's own copy."""
     from tools import book
 
     out = once(shared_folder(tmp_path_factory) / "book", book.build)

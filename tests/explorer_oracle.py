@@ -1,6 +1,6 @@
-"""Reads what an explorer has drawn and compares it with what Python computes.
+"""Read what an explorer has drawn and compare it with what Python computes.
 
-The scale of a drawing is read from its own tick labels, not from the front end's functions: a
+The scale of a drawing is read from its own tick labels, not from the front end's functions, so a
 curve that is not where the labels say is a difference. So is a wrong sentence or colour.
 """
 
@@ -14,7 +14,7 @@ from tools import frames
 PIXEL = 0.6  # drawn positions are rounded to a tenth
 SHADES = 4  # of 255: half a colour level, seven stops per ramp
 
-# One call reads all views: a call costs more than what it reads.
+# One call reads all views, because the call itself costs the most.
 READ = """box => {
   const ticks = (figure, axis, at) =>
     [...figure.querySelectorAll(`.xp-${axis} text:not(.xp-label)`)]
@@ -51,7 +51,7 @@ READ = """box => {
 }"""
 
 
-# By explorer and setting: what Python computed for its page, so that no test computes it again.
+# What Python computed for a page, by explorer and setting, so that no test computes it again.
 COMPUTED: dict[str, dict[frozenset, tuple]] = {}
 
 
@@ -64,7 +64,7 @@ def computed_for(explorer) -> tuple[bytes, dict[frozenset, tuple]]:
 
 
 def differences(box, explorer, setting) -> list[str]:
-    """In words, where the explorer in `box` (a locator) differs from what Python computes."""
+    """Describe where the explorer in `box` (a locator) differs from what Python computes."""
     known = COMPUTED.get(explorer.name, {}).get(frozenset(setting.items()))
     arrays, sentence = known or explorer(**setting)
     shown, drawings = box.evaluate(READ)
@@ -183,7 +183,7 @@ def _ways(view, drawn, arrays, X, Y):
 
 
 def _places(name, limits, places, drawn, X, Y, shift):
-    """What is off among the places inside the axes; a pixel means nothing far outside of them."""
+    """Compare only the points inside the axes; far outside, a pixel means nothing."""
     (x, y), (xlim, ylim) = places, limits
     seen = (np.abs(x - np.mean(xlim)) <= np.ptp(xlim) / 2) & (
         np.abs(y - np.mean(ylim)) <= np.ptp(ylim) / 2)
@@ -223,7 +223,7 @@ def _node(label, classes, texts, value, grad, state, active):
 
 # ---- the keyboard ---------------------------------------------------------------------------
 def focus(box, control):
-    """Put the keyboard on a control, where a reader's Tab would put it."""
+    """Focus a control, as a reader would with Tab."""
     if control.kind == "slider":
         box.get_by_role("slider", name=control.label, exact=True).focus()
     else:
@@ -232,13 +232,13 @@ def focus(box, control):
 
 
 def move(box, control, start, value, static):
-    """Take a control from one value to another with the arrow keys."""
+    """Move a control from one value to another with the arrow keys."""
     focus(box, control)
     press(box, control, start, value, static)
 
 
 def press(box, control, start, value, static):
-    """Press the arrow keys that lead from one value to another, on the control with the focus."""
+    """Press the arrow keys that take the focused control from one value to another."""
     offered = control.offered(static)
     distance = offered.index(value) - offered.index(start)
     for _ in range(abs(distance)):
@@ -246,7 +246,7 @@ def press(box, control, start, value, static):
 
 
 def every_value(explorer):
-    """Settings one control at a time: every value of every control, then the way back.
+    """Go through every value of every control, one control at a time, and back again.
 
     Yields the control, its value before, and the setting.
     """
@@ -259,7 +259,7 @@ def every_value(explorer):
 
 
 def far_end(explorer):
-    """From the defaults one control after the other to its last value, or first: as every_value."""
+    """Move one control after the other to its last value, or first; yields as every_value does."""
     setting = explorer.defaults
     for control in explorer.controls:
         first, *_, last = control.offered(static=True)
@@ -269,17 +269,17 @@ def far_end(explorer):
 
 
 def walk(explorer):
-    """What is gone through by keyboard: every value, or the far end where all were looked at."""
+    """The keyboard walk: every value, or only the far end if a recorded visit saw them all."""
     return far_end(explorer) if frames.visited(explorer.name) else every_value(explorer)
 
 
 def far(explorer):
-    """Five settings or fewer, spread over the whole grid from its end."""
+    """At most five settings, spread over the whole grid from its end."""
     return list(explorer.grid().values())[-1 :: -(1 + len(explorer.grid()) // 4)]
 
 
 def dragged(explorer):
-    """Where a point that moves several controls at once can be dragged to."""
+    """The settings that dragging a point which moves several controls can reach."""
     for view in explorer.views:
         held = {grip.control for grip in view.grips}
         if len(held) > 1:
@@ -288,11 +288,11 @@ def dragged(explorer):
                         if all(setting[name] == value for name, value in rest if name not in held))
 
 
-PULLED = {"softmax_scale", "online_softmax", "optimizer_paths", "mix"}  # by tests, along their ways
+PULLED = {"softmax_scale", "online_softmax", "optimizer_paths", "mix"}  # by tests, along a path
 
 
 def looked_at(explorer):
-    """The settings whose frames a browser test compares, or changes to, by key."""
+    """The settings, by key, that a browser test compares or switches to."""
     settings = [explorer.defaults, *(setting for *_, setting in walk(explorer))]
     if not frames.visited(explorer.name) or explorer.name in PULLED:
         settings += [*(setting for *_, setting in every_value(explorer)), *far(explorer),
@@ -304,11 +304,11 @@ def looked_at(explorer):
 
 
 def stroll(box, explorer):
-    """Go through a page's explorer by keyboard and yield each difference that is met."""
+    """Go through a page's explorer by keyboard and yield each difference found."""
     yield from differences(box, explorer, explorer.defaults)
     last = None
     for control, start, setting in walk(explorer):
-        if control is not last:  # it keeps the focus while its values are gone through
+        if control is not last:  # it keeps the focus while we go through its values
             focus(box, control)
         last = control
         press(box, control, start, setting[control.name], static=True)

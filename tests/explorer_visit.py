@@ -1,6 +1,7 @@
 """The checks on the pages of explorers, opened from disk in a browser without network.
 
-Once in full, a page each, which tests/records/explorers.json keeps; then briefly, all on one page.
+The first visit is full, a page each, and tests/records/explorers.json keeps it; later ones are
+brief, all on one page.
 """
 
 import re
@@ -21,7 +22,7 @@ DESK = {"width": 900, "height": 1000}
 
 
 def open_explorers(tab, folder, *explorers, mend=lambda script: script):
-    """Open a page from disk with these explorers in a tab, which is returned.
+    """Open a page from disk with these explorers in a tab and return the tab.
 
     mend: may change the front end's script.
     """
@@ -37,15 +38,15 @@ def open_explorers(tab, folder, *explorers, mend=lambda script: script):
     return tab
 
 
-# Each look says what is amiss and leaves the page as it found it, except for the last one. It
-# gets the page, the box of an explorer on it, and the explorer.
+# Each look takes the page, the box of an explorer on it, and the explorer. It yields what is
+# wrong and leaves the page as it found it, except for the last one.
 def themes(page, box, e):
-    """What axe objects to, in light and in dark."""
+    """Axe's violations in the light and the dark theme."""
     expect(box).to_have_css("background-color", "rgb(251, 252, 254)")
     yield from violations(page)
     page.evaluate("document.documentElement.dataset.theme = 'dark'")
     expect(box).to_have_css("background-color", "rgb(24, 28, 37)")
-    yield from violations(page, options={"runOnly": ["color-contrast"]})  # no more can differ
+    yield from violations(page, options={"runOnly": ["color-contrast"]})  # nothing else can differ
     page.evaluate("document.documentElement.dataset.theme = 'light'")
 
 
@@ -56,7 +57,7 @@ FOCUSED = """() => {
 
 
 def tab_order(page, box, e):
-    """Tab reaches every control once, in their order."""
+    """Tab reaches every control once, in order."""
     box.locator(".xp-title").click()
     reached = []
     for _ in e.controls:
@@ -72,7 +73,7 @@ def keyboard(page, box, e):
 
 
 def narrow(page, box, e):
-    """On a narrow page everything is drawn again, to the scale of its labels."""
+    """On a narrow page the explorer redraws everything to the scale of its labels."""
     canvas = box.locator(".xp-canvas svg").first
     wide = canvas.get_attribute("viewBox")
     page.set_viewport_size({"width": 380, "height": 800})
@@ -92,7 +93,7 @@ PHONE, ITS_DRAWING = {"width": 272, "height": 800}, re.compile(r"^0 0 [12]\d\d "
 
 
 def narrowest(page, box, e):
-    """On a phone of 320 pixels, of which a lesson leaves 256 to the card, no text leaves it."""
+    """No text sticks out of the card on a 320-pixel phone, where a lesson leaves it 256 pixels."""
     canvas = box.locator(".xp-canvas svg").first
     wide = canvas.get_attribute("viewBox")
     page.set_viewport_size(PHONE)
@@ -103,7 +104,7 @@ def narrowest(page, box, e):
 
 
 def far_off(page, box, e):
-    """Settings in which all controls are moved at once show what Python computes."""
+    """With all controls moved, the page still shows what Python computes."""
     now = e.defaults
     for setting in far(e):
         for control in e.controls:
@@ -113,7 +114,7 @@ def far_off(page, box, e):
 
 
 def asked_and_thrown(page, box, e):
-    """What the page asked of the network, and errors that nothing caught."""
+    """The page's network requests and uncaught errors."""
     yield from page.refused + page.problems
 
 
@@ -121,15 +122,15 @@ LOOKS = (themes, tab_order, keyboard, narrow, narrowest, far_off, asked_and_thro
 
 
 def amiss(page, box, e, looks=LOOKS) -> dict[str, list]:
-    """What these looks find, by look, of one explorer."""
+    """What these looks find in one explorer, by look."""
     found = {look.__name__: list(look(page, box, e)) for look in looks}
     return {name: flaws for name, flaws in found.items() if flaws}
 
 
 def brief(page, explorers) -> Iterator[tuple[str, dict]]:
-    """What a brief visit finds, on a page with all of these: names, each with what is amiss.
+    """Visit one page with all of these briefly: yields each name with what is wrong.
 
-    Axe looks once at all of them, in one theme, and the page is made narrow once.
+    Axe checks all of them once, in one theme, and the page becomes narrow once.
     """
     boxes = {e.name: page.locator(f"[data-explorer={e.name}]") for e in explorers}
     found = {e.name: amiss(page, boxes[e.name], e, (tab_order, keyboard))

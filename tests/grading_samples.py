@@ -1,4 +1,4 @@
-"""Submissions for the tests of the grader: right answers, and notebooks made of any cells."""
+"""Submissions for the grader's tests: right answers, and notebooks with any cells."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def right_answers() -> dict[str, str]:
 
 
 def without_sandbox(reason: object) -> NoReturn:
-    """Skip a test that needs a sandbox, aloud; where DLSYS_MUST_RUN_WALLS is 1, fail it."""
+    """Skip a test that needs a sandbox and say so; fail it if DLSYS_MUST_RUN_WALLS is 1."""
     text = f"no sandbox on this machine: {reason}"
     if os.environ.get("DLSYS_MUST_RUN_WALLS") == "1":
         pytest.fail(f"{text} DLSYS_MUST_RUN_WALLS is 1, so these tests have to run.")
@@ -51,7 +51,7 @@ def without_sandbox(reason: object) -> NoReturn:
 
 @contextmanager
 def open_grader(how: Settings) -> Iterator[cohort.Grader]:
-    """A grader; where there is no sandbox, the test that asks for it is skipped, aloud."""
+    """A grader; without a sandbox, the test that asks for it is skipped and says so."""
     try:
         made = cohort.Grader(how)
     except SandboxRefused as error:
@@ -91,7 +91,7 @@ def settings(seconds: float = 3.0, gib: float = 0.5, total: float = 30.0, **more
 
 
 def journal_results(folder: Path) -> list[dict[str, Any]]:
-    """The results in a run's journal; its other lines say what the run is, and what was begun."""
+    """The results in a run's journal; its other lines describe the run and what was begun."""
     lines = (folder / JOURNAL).read_text(encoding="utf-8").splitlines()[1:]
     return [line for line in map(json.loads, lines) if BEGUN not in line]
 

@@ -1,4 +1,4 @@
-"""Anything expensive is made once in a test run, by the first worker that asks for it."""
+"""Make anything expensive once per test run, in the first worker that asks for it."""
 
 import os
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def shared_folder(tmp_path_factory) -> Path:
-    """A folder that every worker of this run sees, and no other run."""
+    """A folder that all workers of this run share with no other run."""
     own = tmp_path_factory.getbasetemp()
     folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
     folder.mkdir(exist_ok=True)
@@ -14,11 +14,11 @@ def shared_folder(tmp_path_factory) -> Path:
 
 
 def once(target: Path, make: Callable[[Path], object]) -> Path:
-    """`target`, written by `make(target)` in the first worker; the others wait for it.
+    """Return `target`, which the first worker writes by `make(target)` while the others wait.
 
-    A worker that fails or dies on the way leaves it to the next one.
+    If that worker fails or dies, the next one takes over.
     """
-    import fcntl  # not on Windows, where a learner's tests run without this
+    import fcntl  # not on Windows, where a learner's tests run without it
 
     done = target.with_name(f"{target.name}.done")
     with target.with_name(f"{target.name}.lock").open("w") as lock:

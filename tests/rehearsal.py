@@ -1,4 +1,4 @@
-"""A GPU section on a CPU at toy sizes: every line of it runs, no number of it counts."""
+"""Run a GPU section on a CPU at toy sizes: every line runs, and no number counts."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ORIGIN = {"device": "rehearsal", "sms": 1, "memory_gib": 1.0, "driver": "0", "cu
 
 
 class Toy(TorchFunctionMode):
-    """Sends "cuda" to the CPU and cuts every size that is asked for."""
+    """Sends "cuda" to the CPU and caps every requested size."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.is_cuda.__get__:
             return True
-        if func is torch.Tensor.pin_memory:  # asks for a driver
+        if func is torch.Tensor.pin_memory:  # needs a driver
             return args[0]
         args, kwargs = [*map(_home, args)], {k: _home(v) for k, v in (kwargs or {}).items()}
         if func in SIZED:
@@ -41,7 +41,7 @@ def _home(value: Any) -> Any:
 
 
 def _once(fns: list, calls: int) -> list[float]:
-    """Each call once, however often it is asked for; the times are made up."""
+    """Run each function once, whatever `calls` is, and make up the times."""
     for fn in dict.fromkeys(fns):
         fn()
     return [1e-5 * calls] * len(fns)
@@ -62,7 +62,7 @@ def _live(*args: Any, _real: Any = gpu_records._live) -> gpu_records.GpuResult:
         on.enter_context(mock.patch.multiple(torch.cuda, Stream=mock.Mock, stream=nullcontext,
                                              current_stream=mock.Mock))
         on.enter_context(mock.patch.object(torch, "compile", lambda f, **_: f))
-        # Toy makes a CPU of torch.device("cuda"), too, so it is the CPU's clock that is asked.
+        # Toy also turns torch.device("cuda") into a CPU, so `measure` takes the CPU's clock.
         on.enter_context(mock.patch.multiple(measure, _cuda_samples=_once, _cpu_samples=_once))
         return _real(*args)
 
@@ -74,14 +74,14 @@ def stage() -> ExitStack:
                                          no_compiler=lambda: ""))
     on.enter_context(mock.patch.multiple(gpu_records, _live=_live, provenance=lambda: ORIGIN))
     on.enter_context(mock.patch.object(measure, "operations", _operations))
-    # There is no driver: triton is interpreted, for which it must be imported again.
+    # There is no driver, so triton must interpret its kernels; for that we import it again.
     on.enter_context(mock.patch.dict(os.environ, TRITON_INTERPRET="1"))
     on.callback(_triton, _triton({}))
     return on
 
 
 def _triton(modules: dict[str, Any]) -> dict[str, Any]:
-    """Put these in the place of triton's modules, its machine code apart; returns the old ones."""
+    """Replace triton's modules, except its machine code, by these; return the old ones."""
     old = {name: sys.modules.pop(name) for name in [*sys.modules]
            if name.partition(".")[0] == "triton" and "._C" not in name}
     sys.modules.update(modules)

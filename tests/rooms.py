@@ -1,4 +1,4 @@
-"""A room as a process, and participants as plain HTTP clients, for tests and benchmarks."""
+"""Run a room as a process, with plain HTTP clients as participants, for tests and benchmarks."""
 
 import http.client
 import json
@@ -18,7 +18,7 @@ class Running:
     """A room's process: its port, code and presenter's secret, as it printed them.
 
     `first` is Python code that the process runs before it opens the room: a limit, another bound.
-    `what` the room is about: a stage, or changes for review.
+    `what` says what the room is about: a stage, or changes for review.
     """
 
     def __init__(self, folder: Path, *options: str, port: int = 0, first: str = "",
@@ -56,7 +56,7 @@ class Running:
         self.process.stdout.close()
 
     def stop(self) -> str:
-        """End it as Ctrl-C does; what it said."""
+        """End it as Ctrl-C does; return what it printed."""
         self.process.send_signal(signal.SIGINT)
         return self.process.communicate(timeout=START_S)[0]
 
@@ -90,7 +90,7 @@ def send(port: int, path: str, data: object, cookie: str = "", key: str = "",
 
 
 class Learner:
-    """Somebody who joined."""
+    """A participant who joined."""
 
     def __init__(self, room: Running) -> None:
         self.room = room
@@ -123,7 +123,7 @@ def shown(port: int, path: str, **who: str) -> dict:
 
 
 def wait(done, seconds: float = 20) -> None:
-    """Until `done()`; AssertionError where it takes too long."""
+    """Wait until `done()`; raise AssertionError if it takes too long."""
     until = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < until, "waited too long"

@@ -1,4 +1,4 @@
-"""The page on accessibility goes through every criterion that level AA asks for."""
+"""The page on accessibility covers every criterion that level AA requires."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""`dlsys answer` shows what was earned, and nothing before; AGENTS.md names what exists."""
+"""`dlsys answer` shows an answer only once it is earned; AGENTS.md names only what exists."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def test_after_the_pass_come_both_answers_and_the_names_of_mistakes(work, id, ca
 
 @pytest.mark.parametrize("here", [True, False])
 def test_the_worksheet_of_a_release_is_found(here, work, tmp_path, capsys, monkeypatch):
-    """In my-work/, or in the folder of a release if my-work/ is empty."""
+    """It is in my-work/, or in the folder of a release if my-work/ is empty."""
     assert cli.main(["release", "4", "--out", str(tmp_path / "class")]) == 0
     where = (tmp_path / "class") if here else work
     (tmp_path / "class/04_optimizers.ipynb").rename(where / "04_optimizers.ipynb")

@@ -1,4 +1,4 @@
-"""The page of what was measured: it says what the records hold, and what they lack."""
+"""The page of measurements reports what the records contain and what they lack."""
 
 import json
 import os
@@ -15,7 +15,7 @@ RUN = {"date": "2026-01-02", "load": "0.3", "machine": "2 cores of X"}
 
 @pytest.fixture
 def records(tmp_path, monkeypatch):
-    """No record at all; a test writes those that it needs."""
+    """Start without any record; a test writes those that it needs."""
     for name in ("RECORD", "SUITE"):
         monkeypatch.setattr(page, name, tmp_path / f"{name.lower()}.json")
     monkeypatch.setattr(page, "KERNELS", [tmp_path / "WARM.md"])
@@ -132,7 +132,7 @@ def test_the_memory_of_a_process_is_at_least_what_it_holds():
 
 
 def test_a_page_that_only_leads_on_is_no_trap_page(tmp_path, monkeypatch):
-    """The index of traps/ sends its reader to the list of traps: it was counted as the lightest."""
+    """The index of traps/ only redirects to the list of traps; it once counted as the lightest."""
     monkeypatch.setattr(weights, "HTML", tmp_path)
     (tmp_path / "index.html").touch()
     for folder in weights.KINDS:

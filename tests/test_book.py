@@ -1,4 +1,4 @@
-"""How the book is put together: dressing of cells, generated pages, settings, clear errors."""
+"""How the book is put together: formatting of cells, generated pages, settings, clear errors."""
 
 import re
 import socket
@@ -172,7 +172,7 @@ def test_a_link_to_the_next_trap_leads_to_its_permanent_place():
 
 
 def kids(node):
-    """A doctree as its blocks, with text where there is no block below."""
+    """The children of a doctree node: class or tag name to text."""
     return {" ".join(c.get("classes", [])) or c.tagname: c.astext() for c in node.children}
 
 
@@ -362,17 +362,17 @@ def gpu_lesson(*lines):
 def test_a_figure_shows_each_number_over_its_prediction():
     lessons = {2: gpu_lesson(("peak: MB", "400", "404", ""), ("flash, the same", "2", "2", ""),
                              ("update: time", "1,000", "4,000", ""),
-                             ("bytes held", "2", "2", ""),    # counted twice: no measurement
+                             ("bytes held", "2", "2", ""),    # counted, not measured
                              ("copy", "1 or, by launches, 16", "1", ""), ("held", "0", "0", "")),
                3: gpu_lesson(("a < b: time", "2", "waits", ""), ("rate", "1", "0.01", ""))}
     page = book_pages.gpu_page(lessons)
     assert ("## Counted bytes were right within 20 % in 2 of 2 cases, other predictions in 0 of 2"
             in page)
     left, right = gpu_tables.LEFT, gpu_tables.WIDTH - gpu_tables.RIGHT
-    # Four times is three quarters of the way from 1/16 to 16 on a scale of logarithms.
+    # On a log scale, 4 is three quarters of the way from 1/16 to 16.
     at = left + 0.75 * (right - left)
     assert f'<circle cx="{at:.1f}"' in page
-    assert f'<circle cx="{left:.1f}"' in page  # a hundredth is at the edge
+    assert f'<circle cx="{left:.1f}"' in page  # 1/100 is drawn at the edge
     assert page.count("<title>") == 4
     assert "| [3](notebooks/03_losses.ipynb) | rate | 1 | 0.01 |" in page
     assert page.index("| rate |") < page.index("| update: time |")
@@ -602,7 +602,7 @@ def test_a_warning_of_jupyter_book_stops_the_build(tmp_path):
 @pytest.mark.parametrize("page", sorted(Path(__file__).parents[1].glob("book/*.md")),
                          ids=lambda page: page.stem)
 def test_nothing_on_a_page_is_wider_than_a_phone(page):
-    """The browser visits one page of each kind; a width in pixels can be on any of them."""
+    """The browser visits one page of each kind, but any page can have a width in pixels."""
     wide = re.findall(r"width(?:=\"|:\s*)(\d+)(?:px|\")", page.read_text("utf-8"))
     assert [w for w in map(int, wide) if w > 360] == []
 
@@ -610,7 +610,7 @@ def test_nothing_on_a_page_is_wider_than_a_phone(page):
 @pytest.mark.parametrize("page", sorted(Path(__file__).parents[1].glob("book/*.md")),
                          ids=lambda page: page.stem)
 def test_what_stands_above_a_page_is_yaml(page):
-    """A front matter that was wrapped like a paragraph stops the build of the whole book."""
+    """Front matter wrapped like a paragraph stops the build of the whole book."""
     text = page.read_text("utf-8")
     if text.startswith("---\n"):
         above = yaml.safe_load(text.split("---\n")[1])

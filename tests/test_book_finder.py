@@ -1,4 +1,4 @@
-"""The symptom finder: its rows, and the queries of real life that must find their place."""
+"""The symptom finder: its rows, and real-life queries that must find the right page."""
 
 import re
 
@@ -39,7 +39,7 @@ QUERIES = {
 }
 FIRST = {"overfitting", "val better than train", "gpu utilization", "DDP hangs", "deadlock",
          "training accuracy 100% test accuracy 50%", "learning rate schedule has no effect"}
-# What no row is about, and the asked words that none has.
+# Queries that no row is about, and their words that no row contains.
 STRANGE = {"speaker diarization mixes up voices": "speaker, diarization, voices",
            "the webcam image flickers": "webcam, flickers",
            "could not download the license": "license"}
@@ -192,7 +192,7 @@ def test_the_filter_finds_the_place_in_three_rows(finder, query, place):
     assert any(place in row.inner_html() for row in rows), [r.inner_text() for r in rows]
 
 
-# test_find asks for all of them, and holds the order in the page against its own.
+# test_find tries all of them and compares the order on the page with its own.
 @pytest.mark.parametrize(("query", "place"), [
     pytest.param(*pair, marks=() if pair[0] in FIRST else pytest.mark.nightly)
     for pair in QUERIES.items()])
@@ -206,7 +206,7 @@ def test_the_search_of_the_site_begins_with_the_place(searching, query, place):
         place in hit.inner_text() for hit in hits), [h.inner_text() for h in hits]
 
 
-# Whole messages as torch prints them.
+# Complete messages as torch prints them.
 MESSAGES = {
     "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, "
     "cuda:0 and cpu! (when checking argument for argument mat1 in method wrapper_CUDA_addmm)":
@@ -294,7 +294,7 @@ def test_an_answer_without_a_cause_leads_to_the_method():
 
 
 def test_the_log_of_the_method_is_the_report_that_it_names():
-    """It repeats what book/same.md shows: what agrees, and the loss that is twice the other's."""
+    """It repeats book/same.md: what agrees, and the loss that is twice as large as the other."""
     report = (paths.ROOT / "book" / "same.md").read_text("utf-8").partition("```text")[2]
     for said in ("weights before the first step: 4 agree", "data: 1 agree",
                  "output of a module: 4 agree", "First difference: step 1, loss",

@@ -1,4 +1,4 @@
-"""The page about the model that writes in the page: what it says comes from the record."""
+"""The page with the model that writes text takes everything it says from the record."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""The presenter's pages: plans add up, ids exist, an answer holds no number that nobody asserts."""
+"""The presenter's pages: plans add up, ids exist, and code asserts every number in an answer."""
 
 import functools
 import re
@@ -15,7 +15,7 @@ from dlsys_helpers.stages import STAGES, stage
 from tools import book, book_minutes, book_present, book_traps
 
 NUMBERS = [s.number for s in STAGES]
-# Whole numbers below 10 are words, an id is a name, a letter before a digit is one too (fp16).
+# Whole numbers below 10 count as words; ids and digits after a letter (fp16) count as names.
 NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)*")
 
 
@@ -26,7 +26,7 @@ def lessons():
 
 @pytest.fixture(scope="module")
 def plans(lessons):
-    """The plans of a stage, one a frame."""
+    """The plans of a stage, one for each frame."""
     @functools.cache
     def made(number):
         slides = book_present.first_slides(lessons[number])
@@ -76,7 +76,7 @@ def of_trap(book_of_stage, trap: str) -> list:
 
 
 def cell_text(one) -> str:
-    """What a cell says and shows."""
+    """A cell's source and its text outputs."""
     shown = (out.get("text") or out.get("data", {}).get("text/plain", "")
              for out in one.get("outputs", []))
     return "\n".join([one.source, *shown])
@@ -94,7 +94,7 @@ def test_the_numbers_of_a_text_are_found():
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_an_answer_holds_no_number_that_its_trap_does_not(number, lessons):
-    """The builder holds a lesson's numbers to its code; an answer repeats some, and no others."""
+    """The builder checks a lesson's numbers against its code; an answer may only repeat those."""
     entry = book_present.data()[number]
     told = [(q["trap"], q["answer"]) for q in entry["questions"]] + list(entry["live"].items())
     for trap, text in told:

@@ -1,4 +1,4 @@
-"""The repair bench of a trap's page: which candidates it shows, and whether they are as it says."""
+"""The repair bench of a trap's page: which candidates it shows, and whether its claims hold."""
 
 import html
 import re
@@ -77,7 +77,7 @@ def written(id, code):
     return space[registry.find(id).function]
 
 
-OFTEN = {"01.1", "02.3", "06.4", "07.8", "09.2"}  # by each rule
+OFTEN = {"01.1", "02.3", "06.4", "07.8", "09.2"}  # one for each rule
 
 
 @pytest.mark.parametrize("id", mark_nightly(IDS, OFTEN.__contains__))

@@ -1,4 +1,4 @@
-"""The page of a trap: what it takes from the cells of its lesson."""
+"""What the page of a trap takes from the cells of its lesson."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The built book as a reader meets it: its files, then its pages in a browser without a network."""
+"""The built book as a reader sees it: its files, then its pages in a browser without network."""
 
 import re
 from collections import Counter
@@ -27,7 +27,7 @@ COLOURS = re.compile(r'<span( class="\w+")?>|</span>')
 
 
 def bare(code: re.Match) -> str:
-    """Code without the spans that colour it, which are half of all elements; others stay."""
+    """Remove only the spans that colour code, which are half of all elements."""
     left = COLOURS.sub("", code[0])
     return code[0] if "<span" in left else left
 
@@ -39,18 +39,18 @@ def soup(path: Path) -> BeautifulSoup:
 
 @cache
 def anchors(path: Path) -> set[str]:
-    """The ids on a page: a page is asked for them by hundreds of links."""
+    """The ids on a page, cached because hundreds of links ask for them."""
     return {tag["id"] for tag in soup(path).find_all(id=True)}
 
 
 def pages(html: Path) -> dict[str, BeautifulSoup]:
     return {str(p.relative_to(html)): soup(p) for p in sorted(html.rglob("*.html"))
             if p.name not in GENERATED and "_static" not in p.parts
-            and (p.name != "index.html" or p.parent == html)}  # those of folders lead to a page
+            and (p.name != "index.html" or p.parent == html)}  # a folder's only redirects
 
 
 def article(html: Path, name: str) -> str:
-    """The text of a page; its typographic apostrophes as they are typed."""
+    """The text of a page, with typewriter apostrophes for its typographic ones."""
     text = soup(html / f"{name}.html").find("article").get_text(" ", strip=True)
     return text.replace("\u2019", "'")
 
@@ -58,7 +58,7 @@ def article(html: Path, name: str) -> str:
 # ---- files
 
 def is_dead_link(html: Path, name: str, href: str) -> bool:
-    """Whether a link of a page leads to a file or an anchor of the book that is not there."""
+    """Whether a link of a page leads to a missing file or anchor of the book."""
     parts = urlsplit(href)
     if parts.scheme in {"http", "https"}:
         return False
@@ -87,9 +87,9 @@ def test_no_page_loads_anything_from_elsewhere(html):
 
 
 def left_out(page: BeautifulSoup) -> int:
-    """The bytes of frames that this page has in the record, and not in a test.
+    """The bytes of frames that the record counts for this page and the test build leaves out.
 
-    Those that lie in a file of their own are no part of opening it.
+    Frames in a separate file do not count, because opening the page does not load them.
     """
     return sum(max(0, frames.RECORD.entry(box["data-explorer"]).get("bytes", 0)
                    - len(box.find("script", type="text/plain").string) * 3 // 4)
@@ -97,9 +97,9 @@ def left_out(page: BeautifulSoup) -> int:
 
 
 MOST_BYTES = {**{folder: 1000 * aim for folder, aim in weights.AIMS_KB.items()},
-              # Curves; the rows of the finder, and what words say of causes.
+              # The gallery has curves; the finder has rows, and weights of words for causes.
               "gallery.html": 320_000, "symptoms.html": 250_000,
-              "review_changes.html": 145_000}  # sixty changes with their runs, for all of a form
+              "review_changes.html": 145_000}  # sixty changes with their runs, for a whole form
 
 
 def test_a_page_of_text_weighs_under_100_kb_and_a_lesson_under_200(html):
@@ -160,14 +160,14 @@ def test_everything_that_folds_has_a_name(html):
 
 
 def test_no_heading_of_a_table_is_empty(html):
-    """The corner above names of rows is a cell as any other."""
+    """The corner above the row names is a cell like any other."""
     empty = [f"{name}: {head.parent}" for name, page in pages(html).items()
              for head in page.select("article th") if not head.get_text(strip=True)]
     assert empty == []
 
 
 def test_no_key_alone_is_a_shortcut(html):
-    """WCAG 2.1.4. The theme has two kinds, of which one is on unless it is switched off."""
+    """WCAG 2.1.4. The theme has two kinds of shortcuts, one of which is on by default."""
     options = (html / "_static" / "documentation_options.js").read_text("utf-8")
     assert dict(re.findall(r"(ENABLE_SEARCH_SHORTCUTS|NAVIGATION_WITH_KEYS): (\w+)", options)) == {
         "ENABLE_SEARCH_SHORTCUTS": "false", "NAVIGATION_WITH_KEYS": "false"}
@@ -189,7 +189,7 @@ def icons(page: BeautifulSoup) -> set[str]:
 
 
 def test_a_strict_content_policy_may_forbid_scripts_in_a_page(html):
-    """What has a type, text/plain or JSON, is data."""
+    """A script with a type, text/plain or JSON, is data."""
     for path in html.rglob("*.html"):
         page = soup(path)
         assert [str(s)[:80] for s in page.select("script:not([src]):not([type])")] == [], path
@@ -264,7 +264,7 @@ def test_each_trap_has_a_page_that_the_index_leads_to(html, trap):
 
 @pytest.mark.parametrize("number", [s.number for s in catalog.written()])
 def test_the_page_of_wrong_answers_shows_each_with_its_own_diagnosis(html, number):
-    # The page sets apostrophes as a printer would.
+    # The page uses typographic apostrophes.
     name = f"wrong_answers/{number:02d}.html"
     rows = [[cell.get_text().translate({8216: "'", 8217: "'"})
              for cell in row.find_all("td")[:2]]
@@ -285,22 +285,22 @@ def test_hints_and_choices_are_folded(html):
         assert not any(d.has_attr("open") for d in folded)
 
 
-# ---- in a browser, every request refused
+# ---- in a browser that refuses every request
 
-# One page of each kind that we write, and of a lesson what is of each kind in it: axe takes seconds
-# where a page is long.
+# One page of each kind that we write, and one part of each kind in a lesson, because axe takes
+# seconds on a long page.
 PLAIN, TRAP = "how_to_use", "traps/03-1"
 WHOLE = {START, WORKSHEET, TRAP, "guide_optimizer", "your_model", PLAIN}
 PARTS = {LESSON: ["#trap-01-1", ".role-quiz", ".tag_role-explore", ".tag_role-gpu .cell_output"],
          "symptoms": ["article .finder", "article section section:first-of-type"],
          "wrong_answers/01": ["article section section:first-of-type"]}
 DESK, LAPTOP, PHONE = ({"width": width, "height": 900} for width in (1280, 1440, 390))
-NARROW = {"width": 320, "height": 640}  # where WCAG 2.2, 1.4.10, wants no scrolling sideways
+NARROW = {"width": 320, "height": 640}  # where WCAG 2.2, 1.4.10, forbids scrolling sideways
 MOUNTED = """document.querySelectorAll('[data-explorer]').length
              === document.querySelectorAll('.xp-controls').length"""
 
 
-# Colours that fade into the other theme have too little contrast on their way.
+# While colours fade into the other theme, their contrast is too low.
 STILL = """addEventListener('DOMContentLoaded', () => document.head.append(Object.assign(
     document.createElement('style'), {textContent: '* {transition: none !important}'})))"""
 
@@ -311,7 +311,7 @@ WHOLE_PAGE = """localStorage.setItem('dlsys-show-everything', 'yes');
 
 @pytest.fixture(scope="module")
 def opened(browser, html):
-    """Shows a page in the one tab of all tests, with whatever the browser complains about."""
+    """Show a page in the one tab of all tests and collect the browser's complaints."""
     tab = offline_page(browser, color_scheme="light", viewport=DESK)
     tab.add_init_script(WHOLE_PAGE)
     tab.add_init_script(STILL)
@@ -329,7 +329,7 @@ def opened(browser, html):
     return show
 
 
-# An article without what is next to these parts of it: axe walks all that a page has.
+# Keep only these parts of an article, because axe walks everything on a page.
 KEEP = """parts => {
   const kept = parts.flatMap(part => [...document.querySelectorAll(part)]);
   for (const e of document.querySelectorAll('article *'))
@@ -338,10 +338,10 @@ KEEP = """parts => {
 
 
 def objections(page, name: str, **rules) -> list[tuple[str, str]]:
-    """What axe finds on a page, or in its parts; drawings have their own tests."""
+    """Axe's violations on a page, or in its parts; drawings have their own tests."""
     inside = {"include": [[part] for part in PARTS[name]]} if name in PARTS else {}
     return violations(page, context={"exclude": [[".xp svg"]], **inside},
-                      # A page from disk may not read its style sheets, which axe would preload.
+                      # A page from disk may not read the style sheets that axe would preload.
                       options={"resultTypes": ["violations"], "preload": False, **rules})
 
 
@@ -363,21 +363,21 @@ CUT_ENDS = """[...document.querySelectorAll('.prev-next-area a')]
     .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText)"""
 
 
-# The pages of traps are made by one template, those of worksheets, wrong answers and presenters by
-# others: these are opened, the articles of the rest shown in one of them.
+# One template makes the pages of traps, others those of worksheets, wrong answers and presenters.
+# We open these pages, and show the articles of the rest in one of them.
 SOME = {TRAP, "traps/01-1", "traps/04-9", "wrong_answers/01", "present/09",
         WORKSHEET, "exercises/09_scaling"}
 ALIKE = ("traps/", "exercises/", "wrong_answers/", "present/")
-# One page of each template; the others are opened at night.
+# One page of each template; the nightly run opens the others.
 OF_A_KIND = WHOLE | PARTS.keys() | {"present/09", "traps", "gallery", "watch"}
 
 
 def flaws(page, name: str) -> dict:
-    """All that is wrong with an open page, each looked at once: requests, errors, code that is cut,
-    links at its end that a phone cuts, its width and what no keyboard reaches there, axe at the
-    desk. Leaves the page in another size, where the next one may begin."""
+    """Collect all that is wrong with an open page: requests, errors, code that is cut, links at its
+    end that a phone cuts, its width and what no keyboard reaches there, axe at the desk. Leaves
+    the page in a different size, where the next page may begin."""
     found = {"refused": page.refused[:], "problems": page.problems[:]}
-    looks = LOOKS if page.viewport_size != NARROW else LOOKS[::-1]  # no size twice
+    looks = LOOKS if page.viewport_size != NARROW else LOOKS[::-1]  # start with the current size
     for what, size, look in looks:
         if page.viewport_size != size:
             page.set_viewport_size(size)
@@ -388,11 +388,11 @@ def flaws(page, name: str) -> dict:
             page.evaluate(KEEP, PARTS[name])
         found |= {"light": objections(page, name), "dark": dark_objections(page, name)}
     if name in PARTS:
-        page.goto("about:blank")  # no later test finds the page without its rest
+        page.goto("about:blank")  # so no later test finds the shortened page
     return {what: value for what, value in found.items() if value}
 
 
-# What axe calls scrollable-region-focusable; for this one rule it would walk a page for seconds.
+# Axe calls this scrollable-region-focusable, but takes seconds a page for this one rule.
 UNREACHED = """async () => {
   await new Promise(done => requestAnimationFrame(() => setTimeout(done)));
   const scrolls = (overflow, size, shown) => /auto|scroll/.test(overflow) && size > shown + 13;
@@ -413,8 +413,8 @@ SHOW = "html => { document.querySelector('article').outerHTML = html; }"
 
 
 def flaws_of_articles(page, articles: dict[str, str]) -> dict:
-    """What is wrong with articles, each shown in an open page in place of its own: what they ask of
-    the network, code that is cut, the width on a narrow phone."""
+    """Show each article in place of an open page's own, and collect what is wrong: network
+    requests, code that is cut, the width on a narrow phone."""
     found = {}
     for what, size, look in (("cut", LAPTOP, CUT), ("wide", NARROW, WIDE)):
         page.set_viewport_size(size)
@@ -428,7 +428,7 @@ def flaws_of_articles(page, articles: dict[str, str]) -> dict:
 
 
 def flawed(opened, names) -> dict[str, dict]:
-    """What is wrong with these pages, by name; a page without a flaw is left out."""
+    """What is wrong with these pages, by name; pages without a flaw are left out."""
     found = {name: flaws(opened(name), name) for name in sorted(names)}
     opened(PLAIN).set_viewport_size(DESK)
     return {name: wrong for name, wrong in found.items() if wrong}
@@ -441,7 +441,7 @@ def test_a_page_of_each_kind_opens_without_network_or_complaint_fits_a_phone_and
 
 @pytest.mark.nightly
 def test_every_page_opens_without_network_or_complaint_and_fits_a_phone(opened, html):
-    """Of the pages that are alike some; the others differ from them in their articles alone."""
+    """Of similar pages, this opens some; the others differ from them only in their articles."""
     names = {name.removesuffix(".html") for name in pages(html)}
     alike = {name for name in names if name.startswith(ALIKE)}
     assert len(names) >= 8
@@ -490,7 +490,7 @@ PLANTED = {
 
 
 def flaws_when_planted(page, *planted: str) -> set[str]:
-    """The flaws that are seen on a page in which these are planted."""
+    """The flaws that `flaws` finds on a page after these are planted in it."""
     page.reload()
     for flaw in planted:
         page.evaluate(f"async () => {{ {PLANTED[flaw]} }}")
@@ -533,10 +533,10 @@ def test_paper_is_white_also_in_the_dark(opened):
     page.emulate_media(media="screen")
     page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
     page.emulate_media(color_scheme="light")
-    assert paper in ("rgb(255, 255, 255)", "rgba(0, 0, 0, 0)")  # white, or what the paper is
+    assert paper in ("rgb(255, 255, 255)", "rgba(0, 0, 0, 0)")  # white, or the colour of the paper
 
 
-# Axes, their labels and what is drawn between them make ten elements and more.
+# The axes, their labels and the drawing between them make at least ten elements.
 UNDRAWN = """() => [...document.querySelectorAll('[data-explorer] .xp-canvas')]
     .filter(e => e.querySelectorAll('*').length < 10).length"""
 
@@ -624,9 +624,9 @@ def test_escape_from_a_drawer_leads_back_to_its_button(opened):
     page.set_viewport_size(DESK)
 
 
-MOST_STOPS = 600  # of the Tab key on a page; a trap's page has about 200
+MOST_STOPS = 600  # of the Tab key on a page; a trap page has about 200
 
-# The theme shows the focus of a folding of the sidebar on the arrow in it.
+# When a fold of the sidebar has the focus, the theme marks the arrow in it.
 RINGS = """() => {
   const e = document.activeElement;
   if (e === document.body) return '';  // once around
@@ -656,7 +656,7 @@ def test_whatever_takes_the_focus_shows_it(opened, size):
     assert bare == {""}
 
 
-# Words of cells that a line's end cuts, though they are short.
+# Short words in table cells that a line break splits.
 SPLIT = """() => {
   const found = [], walk = document.createTreeWalker(document.querySelector('article'), 4);
   for (let text = walk.nextNode(); text; text = walk.nextNode()) {
@@ -721,7 +721,7 @@ def test_a_magnifier_covers_nothing_that_is_typed(opened):
 
 def test_no_sign_is_made_of_a_font_that_is_not_there(opened, html):
     page = opened(PLAIN)
-    # Without a reload: Chromium may then give a page from disk an older store (over HTTP: never).
+    # No reload: after one, Chromium may give a page from disk (never over HTTP) an older store.
     page.evaluate("localStorage.setItem('sphinx_highlight_terms', 'trap');"
                   "SphinxHighlight.highlightSearchWords()")
     link = page.locator(".highlight-link a")
@@ -735,7 +735,7 @@ def test_no_sign_is_made_of_a_font_that_is_not_there(opened, html):
     assert rules == []
 
 
-FAR = "decision_surface"  # its frames are in a separate file, and it is far down its page
+FAR = "decision_surface"  # its frames are in a separate file, and it is far down the page
 
 
 def test_frames_that_lie_apart_come_when_the_reader_is_near(browser, html):
@@ -884,7 +884,7 @@ def test_a_phone_shows_a_figure_whole_and_a_tap_or_a_key_enlarges_it(opened, wid
 
 
 def test_drawings_are_told_from_plots_by_their_width():
-    """course.css turns the colours of drawings on a dark page, and of no other figure."""
+    """On a dark page, course.css inverts the colours of drawings and of no other figure."""
     drawn, plotted = round(drawing_canvas.WIDTH * 2 * 110), round(6.6 * 2 * 110)
     assert drawn != plotted
     assert f'[width="{drawn}"]' in (book.BOOK / "_static/course.css").read_text("utf-8")

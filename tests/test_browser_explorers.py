@@ -58,7 +58,7 @@ from tools.nightly import mark_nightly, runs_everything, trusted
     ],
 )
 def features(n, sign):
-    """What the two real explorers do not use."""
+    """Features that the two real explorers do not use."""
     x = np.linspace(1, 1e4, n)
     y = x**2 if sign == "up" else 1 / x
     z = np.arange(6).reshape(2, 3) + (n > 5) + 2.0 * (sign == "down")
@@ -73,7 +73,7 @@ pytestmark = pytest.mark.usefixtures("frames_made_once")
 
 
 def visited(e) -> bool:
-    """Whether the record of a full visit is believed."""
+    """Whether we trust the record of a full visit."""
     return trusted(frames.visited(e.name))
 
 
@@ -87,7 +87,7 @@ def _as_believed():
 
 
 ALL = [*(load(name) for name in names()), features]
-# Of each kind of view, one explorer that shows it; the others where their visit is not recorded.
+# One explorer for each kind of view; the others only if their visit is not recorded.
 OF_A_KIND = {view.kind: e for e in ALL for view in e.views}.values()
 every = pytest.mark.parametrize("e", mark_nightly(ALL, lambda e: e in OF_A_KIND or not visited(e)),
                                 ids=lambda e: e.name)
@@ -96,7 +96,7 @@ ACTIVATIONS, SURFACE = load("activations"), load("decision_surface")
 
 @pytest.fixture(scope="module")
 def tab(browser):
-    """One tab for all pages from disk: a new one starts a process."""
+    """One tab for all pages from disk, because a new one starts a process."""
     opened = offline_page(browser)
     yield opened
     opened.close()
@@ -108,7 +108,7 @@ VISIT = "test_a_visit_to_its_page_finds_nothing_amiss"
 
 @pytest.fixture(scope="module")
 def briefly(request, tab, tmp_path_factory):
-    """Faults that a brief visit finds in explorers after their full visit, and in their page."""
+    """Faults that a brief visit finds in explorers after their full visit, and on their page."""
     asked = {item.callspec.params["e"] for item in request.session.items
              if getattr(item, "originalname", "") == VISIT}
     explorers = [e for e in ALL if e in asked and visited(e)]
@@ -117,7 +117,7 @@ def briefly(request, tab, tmp_path_factory):
 
 @every
 def test_a_visit_to_its_page_finds_nothing_amiss(tab, tmp_path, request, e):
-    """In full where that is not recorded; else among the others, on a page for all."""
+    """A full visit if none is recorded; otherwise a brief one, on a page with the others."""
     if visited(e):
         assert request.getfixturevalue("briefly")[e.name] == {}
         return
@@ -141,7 +141,7 @@ PLANTED = {
 
 
 def test_a_look_sees_what_is_planted(tab, tmp_path):
-    """A broken front end, further below, is for what compares drawings: keyboard and far_off."""
+    """The broken front ends further below test the looks that compare drawings."""
     page = open_explorers(tab, tmp_path, features)
     for look, code in PLANTED.items():
         assert amiss(page, page.locator(".xp"), features, [look]) == {}
@@ -184,7 +184,7 @@ def test_a_click_on_a_label_chooses_what_it_names(activations_page):
         assert differences(box, ACTIVATIONS, setting) == []
 
 
-# What is dragged: the view, to which values, and the keys that then move the control further.
+# Each drag: its view, the values it leads to, and the key that then moves the control further.
 DRAGGED = {
     "along curves": (load("softmax_scale"), 1, {"d": 1024}, "ArrowLeft", {"d": 256}),
     "a tile comes in": (load("online_softmax"), 0, {"tiles": 4}, "ArrowRight", {"tiles": 5}),
@@ -203,7 +203,7 @@ def test_a_point_that_is_dragged_moves_its_control_and_keys_go_on(tab, tmp_path,
     ball = page.locator("figure").nth(nth).locator(".xp-ball")
     expect(ball).to_be_visible()  # it has no box before it is drawn
     start = ball.bounding_box()
-    # The future position of the point is what the front end draws for these values, chosen by keys.
+    # Choose these values by keys to see where the front end will draw the point.
     for control in e.controls:
         if control.name in chosen:
             move(box, control, control.default, chosen[control.name], static=True)
@@ -281,7 +281,7 @@ BROKEN = {
 }
 
 
-# One of what is read, where it is drawn, what is drawn, what follows a control, and what is said.
+# One fault each in reading data, placing, drawing, following a control, and the sentence.
 PLAIN_TO_SEE = {"arrays reversed", "surface upside down", "bars half as long",
                 "last control ignored", "old sentence"}
 
@@ -309,11 +309,11 @@ def test_a_script_older_than_the_page_says_so(tab, tmp_path):
 
 
 # ---- JupyterLab -------------------------------------------------------------------------------
-LIVE = [ACTIVATIONS, SURFACE]  # one that answers at once, one that trains
+LIVE = [ACTIVATIONS, SURFACE]  # one answers at once, one trains
 
 
 def in_lab(test):
-    """In make test where the front end has changed since it was looked at, else at night."""
+    """Run in make test if the front end has changed since its recorded visit, else at night."""
     return pytest.mark.nightly(test) if all(map(visited, LIVE)) else test
 
 

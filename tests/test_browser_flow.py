@@ -1,4 +1,4 @@
-"""A lesson part by part, in a browser: the line of dots, the core path, the whole on one page."""
+"""A lesson part by part, in a browser: the row of dots, the core path, all on one page."""
 
 import re
 import shutil
@@ -48,13 +48,13 @@ def tab(browser):
 
 @pytest.fixture
 def page(tab, address):
-    """The page in a browser that remembers nothing yet; in the end no script has failed."""
+    """The page in a browser that remembers nothing yet; afterwards, check that no script failed."""
     yield forgetful_phone(tab, address)
     assert tab.problems == []
 
 
 def shown(page):
-    """The titles of the parts that are in sight."""
+    """The titles of the visible parts."""
     texts = ["The hook.", *(f"About {title}." for title in PARTS[1:])]
     return [title for title, text in zip(PARTS, texts, strict=True)
             if page.get_by_text(text).is_visible()]
@@ -151,7 +151,7 @@ def test_without_javascript_it_is_one_long_page(browser, address):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing(page, theme):
     page.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
-    # The ground, ink and links of the theme, which this page without the theme lacks.
+    # This page has no theme, so add the theme's background, text and link colours.
     page.add_style_tag(content="html[data-theme=dark] { background: #14181e; color: #ced6dd; }"
                                "a { color: var(--pst-color-link); }")
     for _ in range(2):

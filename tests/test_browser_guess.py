@@ -1,4 +1,4 @@
-"""A guess in a real browser: on a page, where what follows waits for it, and in JupyterLab."""
+"""A guess in a real browser: on a page, which hides the rest until then, and in JupyterLab."""
 
 import html
 import json
@@ -30,7 +30,7 @@ RESULTS = {"01.1": Measurement("01.1", "“b”", "b"),
 
 
 def section(question):
-    """A trap as the book renders it: the code, the question, what waits for it, the way on."""
+    """A trap as the book renders it: code, question, what waits for the guess, the way on."""
     facts = html.escape(json.dumps(RESULTS[question.id]._asdict()))
     slug = question.id.replace(".", "-")
     return (f'<section id="trap-{slug}"><h2>Trap {question.id}</h2>'
@@ -73,7 +73,7 @@ def tab(browser):
 
 @pytest.fixture
 def page(tab, address):
-    """The page in a browser that remembers nothing yet; in the end no script has failed."""
+    """The page in a browser that remembers nothing yet; afterwards, check that no script failed."""
     yield forgetful_phone(tab, address)
     assert tab.problems == []
 
@@ -83,7 +83,7 @@ def trap(page, question):
 
 
 def below(page, question):
-    """What follows a question: visible or not."""
+    """The texts below a question that wait for its guess."""
     return trap(page, question).get_by_text(re.compile("^(Seen here|Measured|You said)"))
 
 
@@ -276,7 +276,7 @@ CELLS = ["from dlsys_helpers import guess, measured\n"
          "measured('01.2', 6.4, right=(2, 20))"]
 
 
-# Below the question a learner's copy folds the steps that answer it, here of two traps.
+# Below a question, a learner's copy folds the steps that answer it; here for two traps.
 STEPS = ["### Look", "Seen.", "#### Why: a fault", "Because.", "#### More: a topic", "Beside it.",
          "### Keep", "Kept.", "## The next trap", "### Look", "Later."]
 

@@ -1,4 +1,4 @@
-"""The model in a real browser: its numbers against torch's, and what a reader can do with it."""
+"""The model in a real browser: its numbers against torch's, and everything a reader can do."""
 
 import base64
 import json
@@ -23,14 +23,14 @@ from tools.own_model import PACKED, RECORD, fingerprint
 ENGINE = (page.HERE / "engine.js").read_text("utf-8")
 PROMPTS, LENGTH = 25, 40
 
-# The engine alone, in a page without anything else.
+# The engine alone on a page.
 LOAD = f"""base64 => {{
   {ENGINE}
   Object.assign(window, {{ unpack, inBits, emptyCache, forward, write, encode, seeded, draw }});
   window.model = unpack(Uint8Array.from(atob(base64), c => c.charCodeAt(0)));
 }}"""
-# The largest gap to torch's logits, which come as bytes: of each letter, and of the last one when
-# all are passed at once.
+# The largest gap to torch's logits, which come as bytes: over single letters, and for the last
+# letter if the page gets all at once.
 GAPS = """([rows, base64, few]) => {
   const expected = new Float32Array(Uint8Array.from(atob(base64), c => c.charCodeAt(0)).buffer);
   const used = few ? inBits(model, few) : model, V = used.letters.length;
@@ -76,7 +76,7 @@ def engine(browser):
 
 @pytest.fixture(scope="module")
 def prompts(prose):
-    """Drawn from the text kept apart: (25, 40)."""
+    """Prompts drawn from the held-out text: (25, 40)."""
     g = torch.Generator().manual_seed(0)
     return text.batch(prose.valid, g, PROMPTS, LENGTH)[0]
 
@@ -87,7 +87,7 @@ def logits(model, ids):
 
 
 def gaps(engine, ids, expected, bits=None):
-    """How far the page is off for each row of ids (n, T): letter by letter and at once, (n, 2)."""
+    """The page's error for each row of ids (n, T), letter by letter and at once: (n, 2)."""
     base64_of = base64.b64encode(expected.numpy().tobytes()).decode()
     return torch.tensor(engine.evaluate(GAPS, [ids.tolist(), base64_of, bits]))
 
@@ -95,7 +95,7 @@ def gaps(engine, ids, expected, bits=None):
 # ---- numbers
 def test_logits_are_those_of_torch_letter_by_letter_and_at_once(engine, trained, prompts):
     expected = logits(trained, prompts)
-    assert expected.abs().max() > 5  # a gap of 1e-4 says something
+    assert expected.abs().max() > 5  # so a gap of 1e-4 means something
     assert gaps(engine, prompts, expected).max() < 1e-4
 
 
@@ -105,13 +105,13 @@ def test_in_fewer_bits_it_has_the_grid_of_torch(engine, trained, prompts, bits):
     expected = logits(a_network(in_bits(state, bits), header), prompts[:10])
     assert (expected - logits(trained, prompts[:10])).abs().max() > 0.05
     found = gaps(engine, prompts[:10], expected, bits)
-    # A weight in the middle between two levels may fall on either side.
+    # A weight halfway between two levels may round either way.
     assert found.max() < 1e-2
     assert found.median() < 1e-3
 
 
 def unmasked(model, ids):
-    """Logits of the last of ids (1, T) where each place sees all, by torch's own layers."""
+    """Logits at the last of ids (1, T), by torch's own layers, if each position sees all others."""
     x, place = model.emb(ids), torch.arange(ids.shape[1])
     for block in model.blocks:
         q, k, v = (z.unflatten(-1, (block.heads, -1)).transpose(1, 2)
@@ -137,7 +137,7 @@ BEST = {"temperature": 0, "seed": 1, "cached": True, "masked": True}
 
 @pytest.mark.parametrize("cached", [True, False])
 def test_it_writes_what_torch_writes_past_its_window(engine, trained, prose, cached):
-    """The most probable letters, so far that the cache has dropped places."""
+    """Greedy writing, far enough that the cache has dropped positions."""
     length, count = trained.shape.length, 12
     prompt = prose.valid[:length - 4]
     expected = list(network.write(trained, prompt, count, 0, cached))
@@ -162,13 +162,13 @@ def test_letters_are_drawn_as_often_as_the_softmax_says(engine):
 
 
 def test_six_hundred_letters_stay_well_formed(engine, trained, prose):
-    """What it wrote after the 300th letter is no stranger to torch than what it wrote before."""
+    """To torch, what it wrote after the 300th letter is as likely as what it wrote before."""
     prompt = prose.encode("The gradient of the loss ").tolist()
     early, late = [], []
     for seed in range(4):
         ids = torch.tensor(prompt + engine.evaluate(WRITTEN, [prompt, 600, BEST | {
             "temperature": 0.7, "seed": seed}]))
-        # Windows of equal length, each letter after 100 others.
+        # Windows of equal length, so that each letter follows 100 others.
         for found, begin in ((early, 100), (early, 200), (late, 400), (late, 500)):
             row = ids[begin - 100:begin + 101][None]
             losses = F.cross_entropy(logits(trained, row[:, :-1])[0, 100:], row[0, 101:])
@@ -247,7 +247,7 @@ def choose(tab, group, option):
 
 
 def written(tab):
-    """Press the button, wait until it has written, and return the text."""
+    """Press the button, wait until the page has finished writing, and return the text."""
     tab.evaluate("document.querySelector('.lm').removeAttribute('data-written')")
     tab.get_by_role("button", name="Write").click()
     tab.wait_for_selector("[data-written]", timeout=120_000)
@@ -410,7 +410,7 @@ def test_in_jupyterlab_it_writes_from_the_stored_cell_without_a_kernel(browser, 
 
 
 def test_other_sizes_are_read_too_and_letters_of_two_units(engine):
-    """And float16 scales below the normal range."""
+    """It also reads float16 scales below the normal range."""
     torch.manual_seed(1)
     model = Network(SMALL, Parts()).eval()
     with torch.no_grad():
@@ -430,7 +430,7 @@ def test_other_sizes_are_read_too_and_letters_of_two_units(engine):
 
 @pytest.mark.parametrize("bits", mark_nightly([8, 4, 3], lambda bits: bits == 4))
 def test_what_it_says_of_its_size_is_what_it_keeps(panel, bits):
-    """A float16 scale for each group of the stored 8 bits, a float32 one of those made here."""
+    """Each group of the stored 8 bits has a float16 scale; each group made here, a float32 one."""
     _, state = unpack(PACKED.read_bytes())
     matrices = sum(w.numel() for w in state.values() if w.dim() == 2)
     vectors = sum(w.numel() for w in state.values() if w.dim() == 1)
@@ -452,7 +452,7 @@ def test_a_clock_that_stands_still_gives_no_speed(browser, folder):
 # ---- the report
 
 def test_a_report_prints_on_one_page(browser, tmp_path, monkeypatch):
-    """With as many guesses and sizes as the notebook has."""
+    """The report has as many guesses and sizes as the notebook."""
     monkeypatch.setenv("DLSYS_PROGRESS", str(tmp_path))
     monkeypatch.setattr(guesses, "measured_questions", lambda _: 16 * [guesses.MeasuredQuestion(
         "How many bytes does each rank hand over in a step, for each weight of the model?",

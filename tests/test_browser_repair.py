@@ -46,7 +46,7 @@ def page(tab, address):
 
 
 def choice(page, code):
-    """The button of the candidate with this code, all of it."""
+    """The button of the candidate whose whole code this is."""
     return page.locator(".repair-choice", has_text=re.compile(f"^{re.escape(code)}$"))
 
 

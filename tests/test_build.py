@@ -1,4 +1,4 @@
-"""The builder refuses what would not teach, and writes the same bytes from the same source."""
+"""The builder refuses lessons that would not teach, and is deterministic."""
 
 import base64
 import json
@@ -181,7 +181,7 @@ def test_refused_with_file_cell_and_remedy(name, tmp_path):
     assert message.rstrip().endswith(".") or message.rstrip().endswith('"')
 
 
-# What is only missing or too long is a note in a draft; all else is refused there too.
+# In a draft, a missing or too long part is only a note; all else is refused there, too.
 MISSING = {"missing role in a trap", "look without a claim", "one hint", "no gpu part", "no guess",
            "no core path", "a hook that counts fewer traps",
            "a hook that counts in another word", "no fault", "a fault of a paragraph",
@@ -200,7 +200,7 @@ MISSING = {"missing role in a trap", "look without a claim", "one hint", "no gpu
 def test_what_only_measures_is_folded_and_what_teaches_is_not(tmp_path):
     cells = {c.id: c for c in all_views(read(tmp_path, TEXT))["lesson"].cells}
     folded = {id for id, c in cells.items() if c.metadata.get("jupyter") == {"source_hidden": True}}
-    # Claims; the counter, tagged plumbing; a figure.
+    # Claims; the counter, which is tagged plumbing; a figure.
     assert {"01-2-look-3", "01-5-look-1", "01-4-why-2"} <= folded
     assert not folded & {"01-2-look-1", "01-2-break-1", "01-5-repair-1"}
     assert "nbval-check-output" in cells["01-2-look-1"].metadata.tags
@@ -358,7 +358,7 @@ def test_generated_files_are_what_the_lessons_say():
 
 
 def test_the_start_page_stores_no_map():
-    """It would be one learner's, and another one with each lesson that is added."""
+    """The map differs for each learner, and changes with every new lesson."""
     path = build.ROOT / "notebooks" / "00_start_here.ipynb"
     cells = nbformat.read(path, as_version=4).cells
     stored = [cell.outputs for cell in cells if cell.cell_type == "code"]
@@ -367,7 +367,7 @@ def test_the_start_page_stores_no_map():
 
 
 def test_jupyterlab_runs_the_start_page_as_it_is_when_it_opens():
-    """It does so only where every code cell is one of the calls that it knows."""
+    """JupyterLab does so only if it knows the call in every code cell."""
     script = build.ROOT / "src/dlsys/labextensions/dlsys-reading/static/remoteEntry.js"
     own = re.compile(re.search(r"const OWN = /(.+)/;", script.read_text("utf-8"))[1])
     path = build.ROOT / "notebooks" / "00_start_here.ipynb"
@@ -410,7 +410,7 @@ def test_outputs_are_kept_where_only_prose_changed(tmp_path, monkeypatch, view, 
     book = rebuilt(tmp_path, text, view)
     nbformat.write(stored(view), tmp_path / "old.ipynb")
     monkeypatch.setattr(build, "ROOT", tmp_path)
-    monkeypatch.setattr(build, "run", None)  # nothing runs
+    monkeypatch.setattr(build, "run", None)  # runs nothing
     assert build.with_outputs(book, "old.ipynb", again=False) == "outputs kept, no code changed"
     assert [c.outputs[0].text for c in stored_outputs.code_cells(book)] == [
         f"kept {n}\n" for n in range(len(stored_outputs.code_cells(book)))]
@@ -505,7 +505,7 @@ def test_every_built_notebook_is_signed():
 
 
 def test_a_notebook_without_a_note_of_what_it_rests_on_runs():
-    """One that failed in a draft is stored without."""
+    """A notebook that failed in a draft is stored without this note."""
     old = stored()
     del old.metadata["dlsys"]["rests_on"]
     assert "code" in stored_outputs.changes(stored(), old)
@@ -513,7 +513,7 @@ def test_a_notebook_without_a_note_of_what_it_rests_on_runs():
 
 @pytest.mark.parametrize("change", [("return x", "return 1 * x"), ("points=4", "points=5")])
 def test_worked_answers_run_where_an_answer_or_its_points_changed(tmp_path, change):
-    """The verdict that is shown names the points."""
+    """The verdict on the page names the points."""
     text = TEXT.replace(*change)
     assert text != TEXT
     assert stored_outputs.changes(rebuilt(tmp_path, text, "solution"), stored("solution"))
@@ -547,7 +547,7 @@ def test_a_changed_helper_or_prose_leaves_pictures_alone():
 
 
 def test_the_code_of_a_question_and_of_its_answer_is_folded():
-    """It would give the answer away: the index of the right choice, or a range."""
+    """The code gives the answer away: the index of the right choice, or a range."""
     cells = [c for c in all_views(lessons.read(LESSON))["lesson"].cells
              if c.source.startswith(("guess(", "# Back to your guess.\nmeasured("))]
     assert len(cells) == 10
@@ -648,7 +648,7 @@ def failed():
     cells += [new_cell("code", f"01-1-look-{n}", code, role="look")
               for n, (code, _) in enumerate(FAILS.values(), 1)]
     for cell in cells[1:]:
-        cell.metadata["tags"].append("raises-exception")  # the next one runs all the same
+        cell.metadata["tags"].append("raises-exception")  # so that the next one still runs
     book = nbformat.v4.new_notebook(cells=cells)
     execution.run(book, "notebooks/failing.ipynb")
     return {name: execution.failure(nbformat.v4.new_notebook(cells=[cell]))

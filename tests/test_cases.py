@@ -1,4 +1,4 @@
-"""The case on which an answer failed, in words and as inputs."""
+"""The case in which an answer failed, in words and as inputs."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""A check cell in a kernel: what a learner sees there, and what a machine that runs it sees."""
+"""A check cell in a kernel: what a learner sees, and what a program that runs it sees."""
 
 import json
 import os
@@ -21,7 +21,7 @@ CHECK = 'from dlsys_helpers import check\ncheck("01.1", predict)'
 
 
 class Seen:
-    """What one cell put out: the data of its cards, the lines of its errors."""
+    """The outputs of one cell: the data of its cards, the lines of its errors."""
 
     def __init__(self, client, source: str, watched: bool) -> None:
         request = client.execute(source, allow_stdin=watched)
@@ -38,7 +38,7 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
-    """A kernel in a folder of work that holds a lesson; no progress is kept."""
+    """A kernel in a work folder with a lesson; it keeps no progress."""
     work = tmp_path_factory.mktemp("work")
     (work / "01_lesson.ipynb").write_text("{}")
     env = {**os.environ, "DLSYS_PROGRESS": "off", "DLSYS_WORK": str(work)}
@@ -54,7 +54,7 @@ def test_a_check_before_its_cells_says_which_come_first(kernel):
         "predict is not defined yet. Run the set-up cell at the top, then the cell of your answer, "
         "then this check."]]
     (other,) = kernel("1\nno_such_name").errors
-    assert len(other) > 1  # another name that is missing keeps its traceback
+    assert len(other) > 1  # any other missing name keeps its traceback
     assert "NameError" in "".join(other)
 
 
@@ -124,7 +124,7 @@ def _endless() -> None:
     while True:
         try:
             queue.Queue().get_nowait()
-        except Exception:  # what an answer may well do
+        except Exception:  # as an answer may well do
             continue
 
 

@@ -1,4 +1,4 @@
-"""The messages to wrong answers: recorded, and judged again only if the record is stale."""
+"""Messages to wrong answers come from the record and are judged again only if it is stale."""
 
 
 import pytest

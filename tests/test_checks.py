@@ -1,4 +1,4 @@
-"""Every check is proven: which answers pass, which are "todo", which fail, and for which reason."""
+"""Prove every check: which answers pass, which are "todo", which fail, and for which reason."""
 
 import ast
 import inspect
@@ -21,7 +21,7 @@ from tools import fingerprints, proof, solutions
 from tools.forging import parts
 from tools.nightly import mark_nightly, trusted
 
-DRAFT = os.environ.get("DRAFT", "")  # `make test DRAFT=05`: this stage as its draft has it
+DRAFT = os.environ.get("DRAFT", "")  # `make test DRAFT=05`: take this stage from its draft
 REGISTRY = {id: found for stage in stages.STAGES
             for id, found in registry.of_stage(stage.number).items()}
 IDS = sorted(REGISTRY)
@@ -45,20 +45,20 @@ def functions_of(folder) -> dict:
 
 
 def fresh(id) -> bool:
-    """Whether a record says what a test would find; a draft is always tried in full."""
+    """Whether a record can replace a test; a draft is always tested in full."""
     return id[:2] != DRAFT and trusted(proof.fresh(id))
 
 
 def seeds(id, all) -> range:
-    """One seed where a fresh record holds what the others would find, else all."""
+    """One seed if a fresh record has the results for the others, else all."""
     return range(1) if fresh(id) else range(all)
 
 
 REFERENCE = functions_of(SOLUTIONS)
 STUBS = functions_of(EXERCISES)
 FIRST = sorted({id[:2] + ".1" for id in IDS} & set(IDS))  # of each stage
-# What tools.proof asks, too: of a stale exercise, and of the first one of each stage, whether the
-# check works on this machine.
+# tools.proof asks this, too. Here we ask it of stale exercises, and of the first one of each stage
+# to see that the check works on this machine.
 proven = pytest.mark.parametrize("id", mark_nightly(IDS, lambda id: id in FIRST or not fresh(id)))
 
 
@@ -72,10 +72,10 @@ def test_exercises_checks_and_catalog_name_the_same_ids():
 def worked_outcomes(id) -> list[acting.Outcome]:
     """What the worked answer does on the cases of seed 0, in an act made from its source alone.
 
-    Made once: whether they are right, and whether they stood in the inputs, are two tests.
+    Cached for two tests: that the outcomes are right, and that no input contained them.
     """
     lonely = acting.load_act(acting.act_source(REGISTRY[id].act_fn))
-    with acting.standard_session():  # outer: cheap to enter again per case
+    with acting.standard_session():  # outer, so that entering it again for each case is cheap
         return [acting.run_act(lonely, REFERENCE[id], case)
                 for case in proof.exercise_with_cases(id, 0)[1]]
 
@@ -96,7 +96,7 @@ def test_stub_is_todo(id):
 
 @proven
 def test_wrong_answer_fails_for_its_own_reason_on_every_seed(id):
-    """Of a fresh record every third, up to its first failure: that the check works on this machine.
+    """If the record is fresh, run every third, up to its first failure, to try the check here.
 
     The first one of each stage is judged on all cases of one seed and named among the others.
     """
@@ -110,7 +110,7 @@ def test_wrong_answer_fails_for_its_own_reason_on_every_seed(id):
     assert not found, "\n".join(found)
 
 
-# ---- promises: every word of a docstring is one
+# ---- promises: every word of a docstring belongs to one
 
 @pytest.mark.parametrize("id", IDS)
 def test_promises_cover_the_docstring(id):
@@ -133,7 +133,7 @@ def test_each_promise_has_its_cases_and_an_answer_that_breaks_it_alone(id):
 
 @proven
 def test_right_answers_by_other_routes_pass(id):
-    """Where the record is fresh, they share the cases of one seed: each acts on its part."""
+    """If the record is fresh, they share the cases of one seed, and each runs on its part."""
     rights = solutions.with_kept_answers(id).right_answers
     assert len(rights) >= 4, f"{len(rights)} other right answers, expected at least 4"
     for place, (route, fn) in enumerate(rights.items()):
@@ -155,9 +155,9 @@ def test_the_session_changes_no_verdict(place, session):
 
 
 def test_a_session_with_all_settings_changed_changes_no_verdict():
-    """On the first exercise of each stage and where the record is stale; the proof has tried all.
+    """Try the first exercise of each stage and the stale ones; the proof has tried all.
 
-    The name of a mistake, which costs most, is asked for in three stages.
+    Naming a mistake costs most, so only three stages try it.
     """
     asked = {*FIRST, *(id for id in IDS if not fresh(id))}
     assert [line for id in sorted(asked)
@@ -169,7 +169,7 @@ def test_a_session_with_all_settings_changed_changes_no_verdict():
 
 
 def test_a_standard_session_leaves_no_device_mode_behind():
-    """If nobody set a default device, torch keeps no mode that every later call passes."""
+    """Without a default device, torch keeps no mode that every later call goes through."""
     modes = torch.overrides._len_torch_function_stack()
     assert torch.get_default_device() == torch.device("cpu")
     with acting.standard_session():
@@ -187,7 +187,7 @@ def test_at_least_four_named_wrong_answers(id):
 
 @proven
 def test_law_compares_shape_dtype_and_values_of_everything_it_receives(id):
-    """All cases where the record is stale, else the first."""
+    """All cases if the record is stale, else the first."""
     cases = proof.exercise_with_cases(id, 0)[1]
     some = cases[:1] if fresh(id) else cases
     assert list(proof.accepted_corruptions(id, REFERENCE[id], some)) == []
@@ -195,7 +195,7 @@ def test_law_compares_shape_dtype_and_values_of_everything_it_receives(id):
 
 @proven
 def test_no_function_of_a_check_passes_as_it_stands(id):
-    """A class gets the file. If the record is fresh, the proof has tried them all."""
+    """A class gets the check's file. If the record is fresh, the proof has tried all functions."""
     found = [] if fresh(id) else list(proof.passing_functions(id))
     assert not found, "\n".join(found)
 
@@ -241,9 +241,9 @@ def test_every_input_of_an_act_is_known(id):
 
 @pytest.mark.parametrize("id", IDS)
 def test_no_input_holds_what_comes_out(id):
-    """A tensor or a text of the right outcome that no call had to produce would be an answer.
+    """If an input contained a tensor or text of the right outcome, no answer would be needed.
 
-    One without numbers tells nothing.
+    An empty tensor gives nothing away.
     """
     kept = set(REGISTRY[id].kept)
     for case, outcome in zip(proof.exercise_with_cases(id, 0)[1], worked_outcomes(id), strict=True):
@@ -257,8 +257,8 @@ def test_no_input_holds_what_comes_out(id):
 
 @pytest.mark.parametrize("id", IDS)
 def test_act_stands_alone(id):
-    """Its source travels to a sandbox that has no laws. That it runs from its source alone is seen
-    where the worked answer passes.
+    """Its source goes to a sandbox that has no laws. The worked answer's test shows that it runs
+    from its source alone.
     """
     source = acting.act_source(REGISTRY[id].act_fn)
     assert fingerprints.used_modules(source) <= {*proof.ACTS}
@@ -276,7 +276,7 @@ def bodies(tree) -> set[str]:
 
 
 def trusted_bodies(path) -> set[str]:
-    """Bodies of the functions that are no answer: neither a wrong one nor what wrong ones edit."""
+    """Bodies of the functions that are neither wrong answers nor edited into wrong ones."""
     tree = ast.parse(path.read_text("utf-8"))
     edited = {call.args[0].id for call in ast.walk(tree)
               if isinstance(call, ast.Call) and ast.unparse(call.func) == "ex.edits"}
@@ -308,7 +308,7 @@ def test_stubs_hold_no_answer():
                 assert isinstance(last, ast.Raise | ast.FunctionDef)
 
 
-# The framework itself, on an exercise made for the purpose -------------------------------------
+# The framework itself, on a made-up exercise ---------------------------------------------------
 
 def doubling() -> Exercise:
     ex = Exercise("99.1", "double")
@@ -348,7 +348,7 @@ def test_an_answer_that_changes_its_inputs_fails():
     assert "x changed" in verdict.message
 
 
-# What a function can leave on a tensor that it was given: no value shows it.
+# Changes that a function can leave on its input tensor without changing a value.
 TRACES = {
     "requires_grad": lambda x: x.requires_grad_(),
     "grad": lambda x: setattr(x, "grad", torch.ones(3)),

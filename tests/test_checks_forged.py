@@ -1,4 +1,4 @@
-"""What a law receives may be forged: any form must end in a clear "wrong", and cost little."""
+"""A law's input may be forged: any form must end in a clear "wrong", and cost little."""
 
 import tracemalloc
 
@@ -14,8 +14,7 @@ from tools.forging import HUGE
 
 @pytest.fixture(scope="module")
 def complaints(request) -> dict[str, str]:
-    """What is wrong with each law: of a fresh record one part is forged, the proof has tried all.
-    """
+    """What is wrong with each law; if the record is fresh, only one part is forged."""
     name = "test_no_forged_outcome_passes_or_costs_much"
     asked = {item.callspec.params["id"] for item in request.session.items
              if getattr(item, "originalname", "") == name}

@@ -1,8 +1,8 @@
 """Child processes: no path reaches a shell unquoted, and a test that waits for one sees it die.
 
-Folders have spaces in their names. `ruff` (S602 to S605) refuses `shell=True` and `os.system`;
-what it cannot see is here: a script for `sh -c` that is put together, and an interpreter in a
-line of text with arguments after it.
+Folders have spaces in their names. `ruff` (S602 to S605) refuses `shell=True` and `os.system`, but
+misses what we test here: a script that code assembles for `sh -c`, and an interpreter in a line of
+text with arguments after it.
 """
 
 import ast
@@ -19,7 +19,7 @@ INTERPRETER = re.compile(r"#!\{sys\.executable\}|\{sys\.executable\}\s|\bsys\.ex
 
 
 def unquoted(source: str) -> list[int]:
-    """The lines where a text that varies is a shell's script, or an interpreter lacks quotes."""
+    """The lines where a variable text is a shell script, or an interpreter lacks quotes."""
     return sorted(node.lineno for node in ast.walk(ast.parse(source)) if is_unquoted(node))
 
 
@@ -33,7 +33,7 @@ def is_unquoted(node: ast.AST) -> bool:
 def has_made_script(words: list[ast.expr]) -> bool:
     """Whether these are `sh -c SCRIPT` with a script other than a literal or a module's constant.
 
-    What varies follows it as an argument: `"$1"`.
+    Pass what varies as an argument: `"$1"`.
     """
     known = [ast.unparse(word) for word in words]
     return any(shell.strip("'") in SHELLS and flag in ("'-c'", "'-lc'", "'-ec'", "'/c'")

@@ -1,4 +1,4 @@
-"""`dlsys`: starting, reading and checking worksheets, whatever state they are in."""
+"""`dlsys` starts, reads and checks worksheets, whatever state they are in."""
 
 import contextlib
 import json
@@ -25,8 +25,8 @@ TRAPS = [
     for k in (1, 2, 3)
 ]
 
-# Replaces the real checks, which need torch: what is tested here is the machinery around them.
-# sitecustomize is imported by every Python that starts with its folder on the path.
+# Replaces the real checks, which need torch, because we test only the machinery around them.
+# Every Python that starts with sitecustomize's folder on its path imports it.
 FAKE_CHECKS = '''
 import sys, types
 acting = types.ModuleType("dlsys_helpers.acting")
@@ -178,7 +178,7 @@ def test_light_commands_import_nothing_heavy():
     assert run.stdout == "[]\n"
 
 
-# ---- reading what may be in any state
+# ---- reading worksheets in any state
 
 def as_json(**changes) -> bytes:
     return json.dumps({**notebook(*ANSWERS), **changes}).encode()
@@ -322,14 +322,14 @@ def test_a_name_that_is_nowhere_stays_as_it_was_asked_for(course):
         assert str(worksheets.find(asked)) == asked
 
 
-HOSTILE = "\x1b[31m\x9b1mred\u202e\n.ipynb"  # colours, another way to colour, turned writing
+HOSTILE = "\x1b[31m\x9b1mred\u202e\n.ipynb"  # colours, a second way to colour, reversed text
 
 
 @pytest.mark.parametrize("arguments", [
     ["check", HOSTILE], ["start", HOSTILE], ["answer", HOSTILE], ["check", "1", HOSTILE],
 ])
 def test_no_error_sends_a_control_sequence_to_the_terminal(course, capsys, arguments):
-    with contextlib.suppress(SystemExit):  # argparse's own way to refuse
+    with contextlib.suppress(SystemExit):  # argparse refuses by exiting
         assert cli.main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -402,7 +402,7 @@ def test_the_function_that_the_check_cell_names_counts_and_so_does_a_later_one(c
 def test_a_bad_cell_costs_only_itself(course, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     path = saved(course, "x = [1]\n%matplotlib inline",
-                 # What a library prints past Python reaches nobody, least of all as a report.
+                 # Drop what a library prints past Python; above all, it must not pass for a report.
                  "import os\nos.write(1, b'\\n{\"end\": true}\\n')", "raise ValueError('[red]no')",
                  "def broken(:", "input()", ANSWERS[0], ANSWERS[1],
                  "assert x == [1]\ndef fn3(): return len(x)")
@@ -471,13 +471,13 @@ def test_the_child_ends_when_its_parent_is_killed(course):
 
 
 def wait_until(holds, tries: int = 400) -> bool:
-    """Ask until it holds, for some 20 s at most; the result does not depend on the pace."""
+    """Poll until it holds, for about 20 s at most; the speed does not change the result."""
     pause = threading.Event()
     return any(holds() or pause.wait(0.05) for _ in range(tries))
 
 
 def pid_from(course, process: subprocess.Popen) -> str:
-    """What the worksheet wrote to `pid`, complete with its "!", while `process` runs."""
+    """Wait until the worksheet has written its pid and a final "!", while `process` runs."""
     path = course / "my-work/pid"
     assert wait_until(lambda: process.poll() is not None
                       or (path.exists() and path.read_text().endswith("!")))
@@ -486,7 +486,7 @@ def pid_from(course, process: subprocess.Popen) -> str:
 
 
 def alive(pid: int) -> bool:
-    """Whether the process runs; one that ended and awaits its parent does not."""
+    """Whether the process runs; a zombie does not."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] != "Z"
@@ -545,7 +545,7 @@ def test_progress_shows_every_stage_and_trap(capsys, monkeypatch):
     assert cli.main(["progress", "--all"]) == 0
     said = capsys.readouterr().out
     rows = {line.split()[0]: " ".join(line.split()) for line in said.splitlines() if line.strip()}
-    assert rows["01.3"] == "01.3 Trap 3 ○ untouched 0/3"  # its fault would answer the guess
+    assert rows["01.3"] == "01.3 Trap 3 ○ untouched 0/3"  # naming its fault would answer the guess
     assert "\n         counts rows" in said
     assert said.count("coming") == len(stages.STAGES) - 1
     assert "1 of 3 exercises solved, 1 of 6 points." in said
@@ -558,7 +558,7 @@ def test_on_the_first_day_progress_is_three_lines(capsys):
     assert said[-1] == "Next: dlsys start 1"
 
 
-# ---- dlsys alone, and what it does not know
+# ---- dlsys without arguments, and unknown commands
 
 def test_alone_it_shows_the_next_step_and_every_command_with_an_example(course, capsys):
     assert cli.main([]) == 0
@@ -578,7 +578,7 @@ def test_alone_it_shows_the_next_step_and_every_command_with_an_example(course, 
 
 
 def test_each_example_is_one_that_the_parser_takes():
-    """Not run: only parsed. `watch` parses its own."""
+    """The examples are only parsed, not run. `watch` has its own parser."""
     for typed, _ in (row for rows in overview.GROUPS.values() for row in rows):
         words = shlex.split(typed)[1:]
         assert words[0] == "watch" or cli.parser().parse_args(words)

@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md and REFERENCE.md name is there: commands, modules, files, headings."""
+"""Commands, modules, files and headings named in CONTRIBUTING.md and REFERENCE.md exist."""
 
 import re
 
@@ -7,13 +7,13 @@ import pytest
 from dlsys_helpers.paths import ROOT
 
 PAGES = {name: (ROOT / name).read_text("utf-8") for name in ("CONTRIBUTING.md", "REFERENCE.md")}
-PROBLEMS = {  # what a page names, and where it would have to be
+PROBLEMS = {  # what a page names, and whether it exists
     "commands": (r"\bmake ([a-z][a-z-]*)", lambda name: name in targets()),
     "modules": (r"`((?:tools|benchmarks)(?:\.[a-z_]+)+)", lambda name: is_module(name)),
     "files": (r"`((?:book|deploy|lessons|src|tests|tools)/[\w./]*)`", lambda name: is_file(name)),
     "headings": (r"\(((?:[A-Z]+\.md)?#[\w-]+)\)", lambda name: is_heading(name)),
 }
-EXAMPLE = re.compile(r"NN|eN_|/e\d_|your own")  # a file that represents the reader's
+EXAMPLE = re.compile(r"NN|eN_|/e\d_|your own")  # a placeholder for the reader's own file
 
 
 def targets():

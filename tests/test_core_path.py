@@ -1,4 +1,4 @@
-"""The core path alone: a short lesson and worksheet, their check, and the rest brought later."""
+"""The core path alone: a short lesson and worksheet, their check, and adding the rest later."""
 
 import json
 
@@ -9,7 +9,7 @@ from dlsys import cli, reading_time, worksheets
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.stages import STAGES
 
-# As the real checks do: a stub is not written yet.
+# Like the real checks, treat a stub as not written yet.
 CHECKS = FAKE_CHECKS.replace("    value = fn()\n", """    try:
         value = fn()
     except NotImplementedError:
@@ -82,7 +82,7 @@ def mine(name="01_activations.ipynb"):
 
 
 def traps(path):
-    """The traps whose cells a notebook holds."""
+    """The traps whose cells a notebook contains."""
     cells = json.loads(path.read_text("utf-8"))["cells"]
     return sorted({one["metadata"]["dlsys"]["trap"] for one in cells
                    if "trap" in one["metadata"]["dlsys"]})
@@ -99,7 +99,7 @@ def write(path, **bodies):
 
 
 def run_command(capsys, *command):
-    """Status and words of a command."""
+    """Exit status and output of a command."""
     status = cli.main([*command])
     told = capsys.readouterr()
     return status, told.out + told.err

@@ -1,4 +1,4 @@
-"""`dlsys doctor`: each trouble is found and comes with what to do."""
+"""`dlsys doctor` finds each problem and says how to fix it."""
 
 import json
 import subprocess

@@ -1,6 +1,6 @@
-"""The ways into a notebook from outside: each leads to a file, and none is there without a home.
+"""Links that open a notebook elsewhere: each leads to a file, and none exists without a home.
 
-Nothing here asks the network. A link to a host is followed up to the file that the host would open.
+No test uses the network. We follow a link to a host up to the file that the host would open.
 """
 
 import json
@@ -29,7 +29,7 @@ HOSTS = {"Colab", "Kaggle", "Binder", "Codespaces", "VS Code"}
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """Folders of pages with nothing in them but the copies, as the root of a website has them."""
+    """A website's root with folders of pages that contain only the copies."""
     site = tmp_path_factory.mktemp("site")
     for home in HOMES:
         for folder in (NOTEBOOKS, EXERCISES):
@@ -38,13 +38,13 @@ def pages(tmp_path_factory):
     return site
 
 
-# The script itself, with commands that only say what they were asked.
+# The real script, with commands that only print their arguments or do nothing.
 STUBS = 'dlsys() { echo "$@"; }; mkdir() { :; }; cp() { :; }; python() { :; }; . "$1"'
 
 
 @pytest.fixture(scope="module")
 def image():
-    """The names of the files in my-work/ of an image that postBuild has filled."""
+    """The names of the files that postBuild puts into my-work/ of an image."""
     said = subprocess.run(["sh", "-c", STUBS, "sh", ROOT / "postBuild"], capture_output=True,
                           text=True, check=True).stdout
     numbers = [line.split()[1:] for line in said.splitlines()]
@@ -129,7 +129,7 @@ def test_the_devcontainer_ends_on_the_start_page():
 
 
 def test_the_image_of_binder_has_no_cuda():
-    """torch comes from conda's build for CPUs, and no pin makes pip fetch another one."""
+    """torch comes from conda's CPU build, and no pin makes pip fetch a different one."""
     asked = yaml.safe_load((ROOT / "environment.yml").read_text("utf-8"))["dependencies"]
     names = [one for one in asked if isinstance(one, str)]
     assert "pytorch-cpu>=2.11" in names
@@ -139,7 +139,7 @@ def test_the_image_of_binder_has_no_cuda():
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A clone with two versions of the website in site/, and where it came from."""
+    """A clone with two versions of the website in site/, and its origin."""
     origin, clone = tmp_path / "origin.git", tmp_path / "a clone"
     git = ["git", "-c", "user.name=x", "-c", "user.email=x@localhost"]
     subprocess.run([*git, "init", "-q", "--bare", origin], check=True)
@@ -163,7 +163,7 @@ def test_the_copies_become_a_branch_and_nothing_else_changes(checkout):
     for name in ("open/01_lesson.ipynb", "v1.0/open/01_lesson.ipynb", "index.html"):
         (checkout / "site" / name).parent.mkdir(parents=True, exist_ok=True)
         (checkout / "site" / name).write_text(name)
-    for _ in range(2):  # the second run takes the place of the first
+    for _ in range(2):  # the second run replaces the first
         done = subprocess.run([".ci/copies", "origin"], cwd=checkout, text=True,
                               capture_output=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
@@ -181,10 +181,10 @@ def test_a_website_without_copies_is_said(checkout):
     assert "none in site/, expected site/open/*.ipynb" in done.stderr
 
 
-# ---- all of it
+# ---- the whole
 
 def files_of_the_repository(text: str) -> set[str]:
-    """The paths in links to the repository's own files on its main branch."""
+    """The paths in links to the repository's own files on the main branch."""
     return {unquote(path) for path in re.findall(rf"{URL}/(?:blob|tree)/main/([^\"#?) ]+)", text)}
 
 
@@ -197,7 +197,7 @@ def test_readme_with_an_address_leads_to_files():
     assert f"git clone {URL}" in text
 
 
-@pytest.mark.nightly  # the whole book again
+@pytest.mark.nightly  # build the whole book again
 def test_every_link_of_a_site_with_an_address_leads_to_a_file(tmp_path, monkeypatch, image):
     config = book.written_settings()
     config["repository"]["url"] = URL

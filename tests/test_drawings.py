@@ -1,4 +1,4 @@
-"""Drawings show what they were given, their texts do not overlap, and bad input is refused."""
+"""Drawings show their data, their texts do not overlap, and bad input is refused."""
 
 import io
 import itertools
@@ -67,7 +67,7 @@ EXAMPLES = {
 
 @pytest.fixture
 def draw(monkeypatch):
-    """Calls a drawing function by name and returns its figure."""
+    """Call a drawing function by name and return its figure."""
     def call(name, *args, **given):
         figures = []
         monkeypatch.setattr(plots, "show", lambda figure, alt: figures.append((figure, alt)))
@@ -92,7 +92,7 @@ def texts(figure):
 
 
 def extent(patch):
-    """left, right, top, bottom in inches."""
+    """The left, right, top and bottom in inches."""
     box = patch.get_path().get_extents()
     if hasattr(patch, "get_patch_transform"):
         box = patch.get_patch_transform().transform_path(patch.get_path()).get_extents()
@@ -201,7 +201,7 @@ def test_blocks_and_the_ways_around_them(example):
 
 def test_parallel_blocks_and_a_loop(example):
     figure = example("LoRA")
-    assert len(patches(figure, "block")) == 6  # the wire is none
+    assert len(patches(figure, "block")) == 6  # the wire is not a block
     assert len(patches(figure, "arrow")) == 2 + 2 + 2 + 1
     assert patches(figure, "bypass")[0].get_path().vertices[:, 0].max() > max(
         extent(p)[1] for p in patches(figure, "block"))

@@ -1,6 +1,6 @@
-"""Environments of `make colab` and `make newest`: their lists, and what uv hears of pip's settings.
+"""Environments of `make colab` and `make newest`: their lists, and how uv gets pip's settings.
 
-The runs themselves take minutes and the network; the nightly workflow has them.
+The runs themselves need minutes and the network, so only the nightly workflow does them.
 """
 
 import subprocess
@@ -14,7 +14,7 @@ from tools import elsewhere
 
 
 class Programs:
-    """A replacement for pip and uv: what they print, and how they were called."""
+    """A replacement for pip and uv: prints what it is told to, and records its calls."""
 
     def __init__(self, printed: str = "", code: int = 0):
         self.printed, self.code, self.asked = printed, code, []
@@ -92,7 +92,7 @@ def test_another_place_is_refused(monkeypatch):
 
 
 def test_all_lessons_run_unless_some_are_named(monkeypatch, capsys):
-    """The nightly run names none: it ran five of fifteen."""
+    """The nightly run names none, and once ran only five of fifteen."""
     ran = []
     listed = '[{"name": "torch", "version": "2"}, {"name": "ipython", "version": "9"},' \
              ' {"name": "numpy", "version": "2"}]'

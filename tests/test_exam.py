@@ -1,6 +1,6 @@
 """The exam: each fault shows, its fix ends it, words are understood, nothing gives a sheet away.
 
-The searching itself, by simulated solvers and by cheats, is in test_exam_solvers.py.
+Simulated solvers and cheats search for faults in test_exam_solvers.py.
 """
 
 import io
@@ -56,16 +56,16 @@ from tools import exam as record
 from tools.nightly import mark_nightly
 
 KEY, TICKET, SHEET = bytes(range(32)), "BCDFGHJK", 80
-EVERY = {**FAULTS, **variants.every()}  # each fault, and each of its forms and sizes
+EVERY = {**FAULTS, **variants.every()}  # each fault in each of its forms and sizes
 
 
 def fits(fault, found):
-    """Whether the numbers of this fault fit what was found."""
+    """Whether any measured number is in the range that this fault predicts."""
     return any(low <= found[probe][name] <= high for probe, name, low, high in fault.shows)
 
 
 def probe_numbers(id):
-    """What the probes show of a fault, on each recorded seed."""
+    """The probes' numbers for a fault, on each recorded seed."""
     return record.numbers_by_seed(EVERY[id].planted(faults.healthy()))
 
 
@@ -105,7 +105,7 @@ def test_half_a_mend_still_shows(id, changes):
 
 
 def test_any_two_faults_are_told_apart_by_their_numbers():
-    """Where one number fits both, another number of one of them does not fit the other."""
+    """No two faults each produce a number that fits the other."""
     alike = [(a, b) for a, b in combinations(FAULTS, 2)
              if any(fits(FAULTS[a], found) for found in probe_numbers(b))
              and any(fits(FAULTS[b], found) for found in probe_numbers(a))]
@@ -113,7 +113,7 @@ def test_any_two_faults_are_told_apart_by_their_numbers():
 
 
 def test_a_number_that_fits_another_fault_is_one_of_few():
-    """What else moves a number so far that it fits: no number of a fault fits more than a few."""
+    """At most three other faults move a number so far that it fits, and usually none does."""
     fits = {(id, *entry[:2]): [other for other in FAULTS if other != id and any(
                 entry[2] <= found[entry[0]][entry[1]] <= entry[3]
                 for found in probe_numbers(other))]
@@ -131,7 +131,7 @@ def test_the_record_holds_every_script_and_no_other():
 
 @pytest.mark.parametrize("part", mark_nightly(faults.PARTS, lambda part: part == "train"))
 def test_the_record_is_what_is_measured(part):
-    """The first fault of each part, measured again on a recorded seed; processors round apart."""
+    """Measure each part's first fault again on a recorded seed; processors round differently."""
     id, fault = next((id, fault) for id, fault in FAULTS.items() if fault.part == part)
     probe = fault.shows[0][0]
     now = record.measured(fault.planted(faults.healthy()), record.SEEDS[0], probe)[probe]
@@ -146,7 +146,7 @@ def test_there_are_enough_faults_and_they_come_from_all_stages():
 
 @pytest.mark.parametrize("id", EVERY)
 def test_a_fault_changes_its_part_alone_and_one_function_of_it(id):
-    """So `swap` tells the truth: with this function of the plain script the fault is gone."""
+    """So `swap` tells the truth: with this function from the plain script the fault is gone."""
     healthy, faulty = faults.healthy(), EVERY[id].planted(faults.healthy())
     changed = [part for part in faults.PARTS
                if faults.part_of(healthy, part) != faults.part_of(faulty, part)]
@@ -167,7 +167,7 @@ def test_every_number_belongs_to_one_look():
 
 
 def test_no_line_of_a_look_is_the_name_of_the_fault_that_it_shows():
-    """A marked line, handed in as a name, names the fault of no case."""
+    """Handing in a marked line as the name never names the fault."""
     drawn_ids = {one.id for one in faults.DRAWN}
     given_away = [(look, name) for look, one in numbers.LOOKS.items() for name in one.names
                   if exam_names.heard(numbers.printed(name)).name in drawn_ids & {
@@ -192,11 +192,11 @@ def drawn(number=SHEET, ticket=TICKET, key=KEY):
 
 
 def test_without_the_key_nothing_follows_from_a_sheet():
-    """The same ticket and number with other keys: cases like those of any two sheets."""
+    """With different keys, the same ticket and number give sheets like any others."""
     sheets = [[case.name for case in drawn(key=bytes([k] * 32))] for k in range(200)]
     assert len({tuple(one) for one in sheets}) == 200
     first = [one[0] for one in sheets]
-    assert max(map(first.count, set(first))) <= 200 * 0.4  # a healthy one is the most frequent
+    assert max(map(first.count, set(first))) <= 200 * 0.4  # healthy cases are the most frequent
 
 
 def test_the_same_key_ticket_and_number_give_the_same_sheet():
@@ -206,7 +206,7 @@ def test_the_same_key_ticket_and_number_give_the_same_sheet():
 
 
 def test_the_space_cannot_be_tabulated():
-    """500 sheets: hardly a script comes twice, and every fault and form is drawn."""
+    """On 500 sheets hardly any script repeats, and every fault and form occurs."""
     cases = [case for k in range(500) for case in drawn(key=k.to_bytes(32, "big"))]
     assert len({case.source for case in cases}) > 0.95 * len(cases)
     assert {case.name for case in cases} == {
@@ -255,7 +255,7 @@ def test_a_case_has_harmless_oddities_besides_its_fault():
 
 
 def test_faults_are_seen_beside_oddities():
-    """The first sheet, measured: each fault still shows, and a healthy case shows nothing."""
+    """Measure the first sheet: each fault still shows, and a healthy case shows nothing."""
     for case in drawn():
         looks = complaints.looks_for(case.group)
         found = {probe: laws.measured(case.source, case.seed, probe)
@@ -288,7 +288,7 @@ def test_each_phrase_of_the_list_names_its_fault(id):
 
 
 def test_other_peoples_words_are_understood():
-    """Of phrases that nobody tuned to: nine of ten are named at once, hardly one wrongly."""
+    """Of phrases that we never tuned for, nine of ten are named at once, hardly one wrongly."""
     heard = [(id, exam_names.heard(text).name) for id, texts in PHRASES.items() for text in texts]
     right = sum(id == name for id, name in heard) / len(heard)
     wrong = sum(bool(name) and id != name for id, name in heard) / len(heard)
@@ -342,7 +342,7 @@ def test_another_language_is_told_that_english_is_expected():
 
 @pytest.mark.parametrize("size", [2, 3, 5, 8])
 def test_a_list_of_faults_names_none_of_them(size):
-    """Lists of any length that fits: at most one in twenty is understood as some fault."""
+    """Of lists of any length that fits, at most one in twenty is understood as a fault."""
     firsts = [text.split("\n")[0] for text in said.SAID.values()]
     lists = [", ".join(firsts[k:k + size]) for k in range(0, len(firsts) - size)]
     heard = [exam_names.heard(text).name for text in lists]
@@ -387,7 +387,7 @@ def the_right_name(place):
 
 
 def a_wrong_name(place, k=0):
-    """Words that name some other fault."""
+    """Words that name a different fault."""
     return [a_phrase(id) for id in PHRASES if id != drawn()[place - 1].name][k]
 
 
@@ -532,7 +532,7 @@ def test_a_debrief_ends_the_sheet_and_a_class_waits_for_its_instructor(desk, boo
 # ---- answers
 
 def right_answer(place, key=KEY, number=SHEET):
-    """A right answer, as somebody may give it who replaces whole parts."""
+    """A right answer from a learner who replaces whole parts."""
     case = draws.case(key, number, TICKET, place)
     if case.fault is None:
         look = complaints.looks_for(case.group)[0]
@@ -555,7 +555,7 @@ WELL = next(k for k, case in enumerate(drawn(), 1) if not case.fault)
 
 
 def solved(place, names=None, paid=None):
-    """The record of a case that was searched and named."""
+    """The record of a case that a learner searched and named."""
     _, look, part = right_answer(place)
     bought = (look, f"read {part}") if part else (look,)
     return Happened(paid or bought, names or (drawn()[place - 1].name,))
@@ -659,7 +659,7 @@ def test_a_number_that_other_faults_move_too_costs_the_point_for_evidence_alone(
 
 
 def test_an_unnamed_case_says_the_same_whatever_is_planted():
-    """Else a stub and its checks would tell which cases are healthy."""
+    """Otherwise a stub and its checks would reveal which cases are healthy."""
     def said_of(place, happened, mine):
         return [re.sub(r"\d", "N", laws.row(
             f"{SHEET}.{len(sheet.ROWS) * (place - 1) + kind + 1}", drawn()[place - 1],
@@ -685,7 +685,7 @@ def test_a_case_with_two_wrong_names_earns_nothing():
 # ---- fixes
 
 def changed(fault):
-    """How a fix of this fault comes out that puts the healthy part in the place of the faulty."""
+    """The outcome of a fix that replaces the faulty part by the healthy one."""
     faulty, healthy = fault.planted(faults.healthy()), faults.healthy()
     pair = tuple(faults.part_of(text, fault.part) for text in (faulty, healthy))
     return mending.mended({"mend": [pair]}, faults.parts(faulty), [fault.part])
@@ -722,7 +722,7 @@ def test_what_is_no_mend_is_refused_before_anything_is_run(pairs, says):
 
 
 def test_a_mend_that_reaches_the_library_by_another_name_earns_nothing():
-    """The fault is a softmax before the loss: without it in torch, all numbers were healthy."""
+    """The fault is a softmax before the loss; taking softmax out of torch made it look healthy."""
     fault = FAULTS["03.1"]
     case = draws.Drawn(fault, fault.planted(faults.healthy()), 5, "loss", "")
     torch_mended = [("def scaled", "for t in [torch.Tensor]:\n    t.softmax = lambda s, d: "
@@ -733,7 +733,7 @@ def test_a_mend_that_reaches_the_library_by_another_name_earns_nothing():
     try:
         found = row.verdict(lambda: mine, (0,))
     finally:
-        del torch.Tensor.softmax  # it has it from its base
+        del torch.Tensor.softmax  # the base class still has it
 
     assert found.status == "wrong"
     assert "got Tensor.softmax is set, expected a change of this script alone" in found.message
@@ -765,7 +765,7 @@ def test_a_case_is_worth_ten_points_of_which_the_price_decides_half():
 
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
-    """A folder of the learner's own, where progress and the key are kept."""
+    """A folder of the learner's own, with progress and the key."""
     monkeypatch.setattr(paths, "MY_WORK", tmp_path)
     monkeypatch.setenv("DLSYS_PROGRESS", str(tmp_path))
     return tmp_path
@@ -803,7 +803,7 @@ def test_the_other_form_is_of_the_same_round_and_new_ones_are_of_the_next(kept, 
 
 
 def test_a_sheet_of_an_earlier_version_is_left_and_says_what_it_is(kept, capsys):
-    """Neither lost, nor checked by the rows of another exam."""
+    """It is not lost, and the rows of a different exam do not check it."""
     old = {"nbformat": 4, "nbformat_minor": 5, "metadata": {"dlsys": {"stage": 23}}, "cells": [
         {"cell_type": "code", "source": 'check("23.1", case_1)', "metadata": {}, "outputs": [],
          "execution_count": None, "id": "x"}]}
@@ -821,7 +821,7 @@ def test_a_sheet_of_an_earlier_version_is_left_and_says_what_it_is(kept, capsys)
     assert path.read_bytes() == before
     assert (kept / "80_exam_a.ipynb").exists()
     assert worksheets.find("exam-a").name == "80_exam_a.ipynb"
-    assert cli.main(["progress"]) == 0  # its verdicts are no reason to stop
+    assert cli.main(["progress"]) == 0  # its verdicts do not stop the command
 
 
 def test_a_lost_or_damaged_key_is_told(own, kept, capsys):
@@ -870,7 +870,7 @@ def test_an_unwritten_sheet_is_read_as_a_worksheet(kept):
 
 
 def test_each_row_has_a_check_in_a_cell_of_its_own():
-    """A cell ends with the first check that does not pass, where nobody sees the card."""
+    """A cell stops at the first failed check if nobody sees the card."""
     found = [notebook_reader.checked_in(cell["source"])
              for cell in exam_sheet.notebook(SHEET)["cells"] if cell["cell_type"] == "code"]
     assert [ids for ids in found if ids] == [[row.id] for row in assignments.traps(SHEET)]
@@ -909,7 +909,7 @@ def test_the_answer_of_another_case_is_not_checked():
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Probes that show zeros: each case takes seconds to train."""
+    """Probes that return zeros, because training a case takes seconds."""
     def measured(source, seed, probe):
         return dict.fromkeys((*numbers.HEALTHY[probe], "accuracy", "curve"), 0.0)
     monkeypatch.setattr(laws, "measured", measured)
@@ -919,7 +919,7 @@ def test_what_was_not_named_comes_back_in_review_once(own, kept, quick, capsys):
     (kept / "80_exam_a.ipynb").write_text("{}")
     for _ in range(2):
         assert cli.main(["exam", "a", "--debrief", "--yes"]) == 0
-    assert review.STORE.path().exists()  # planned at once, not at the next review
+    assert review.STORE.path().exists()  # scheduled at once, not at the next review
     missed = {case.name for case in drawn(ticket=sheet.OWN) if case.fault}
     later = review.now() + timedelta(days=review.INTERVALS[0])
     assert review.due(review.now()) == []

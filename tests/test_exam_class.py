@@ -1,4 +1,4 @@
-"""An exam of a class: its instructor's desk, a class's wheel, a cheat who has it, the grader."""
+"""The exam of a class: its instructor's desk, its wheel, a cheat who has the wheel, the grader."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ def folder(tmp_path):
 
 @contextmanager
 def served(folder, over=False):
-    """The address of a desk that answers in a thread of its own."""
+    """The address of a desk that answers in its own thread."""
     ready, stop = threading.Event(), []
 
     async def main():
@@ -68,7 +68,7 @@ def served(folder, over=False):
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    """A learner's folder."""
+    """A folder for one learner."""
     monkeypatch.setattr(paths, "MY_WORK", tmp_path / "mine")
     monkeypatch.setenv("DLSYS_PROGRESS", str(tmp_path / "mine"))
     return tmp_path / "mine"
@@ -202,7 +202,7 @@ def test_a_large_request_is_not_read(folder):
 
 
 def test_each_ticket_has_cases_of_its_own(folder):
-    """So a second sheet, bought empty, tells nothing about the first."""
+    """So buying up a second sheet reveals nothing about the first."""
     with served(folder) as address:
         tickets = [post(address, "begin", b'{"number": 80}')[1]["ticket"] for _ in range(20)]
     sheets = {tuple(case.source for case in draws.cases(KEY, 80, one)) for one in tickets}
@@ -236,11 +236,11 @@ def test_key_and_record_are_private_and_a_folder_without_them_is_told(folder, tm
     assert "no exam here (exam.key is missing)" in capsys.readouterr().err
 
 
-# ---- a class's wheel, and a cheat who has it
+# ---- a class's wheel, and a cheat with it
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """What a class's wheel has of the packages."""
+    """The packages' files that a class's wheel contains."""
     out = tmp_path_factory.mktemp("wheel")
     for path in (ROOT / "src").rglob("*"):
         name = path.relative_to(ROOT / "src").as_posix()
@@ -294,7 +294,7 @@ print(json.dumps({"ticket": ticket, "said": found.getvalue()}))
 
 
 def test_a_cheat_with_the_class_wheel_reads_no_answer(folder, wheel, tmp_path):
-    """Every command and every question that the wheel knows, before and after a sheet is begun."""
+    """The cheat tries all commands and questions in the wheel, before and after beginning."""
     with served(folder) as address:
         got = subprocess.run(
             [sys.executable, "-c", CHEAT, address], capture_output=True, text=True, check=False,
@@ -329,7 +329,7 @@ def handed_in(ticket, answers, number=80):
 
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory):
-    """A sheet: case 1 solved, case 2 named at the second try and overpaid, 3 not named."""
+    """A sheet with case 1 solved, case 2 named at the second try and overpaid, 3 not named."""
     out = tmp_path_factory.mktemp("desk")
     (out / "exam.key").write_text(KEY.hex())
     desk, ticket = exam_desk.of_class(out), "BCDFGHJK"
@@ -457,7 +457,7 @@ def test_the_reports_of_an_exam_show_prices_and_names_by_case(graded, tmp_path, 
 
 
 def test_a_sheet_does_no_harm_in_the_sandbox_and_accuses_nobody(graded):
-    """Its first cell asked for the checks there, and its learner was named for it."""
+    """Its first cell asked for the checks there, and the report named its learner for that."""
     result, _ = graded
     named = {"name": "a.ipynb", "learner": {"name": "a", "id": "", "source": "", "raw": ""}}
     assert result["cells"] == []
@@ -501,7 +501,7 @@ def question(ticket, what, text="", number=80, place=1):
 
 
 def test_what_the_desk_sells_it_can_read_again(folder):
-    """80.0 opened sheet 80, and what was bought and named was lost from its record."""
+    """80.0 once opened sheet 80, and its record lost what was bought and named."""
     with served(folder) as address:
         ticket = begin_at(address)[1]["ticket"]
         for number in (80, 80.0, True, "80", 1e400, None, [80]):
@@ -530,7 +530,7 @@ def test_one_address_does_not_take_all_sheets(folder, monkeypatch):
 
 
 def test_who_asks_a_hundred_things_waits_for_them_alone(folder):
-    """Another address is answered next, though a hundred questions came before."""
+    """A different address gets the next answer, though a hundred questions came before."""
     counter = exam_served.Counter(exam_desk.of_class(folder))
 
     async def main():
@@ -542,7 +542,7 @@ def test_who_asks_a_hundred_things_waits_for_them_alone(folder):
         await asyncio.gather(*greedy)
         assert order.index("honest") <= 2
         assert [one for one in order if one != "honest"] == list(range(100))
-        with pytest.raises(exam_desk.ExamError):  # an error keeps nobody waiting
+        with pytest.raises(exam_desk.ExamError):  # an error keeps no later question waiting
             await turns.run("192.0.2.1", lambda: counter.ask({"place": 1}))
         assert await turns.run("192.0.2.2", lambda: 1) == 1
 

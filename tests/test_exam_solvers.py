@@ -1,7 +1,7 @@
 """The exam as a search: simulated solvers of several kinds, and cheats, on sheets of many keys.
 
-A solver sees the complaint and what it pays for. What a look shows is read from the record of the
-fault; the points are those of the exam's laws. A fix counts where the faulty part was read.
+A solver sees the complaint and what it pays for. The record of the fault says what a look shows;
+the exam's laws give the points. A fix counts if the solver has read the faulty part.
 """
 
 import math
@@ -27,13 +27,13 @@ ALL = (*numbers.LOOKS, *(f"read {part}" for part in faults.PARTS))
 
 @cache
 def planted(name):
-    """The script with a fault, or "healthy", and without oddities."""
+    """The script with this fault, or "healthy", and without oddities."""
     return faults.healthy() if name == "healthy" else FAULTS[name].planted(faults.healthy())
 
 
 @cache
 def shown(name, look):
-    """The names of a look's numbers that are out of range, of a fault or "healthy"."""
+    """The names of a look's numbers that are out of range for a fault or "healthy"."""
     found, asked = record.numbers_by_seed(planted(name))[0], numbers.LOOKS[look]
     return tuple(one for one in asked.names
                  if not numbers.is_healthy(asked.probe, one, found[asked.probe][one]))
@@ -43,7 +43,7 @@ TABLE = {}
 
 
 def table(name, what):
-    """What a fault shows under a look, or a swap of one function: the outcome, in short."""
+    """The outcome of a look, or of swapping one function, for a fault, in short."""
     if (name, what) not in TABLE:
         _, _, place = what.partition(" ")
         TABLE[name, what] = (shown(name, what) if not place else
@@ -52,7 +52,7 @@ def table(name, what):
 
 
 def actions(group):
-    """What a solver may buy for a complaint: its looks, the loss, and swaps of one function."""
+    """What a solver may buy for a complaint: looks, the loss, and swaps of one function."""
     places = {exam_desk.place_of(FAULTS[id]) for id in complaints.GROUPS[group].faults}
     return ("loss_curve", *complaints.looks_for(group), *(f"swap {one}" for one in sorted(places)))
 
@@ -63,18 +63,18 @@ def candidates(group):
 
 
 def narrowed(left, what, case):
-    """The candidates that would have shown the same."""
+    """The candidates that would have given the same outcome."""
     return [name for name in left if table(name, what) == table(case.name, what)]
 
 
 def bits(left, what):
-    """What an answer would tell, in bits."""
+    """The expected information of an answer, in bits."""
     counts = Counter(str(table(name, what)) for name in left).values()
     return sum(-n / len(left) * math.log2(n / len(left)) for n in counts)
 
 
 def tells(case, look):
-    """Whether a look shows a number that tells the fault of this case."""
+    """Whether a look shows a number that identifies the fault of this case."""
     return any((numbers.LOOKS[look].probe, name) == show[:2]
                for name in shown(case.name, look) for show in case.fault.shows)
 
@@ -86,7 +86,7 @@ def symptoms(case, paid):
 
 
 def with_proof(case, paid):
-    """What was paid, with a look that shows the fault and the part that is fixed."""
+    """What was paid, plus a look that shows the fault and the part to fix."""
     if case.fault is None:
         looks = complaints.looks_for(case.group)
         return paid if set(paid) & set(looks) else [*paid, looks[0]]
@@ -96,7 +96,7 @@ def with_proof(case, paid):
 
 
 def engineer(case, rng):
-    """Asks each time what tells most for its price; names what is left."""
+    """Always buys the most information for its price; names the last candidate."""
     left, paid = candidates(case.group), []
     while len(left) > 1:
         best = max((what for what in actions(case.group) if what not in paid),
@@ -110,7 +110,7 @@ def engineer(case, rng):
 
 
 def patient(case, rng):
-    """Looks at what has to do with the complaint, in any order, until one number is marked."""
+    """Takes the looks related to the complaint, in any order, until one marks a number."""
     paid = []
     for look in rng.sample(complaints.looks_for(case.group), len(complaints.looks_for(case.group))):
         paid.append(look)
@@ -120,7 +120,7 @@ def patient(case, rng):
 
 
 def wanderer(case, rng):
-    """Looks at anything, in any order, until one number is marked."""
+    """Takes any looks, in any order, until one marks a number."""
     paid = []
     for look in rng.sample(list(numbers.LOOKS), len(numbers.LOOKS)):
         paid.append(look)
@@ -130,12 +130,12 @@ def wanderer(case, rng):
 
 
 def buyer(case, _):
-    """Buys everything, and so knows everything."""
+    """Buys everything and so knows everything."""
     return Happened(ALL, (case.name,))
 
 
 def careless(case, rng):
-    """Searches as the patient one does, and takes any number out of range for evidence."""
+    """Searches like `patient`, and takes any number out of range for evidence."""
     seen = patient(case, rng)
     paid = [what for what in seen.paid if not what.startswith("read ")]
     if case.fault is None:
@@ -146,7 +146,7 @@ def careless(case, rng):
 
 
 def reviewer(case, _):
-    """Finds the line by reading two parts, and fixes it; has no number."""
+    """Finds the line by reading two parts, and fixes it, without a number as evidence."""
     if case.fault is None:
         return Happened((complaints.looks_for(case.group)[0],), (case.name,))
     other = next(part for part in faults.PARTS if part != case.fault.part)
@@ -154,29 +154,29 @@ def reviewer(case, _):
 
 
 def mended(case, paid, names):
-    """A search, and the part of the fault, which is read for the fix when that is free."""
+    """A search, plus the faulty part, which is read for the fix if reading is free."""
     free = (f"read {case.fault.part}",) if case.fault and case.name in names else ()
     return Happened((*paid, *free), tuple(names), free=free)
 
 
 def guesser(case, rng):
-    """Pays for the cheapest look, names two causes of such a complaint, and fixes a right one."""
+    """Pays for the cheapest look, names two causes of the complaint, and fixes a right one."""
     return mended(case, ("loss_curve",), rng.sample(candidates(case.group), 2))
 
 
 def stranger(_, rng):
-    """Has never seen the list of faults by complaint: names two faults of the course."""
+    """Has never seen the faults listed by complaint, so names any two faults of the course."""
     return Happened(("loss_curve",), tuple(rng.sample(["healthy", *FAULTS], 2)))
 
 
 def doctor(*_):
-    """Says of every case that it is healthy."""
+    """Calls every case healthy."""
     return Happened(("loss_curve",), ("healthy",))
 
 
 @pytest.fixture(autouse=True)
 def from_the_record(monkeypatch):
-    """What a look of a case prints is read from the record, and each fix is read once."""
+    """Take what a case's looks print from the record, and read each fix only once."""
     monkeypatch.setattr(laws, "measured", recorded)
     monkeypatch.setattr(mending, "mended", lambda answer, parts, read: fix(
         tuple(answer["mend"]), "".join(parts.values()), tuple(read)))
@@ -191,12 +191,12 @@ def fix(pairs, source, read):
 
 
 @cache
-def recorded(source, seed, probe):  # the record holds its own seeds
+def recorded(source, seed, probe):  # the record has its own seeds
     return record.numbers_by_seed(source)[0][probe]
 
 
 def points(case, happened):
-    """The points of a case: those of the laws; a fix counts where the part was read."""
+    """The points of a case by the exam's laws; a fix counts if the part was read."""
     case = replace(case, source=planted(case.name))
     answer = {"evidence": evidence(case, happened.paid), "mend": []}
     if fixed := case.fault is not None and f"read {case.fault.part}" in happened.paid:
@@ -223,7 +223,7 @@ def holds(law, *about):
 
 
 def evidence(case, paid):
-    """The number that tells the fault if its look was paid for, else one that is out of range."""
+    """The number that identifies the fault if its look was paid for, else one out of range."""
     if case.fault is None:
         look = next((one for one in paid if one in complaints.looks_for(case.group)), None)
         if not look:
@@ -241,7 +241,7 @@ def evidence(case, paid):
 
 
 def scores(solver, number=80, keys=KEYS):
-    """The points of a solver on one sheet of each key, of 50."""
+    """The points, out of 50, of a solver on one sheet per key."""
     rng = random.Random(7)
     return [sum(points(case, solver(case, rng)) for case in draws.cases(key, number, TICKET))
             for key in keys]
@@ -274,24 +274,24 @@ def test_guessing_earns_little():
 @pytest.mark.parametrize("solver", [
     engineer, patient, careless, reviewer, wanderer, buyer, guesser])
 def test_the_forms_are_matched(solver):
-    """Over many tickets, no solver earns more on one form: at most one point of 50."""
+    """Over many tickets, each solver's means on the two forms differ by at most one point of 50."""
     a, b = scores(solver, 80), scores(solver, 85)
     assert abs(mean(a) - mean(b)) <= 1.0
 
 
 @pytest.mark.parametrize("group", complaints.GROUPS)
 def test_the_first_probe_narrows_the_search_down(group):
-    """The best first purchase leaves at most two thirds of the causes, on the average."""
+    """On average, the best first purchase leaves at most about two thirds of the causes."""
     left = candidates(group)
     best = max(actions(group), key=lambda what: bits(left, what) / numbers.price_of(what))
     after = mean(sum(table(other, best) == table(name, best) for other in left) for name in left)
     assert after <= 0.7 * len(left)
-    assert after > 1  # and does not yet say which it is
+    assert after > 1  # and does not yet identify the cause
 
 
 @pytest.mark.parametrize("group", complaints.GROUPS)
 def test_a_look_that_has_nothing_to_do_with_the_complaint_says_nothing(group):
-    """For most of its faults, most looks show healthy numbers alone."""
+    """For most of its faults, most looks show only healthy numbers."""
     rest = set(numbers.LOOKS) - {*complaints.looks_for(group), "loss_curve"}
     silent = mean(not shown(id, look) for id in complaints.GROUPS[group].faults for look in rest)
     assert silent > 0.8

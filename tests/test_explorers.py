@@ -47,11 +47,11 @@ ALL = [load(name) for name in names()]
 
 
 def fresh(e) -> bool:
-    """Whether the record of an explorer's frames is believed."""
+    """Whether we trust the record of an explorer's frames."""
     return trusted(frames.fresh(e.name))
 
 
-# Of each kind of view, one explorer that shows it.
+# One explorer for each kind of view.
 OF_A_KIND = {view.kind: e for e in ALL for view in e.views}
 every = pytest.mark.parametrize("e", mark_nightly(
     ALL, lambda e: e in OF_A_KIND.values() or not fresh(e)),
@@ -100,7 +100,7 @@ def test_the_linear_network_ends_where_logistic_regression_does():
 @every
 def test_a_page_stores_a_finite_frame_with_a_sentence_for_every_setting_and_stays_small(
         e, frames_made_once):
-    """A fresh record says so of all frames; then it is seen of those that tests look at."""
+    """If a fresh record says so of all frames, test only those that tests look at."""
     keys = (looked_at(e) if fresh(e) else e.grid()).keys()
     assert list(frames.flaws(e.frames, keys)) == []
 
@@ -117,7 +117,7 @@ def test_frames_that_are_not_whole_are_found(data, sentence, keys, flaw):
 
 @pytest.fixture
 def record(monkeypatch, tmp_path):
-    """A record of explorers of this test's own: writes it and forgets what was read before."""
+    """Write a test's own record of explorers and forget what was read before."""
     monkeypatch.setattr(records, "FOLDER", tmp_path)
     kept = (frames.fresh, frames.visited, frames.looks_fingerprints)
 
@@ -159,7 +159,7 @@ def test_a_stale_record_is_refused_in_words_and_its_page_looked_at_in_full(
         every_value = {key for key, setting in load("tape").grid().items()
                        if sum(load("tape").defaults[k] != v for k, v in setting.items()) < 2}
         assert (looked_at(load("tape")).keys() >= every_value) != frames.visited("tape")
-    for path in frames.LOOKED_WITH:  # front end and oracle count
+    for path in frames.LOOKED_WITH:  # the front end and the oracle count, too
         changed = tmp_path / path.name
         changed.write_text(path.read_text("utf-8") + "\nx = 1\n", "utf-8")
         others = [changed if other == path else other for other in frames.LOOKED_WITH]
@@ -196,7 +196,7 @@ def test_frames_do_not_depend_on_threads_or_on_what_ran_before(e):
 def test_computing_leaves_the_global_generator_alone(e):
     state = torch.get_rng_state()
     for kept in vars(importlib.import_module(f"dlsys_helpers.explorers.{e.name}")).values():
-        if hasattr(kept, "cache_clear"):  # what is remembered draws nothing
+        if hasattr(kept, "cache_clear"):  # cached values draw nothing
             kept.cache_clear()
     e()
     assert torch.equal(torch.get_rng_state(), state)
@@ -226,7 +226,7 @@ def test_a_notebook_output_has_widget_picture_and_sentence(e):
 
 # ---- settings and frames that are refused -----------------------------------------------------
 def demo(data=None, sentence="Fine.", views=None):
-    """A small explorer whose compute returns what a test wants to see refused."""
+    """A small explorer that computes what a test wants to see refused."""
     views = views or [Lines("x", {"y": "y"}, title="V", xlabel="x", ylabel="y")]
     made = {"x": [1, 2], "y": [3, 4]} if data is None else data
 
@@ -468,7 +468,7 @@ def test_the_stored_picture_can_be_read_on_white_and_on_dark():
 
 @pytest.mark.parametrize("limits", [None, (1e-3, 1e4)])
 def test_the_stored_picture_of_a_log_axis_shows_the_whole_curve(limits):
-    """Values over six decades lie between the ends of both axes, also where no limits are given."""
+    """Values over six decades are between the ends of both axes, even if no limits are given."""
     ax = mpl.figure.Figure().subplots()
     values = np.logspace(-3, 3, 7)
     replace(LOG, xlog=True, xlim=limits, ylim=limits).draw(ax, {"x": values, "y": values})

@@ -20,14 +20,14 @@ PLACES = [(across, up) for across in LEFT_TO_RIGHT for up in UP]
 
 @pytest.fixture(autouse=True, scope="module")
 def nothing_cached():
-    """What is computed here, with the tests' own threads, must not reach another file."""
+    """Keep what we compute here, with the tests' own threads, from other test files."""
     yield
     points.cache_clear()
     learn.cache_clear()
 
 
 def separable(place):
-    """Whether a line has every point on its side, as a linear program finds out."""
+    """Whether a line separates the points, by a linear program."""
     x, y = (part.double().numpy() for part in points(*place))
     sides = (2 * y - 1)[:, None] * np.column_stack([x, np.ones(len(x))])
     return linprog([0] * 3, -sides, [-1] * len(sides), bounds=(None, None)).success

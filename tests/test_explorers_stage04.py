@@ -13,7 +13,7 @@ from dlsys_helpers.explorers.schedules import PEAK, TOTAL, rates
 
 @pytest.fixture(autouse=True)
 def nothing_cached():
-    """What a test computes with its own threads must not reach another one."""
+    """Keep what a test computes with its own threads from other tests."""
     yield
     sweep.cache_clear()
     train.cache_clear()

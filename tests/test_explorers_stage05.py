@@ -16,7 +16,7 @@ from dlsys_helpers.explorers.norm_axes import CHOSEN, SIZES, block, norm_axes, n
 
 @pytest.fixture(autouse=True, scope="module")
 def nothing_cached():
-    """What is computed here, with the tests' own threads, must not reach another file."""
+    """Keep what we compute here, with the tests' own threads, from other test files."""
     yield
     train.cache_clear()
 
@@ -51,14 +51,14 @@ def test_logits_beside_mates_follow_the_formula_of_the_norm(norm, training):
 
 
 # ---- norm axes --------------------------------------------------------------------------------
-# Which of (N, C, places) one average runs over; group norm has a rule of its own.
+# Which of (N, C, positions) one average runs over; group norm has its own rule.
 AXES = {("images", "batch"): "NP", ("images", "layer"): "CP", ("images", "RMS"): "CP",
         ("images", "instance"): "P", ("sequences", "batch"): "NP", ("sequences", "layer"): "C",
         ("sequences", "RMS"): "C", ("sequences", "instance"): "P"}
 
 
 def expected_mask(shape, norm, at):
-    """True for the numbers that are averaged with the one at `at`, by the definition."""
+    """True for the values that share an average with the one at `at`, by definition."""
     place = np.indices(block(SIZES[shape]).shape)
     same = {"N": place[0] == at[0], "C": place[1] == at[1],
             "P": (place[2:] == np.reshape(at[2:], (-1, *[1] * (len(at))))).all(0)}
@@ -69,7 +69,7 @@ def expected_mask(shape, norm, at):
 
 
 def numbers_of(shape, norm):
-    """The numbers averaged with (1, 1, 1, ...) and that number normed, both as numpy has them."""
+    """The values averaged with (1, 1, 1, ...), and that value normalized, both by numpy."""
     at = (1, 1, *[1] * len(SIZES[shape]))
     x = block(SIZES[shape]).numpy()
     mine = x[expected_mask(shape, norm, at)]
@@ -90,7 +90,7 @@ def test_moments_and_normed_number_follow_from_the_numbers_averaged(shape, norm)
 
 
 # ---- activations by depth ---------------------------------------------------------------------
-# Per layer: sqrt(width * Var(w)), times sqrt(1/2) after a ReLU, which drops one half.
+# Per layer: sqrt(width * Var(w)), times sqrt(1/2) after a ReLU, which halves the mean square.
 FACTORS = {("Xavier", "linear"): 1, ("Xavier", "ReLU"): 0.5**0.5, ("He", "linear"): 2**0.5,
            ("He", "ReLU"): 1, ("std 0.01", "linear"): 0.16, ("std 1", "linear"): 16,
            ("std 1", "ReLU"): 128**0.5}

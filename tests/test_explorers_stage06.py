@@ -11,14 +11,14 @@ from dlsys_helpers.explorers.mix import PAIRS, mix, pictures
 
 @pytest.fixture(autouse=True, scope="module")
 def nothing_cached():
-    """What is computed here, with the tests' own threads, must not reach another file."""
+    """Keep what we compute here, with the tests' own threads, from other test files."""
     yield
     train.cache_clear()
 
 
 # ---- Mixup and CutMix -------------------------------------------------------------------------
 class Always:
-    """A distribution that always draws the same number."""
+    """A distribution that always returns the same number."""
 
     def __init__(self, lam):
         self.lam = lam
@@ -28,7 +28,7 @@ class Always:
 
 
 def torchvision_s(transform, pair, lam, middle, monkeypatch):
-    """What torchvision makes of the pair for a given draw: the first picture and its label."""
+    """torchvision's first picture and label from the pair, for a given draw."""
     drawn = iter(middle)
     monkeypatch.setattr(torch, "randint", lambda *_a, **_k: torch.tensor([next(drawn)]))
     transform._dist = Always(lam)

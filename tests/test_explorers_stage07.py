@@ -27,7 +27,7 @@ EQUAL, *_ = WEIGHTS
 
 @pytest.fixture(autouse=True, scope="module")
 def nothing_cached():
-    """What is computed here, with the tests' own threads, must not reach another file."""
+    """Keep what we compute here, with the tests' own threads, from other test files."""
     yield
     for cached in (footprint, adapt, pretrained, tasks):
         cached.cache_clear()
@@ -35,7 +35,7 @@ def nothing_cached():
 
 # ---- receptive field --------------------------------------------------------------------------
 def powers(kernel, dilation, depth):
-    """How many ways lead from each column to the middle: a row of ones, convolved with itself."""
+    """The number of paths from each column to the middle: a row of ones, convolved with itself."""
     one, row = np.zeros(dilation * (kernel - 1) + 1), np.ones(1)
     one[::dilation] = 1
     for _ in range(depth):
@@ -68,7 +68,7 @@ def test_size_and_windows_are_torch_s_and_counted_by_hand():
 
 # ---- a sliding kernel -------------------------------------------------------------------------
 def value_of(sentence):
-    """The written sum, worked out here, and the output that follows it."""
+    """Evaluate the written sum; return it with the output that follows it."""
     terms, out = sentence.partition(", and so")[0].replace("\N{MINUS SIGN}", "-").split(" = ")
     products = [term.split(" \N{MULTIPLICATION SIGN} ") for term in terms.split(" + ")]
     return sum(float(pixel) * float(weight.strip("()")) for pixel, weight in products), float(out)
@@ -77,7 +77,7 @@ def value_of(sentence):
 @pytest.mark.parametrize("shift", SHIFTS)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_the_sum_of_the_products_is_what_the_convolution_gives_at_each_place(kernel, shift):
-    """SciPy slides the same kernel; the map is filled in reading order."""
+    """SciPy slides the same kernel; the explorer fills the map in reading order."""
     whole = correlate2d(picture(shift), KERNELS[kernel], mode="valid")
     assert whole.shape == (PLACES, PLACES)
     assert np.abs(whole).max() <= REACH
@@ -118,7 +118,7 @@ def test_a_map_that_does_not_follow_the_shift_is_told_of(monkeypatch):
 
 # ---- forgetting -------------------------------------------------------------------------------
 def test_one_step_of_gradient_descent_is_the_step_of_the_formula():
-    """SGD's first step with momentum is plain; head and body each at their own rate."""
+    """SGD's first step with momentum is plain SGD; head and body have their own rates."""
     body, head, x, y = *pretrained(), *tasks()["new"]
     new_head = linear(48, 5, 3)
     weights = [*body.parameters(), *new_head.parameters()]
@@ -133,7 +133,7 @@ def test_one_step_of_gradient_descent_is_the_step_of_the_formula():
 
 
 def stepped(optimizer, body_rate, head_rate):
-    """Weights of body and new head after one step of `adapt`."""
+    """The weights of body and new head after one step of `adapt`."""
     caught = []
     real = OPTIMIZERS[optimizer]
 

@@ -39,7 +39,7 @@ from dlsys_helpers.explorers.warp_addresses import warp_addresses
 # ---- heads ------------------------------------------------------------------------------------
 @pytest.fixture
 def no_run_kept():
-    """What is trained here, with the tests' own threads, must not reach another file."""
+    """Keep what we train here, with the tests' own threads, from other test files."""
     yield
     train.cache_clear()
 
@@ -85,7 +85,7 @@ def test_in_run_a_each_head_has_one_job_and_in_run_b_they_share_them():
 
 
 def test_few_starts_give_each_head_one_job(monkeypatch):
-    """As the lesson says, of which run A is one."""
+    """The lesson says so; its run A is one of them."""
     ends = []
     for seed in range(6):
         monkeypatch.setitem(RUNS, "tried", seed)
@@ -108,7 +108,7 @@ def test_a_query_is_one_row_of_its_heads_weights():
 
 # ---- attention mask ---------------------------------------------------------------------------
 def may_look(mask, row, key, asked, pads, corner):
-    """Whether the row-th asked token may look at a key, pair by pair, as the names say."""
+    """Whether query token `row` may look at a key, pair by pair, as the mask's name says."""
     last = row + (MASKED - asked if corner == "lower right" else 0)
     before, token = key <= last, key >= pads
     return {"none": True, "causal": before, "causal, MHA's": not before, "padding": token,

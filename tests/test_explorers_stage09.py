@@ -35,7 +35,7 @@ SIZES = [(1, 1), (3, 2)]  # layers, small batches
 
 
 def one_update(strategy, layers, batches, width):
-    """One update as the strategy's name says, after one that lets DDP sort its buckets."""
+    """One update by the named strategy, after a first one that lets DDP order its buckets."""
     net = nn.Sequential(*[nn.Linear(width, width, bias=False) for _ in range(layers)])
     x = torch.ones(2, width)
     if strategy.startswith("fully_shard"):

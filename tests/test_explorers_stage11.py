@@ -28,7 +28,7 @@ def test_an_affine_grid_is_the_one_of_torch(bits, group):
     parts, top = w.reshape(-1, group), 2 ** bits - 1
     low, high = parts.amin(1).clamp(max=0), parts.amax(1).clamp(min=0)
     scale = (high - low) / top
-    # The same zero and scale as the explorer's, in double precision, so that no tie parts them.
+    # Use the explorer's zero and scale in double precision, so that no tie rounds differently.
     ours = grid(w.double(), bits, "affine", group, 1.0)[0].float()
     theirs = torch.fake_quantize_per_channel_affine(
         parts, scale, (-low / scale).round().int(), 0, 0, top).view_as(w)

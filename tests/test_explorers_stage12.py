@@ -1,4 +1,4 @@
-"""Stage 12's explorers: where a NaN goes, told without running it; searches, by other formulas."""
+"""Stage 12's explorers: where a NaN goes, predicted by hand; searches, by different formulas."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ PLACES = range(1, LAYERS + 1)
 
 
 def first_rows(bad):
-    """(ROWS, 1): 1 for the rows that meet the fault."""
+    """The rows that meet the fault, as ones in an array (ROWS, 1)."""
     return (np.arange(ROWS) < bad).astype(float)[:, None]
 
 
@@ -59,7 +59,7 @@ def kernel(p, q, scale):
 
 
 def posterior(x, y, new):
-    """Mean and deviation at new, in numpy with an inverse, by the most likely of all lengths."""
+    """Mean and standard deviation at new, by numpy's inverse and the likeliest length scales."""
     z, n, best = (y - y.mean()) / y.std(ddof=1), len(y), None
     for a in LENGTHS:
         for b in LENGTHS:

@@ -1,4 +1,4 @@
-"""Stage 13's explorers: simulated servers by what must hold for any, speculation by drawing."""
+"""Stage 13's explorers: simulated servers by invariants, speculation by drawing samples."""
 
 import itertools
 
@@ -90,7 +90,7 @@ def test_a_long_prompt_stops_all_who_write_unless_it_is_read_in_pieces():
                      ("continuous, prefill first", "pieces of 512"))
     assert whole["worst"] >= TOKEN * LONG
     assert pieces["worst"] < 0.12
-    assert pieces["p99"] > whole["p99"]      # the usual number rises while the stall goes away
+    assert pieces["p99"] > whole["p99"]      # the p99 rises although the stall goes away
     assert pieces["first"] > whole["first"]
 
 
@@ -105,7 +105,7 @@ def test_too_little_memory_throws_requests_out_and_they_wait_again():
 # ---- speculation
 
 def drawn(rule, p, q, n, g):
-    """(tokens, kept) of n drafts, by drawing what the rule says in words."""
+    """The (tokens, kept) of n drafts, drawn by the rule as the text states it."""
     rows = torch.arange(n)
     x = torch.multinomial(q, n, replacement=True, generator=g)
     u = torch.rand(n, generator=g, dtype=torch.float64)
@@ -131,7 +131,7 @@ def test_what_a_rule_writes_is_what_its_words_draw(rule):
     tokens, kept = drawn(rule, TARGET, draft(0.4), 200_000, g)
     written, share, _ = spoken(rule, 0.4, 1)
     comes = torch.bincount(tokens, minlength=len(TARGET)) / len(tokens)
-    after = (comes + share * TARGET) / (1 + share)      # a kept draft brings a token of the target
+    after = (comes + share * TARGET) / (1 + share)      # a kept draft adds a token of the target
     assert float(kept.double().mean()) == pytest.approx(share, abs=0.006)
     assert torch.allclose(after.double(), written, atol=0.006)
 

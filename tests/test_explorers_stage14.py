@@ -1,4 +1,4 @@
-"""Stage 14's explorer: the closed form against a search, and what a judge who errs must do."""
+"""Stage 14's explorer: the closed form against a search, and the effect of a judge who errs."""
 
 import math
 

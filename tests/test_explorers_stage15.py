@@ -97,7 +97,7 @@ def test_checkpoints_add_less_than_a_third_and_a_call_a_layer():
     assert a_pass(1, 1e9, 1e9) == 0
 
 
-# ---- what it says -------------------------------------------------------------------------------
+# ---- its sentence -------------------------------------------------------------------------------
 def test_sentence_and_drawing_agree_about_what_fits():
     for setting in list(plan_a_run.grid().values())[::37]:
         arrays, sentence = plan_a_run(**setting)
@@ -105,7 +105,7 @@ def test_sentence_and_drawing_agree_about_what_fits():
         assert (" fit into " in sentence and " do not " not in sentence) == (
             arrays["fits"][place] > 0), setting
         assert not (arrays["fits"] * arrays["large"]).any()
-        top = (arrays["stacks"][:, 4 * place] > 0).mean() * 2      # of the drawing: two cards
+        top = (arrays["stacks"][:, 4 * place] > 0).mean() * 2      # the drawing has two cards
         if arrays["fits"][place]:
             assert top <= 1.05
 

@@ -18,7 +18,7 @@ from tools.nightly import mark_nightly
 ROWS = find.rows()
 KNOWN = find.index(ROWS)
 PHRASES = [phrase["said"] for name in finder_record.PHRASES
-           for phrase in finder_record.phrases(name)][::3]  # a third shows whether two counts agree
+           for phrase in finder_record.phrases(name)][::3]  # a third is enough to compare
 
 
 def test_an_answer_that_is_wrong_too_often_is_told_with_what_to_do(monkeypatch):
@@ -104,7 +104,7 @@ SAID = [(["loss", "stuck"], "04.5", 1), (["loss", "stuck", "low"], "04.5", 1),
 
 def test_a_word_speaks_for_the_cause_whose_phrases_have_it():
     told = finder_words.trained(SAID)
-    # As scikit-learn smooths it: 1 + log((1 + phrases) / (1 + phrases with the word)).
+    # With scikit-learn's smoothing: 1 + log((1 + phrases) / (1 + phrases with the word)).
     assert {word: rare for word, (rare, *_) in told["words"].items()} == {
         "driver": 192, "loss": 151, "low": 151, "stuck": 100}
     assert told["causes"] == [find.NONE, "04.5", "09.3"]
@@ -119,7 +119,7 @@ def test_a_cause_is_as_likely_as_the_softmax_of_its_words(monkeypatch):
             "words": {"loss": [300, 1, 20], "nan": [400, 0, -10, 1, 10]}}
     monkeypatch.setattr(find, "synonyms", dict)
     monkeypatch.setattr(find, "stored", lambda: {"said": said})
-    # A vector (0.6, 0.8): 0.5 - 0.8 * 1 beside -0.5 + 0.6 * 2 + 0.8 * 1.
+    # A vector (0.6, 0.8): 0.5 - 0.8 * 1 compared with -0.5 + 0.6 * 2 + 0.8 * 1.
     one, other = math.exp(-0.3), math.exp(1.5)
     assert find.likely(["loss", "nan", "loss", "zebra"]) == pytest.approx(
         {find.NONE: one / (one + other), "04.5": other / (one + other)}, abs=1e-9)
@@ -155,7 +155,7 @@ def test_a_number_that_no_row_has_is_not_told_as_missing():
 
 @pytest.fixture(scope="module")
 def page(browser, tmp_path_factory):
-    """A page of the same rows with the finder's own script."""
+    """A page with the same rows and the finder's own script."""
     rows = "".join(f"<tr><td>{number}</td></tr>" for number in range(len(ROWS)))
     file = tmp_path_factory.mktemp("finder") / "page.html"
     told = book_finder.script(book_finder.built_lessons())
@@ -308,7 +308,7 @@ def test_of_many_unknown_words_the_first_are_named_and_no_more_than_a_part_of_a_
 
 
 def test_where_most_words_are_unknown_a_possible_cause_is_none():
-    """Two of five words are known, "memory" and "error", and they say little."""
+    """The finder knows two of five words, "memory" and "error", and they say little."""
     answer = find.rank(find.index(find.rows()), "NVLink ECC uncorrectable memory error")
     assert not answer.fits
     assert any("dmesg" in step for step in find.search())
@@ -382,7 +382,7 @@ def test_the_file_holds_no_markup():
                 or "\\_" in text]
 
 
-# ---- how far the finder is believed
+# ---- how far to trust the finder
 
 def test_a_repository_is_in_one_fold_however_it_is_spelled():
     places = {finder_gate.fold({"said": said, "from": source}) for said, source in (

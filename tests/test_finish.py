@@ -16,7 +16,7 @@ def source():
 
 @pytest.fixture
 def done(monkeypatch):
-    """The steps that run, in order; nothing is built, and all of it is left."""
+    """The steps that run, in order; they build nothing, and all of them are still to do."""
     ran = []
 
     def step(name):
@@ -61,7 +61,7 @@ def test_a_cell_that_fails_is_the_row_of_a_build(source, monkeypatch):
 
 @pytest.fixture
 def swept(tmp_path, monkeypatch, source):
-    """A sweep that runs nothing, with records of its own; the seeds that it was asked for."""
+    """The seeds asked of a sweep that runs nothing and has its own records."""
     asked = []
 
     def fake(path, seeds, known):

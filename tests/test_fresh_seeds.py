@@ -1,4 +1,4 @@
-"""The nightly run asks right answers under seeds that no proof has tried."""
+"""The nightly run checks right answers under seeds that no proof has tried."""
 
 from datetime import date
 

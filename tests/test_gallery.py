@@ -85,7 +85,7 @@ def test_the_counter_knows_the_attention_of_a_cpu():
     q = torch.randn(2, 4, 8, 16, requires_grad=True)
     with instruments.FlopCounterMode(display=False, custom_mapping=instruments.ATTENTION) as count:
         torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
-    product = 2 * 2 * 4 * 8 * 8 * 16  # one of the two products forward; backward has five
+    product = 2 * 2 * 4 * 8 * 8 * 16  # one product; forward has two, backward five
     assert count.get_total_flops() == 7 * product
 
 
@@ -122,7 +122,7 @@ def test_leaving_the_band_takes_two_readings_in_a_row():
 
 def test_the_band_goes_three_spreads_to_either_side_and_a_constant_has_one_percent():
     runs = [{"curves": {"norm": [5 + k, 10 + 2 * k], "work": [100, 100]}} for k in (-1, 0, 1)]
-    spread = statistics.stdev([4, 5, 6]) / 5  # both readings vary by the same share
+    spread = statistics.stdev([4, 5, 6]) / 5  # both readings vary by the same fraction
     assert gallery.band(runs, "norm") == [
         pytest.approx((mean * (1 - 3 * spread), mean * (1 + 3 * spread))) for mean in (5, 10)]
     assert gallery.band(runs, "work") == [pytest.approx((99, 101))] * 2
@@ -178,7 +178,7 @@ def test_the_page_leads_to_each_fault_and_each_trap_page_to_its_line():
 
 
 def test_each_question_has_one_answer_that_its_curves_allow():
-    """The instruments that are drawn tell the right fault from each of the other choices."""
+    """The drawn instruments distinguish the right fault from all other choices."""
     def look(key):
         return {name: where.above for name, where in gallery.findings(key).items()
                 if name in quiz.PANELS} | {"ends": round(gallery.curve(key, "loss")[-1], 1)}

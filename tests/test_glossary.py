@@ -1,4 +1,4 @@
-"""No word before its explanation: the glossary, the lists at the top of lessons, and the links."""
+"""No word comes before its explanation: glossary, lists at the top of lessons, links."""
 
 import re
 
@@ -54,7 +54,7 @@ def test_a_lesson_lists_what_it_uses_before_its_explanation(number):
 
 @pytest.mark.parametrize("number", range(1, 13))
 def test_no_word_comes_unexplained_who_reads_the_stages_in_order(number):
-    """Every word of the glossary that a stage uses is known, listed, or explained at that place."""
+    """Every glossary word that a stage uses is known, listed, or explained right there."""
     cells, here = SOURCES[number].cells, words.sections(SOURCES[number].cells, number)
     listed = {term.name for term in words.ahead(cells, number)}
     for term in glossary.terms():

@@ -1,4 +1,4 @@
-"""The device and why it cannot be used; the datasheet peaks against what the hardware can do."""
+"""The device, why we cannot use it, and the datasheet peaks against the hardware's limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU section of every lesson, rehearsed on a CPU: what a device would run has no slips."""
+"""Rehearse the GPU section of every lesson on a CPU, so that it has no slips on a device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEMS = sorted({entry["notebook"] for entry in DECLARED})
 MOST_CELLS = 10
 
 
-# One of each third of the course.
+# One from each third of the course.
 SOME = {"01_activations", "08_transformers", "13_serving"}
 
 
@@ -78,7 +78,7 @@ def test_a_gpu_section_is_short_and_says_once_what_is_missing(stem):
 
 @pytest.mark.parametrize("path", lessons(), ids=lambda p: p.stem)
 def test_lessons_profile_all_that_torch_can_see(path):
-    """A first profile without CUDA blinds every later one, also in a GPU section."""
+    """After a first profile without CUDA, no later one sees the GPU, even in a GPU section."""
     code = "\n".join(line for line in path.read_text("utf-8").splitlines()
                      if not line.startswith("#"))
     seeing = re.findall(r"\bprofile\(\s*activities=supported_activities\(\)", code)

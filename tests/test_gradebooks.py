@@ -1,6 +1,6 @@
 """Gradebooks keep their columns, languages and separators, and every learner gets their own points.
 
-Headings and identifiers of Moodle are those of its English and German language packs.
+Moodle's headings and identifiers come from its English and German language packs.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def test_results_of_two_stages_are_not_mixed_into_one_column(tmp_path, grades):
 
 
 def test_one_column_that_nobody_can_place_leaves_the_others_filled(tmp_path):
-    """Canvas's column is open; Moodle's sheets, which say their stage, are filled in."""
+    """Canvas's column stays open; Moodle's sheets, which say their stage, are filled in."""
     (tmp_path / "book.csv").write_text(CANVAS, encoding="utf-8")
     (tmp_path / "1.csv").write_text(MOODLE, encoding="utf-8")
     eve = result("eve", "ppppp", "9", "moodle")
@@ -145,7 +145,7 @@ def test_two_people_of_one_id_are_named_not_mixed(tmp_path, grades):
     both = scoring.best([*grades["results"], result("mal", "ppppp", "7", "canvas")])
     made = gradebooks.fill_canvas(both, gradebooks.read(book), ["Stage 1"])
 
-    assert made.text == CANVAS  # neither of the two is filled in, and the file is
+    assert made.text == CANVAS  # neither of the two gets points, but the file is written
     assert [r["name"] for r in made.twins] == ["ada.ipynb", "mal.ipynb"]
     assert "ada.ipynb (7), mal.ipynb (7)" in given.line_about("canvas.csv", both, made)
 
@@ -271,7 +271,7 @@ def test_feedback_goes_back_under_the_names_that_each_lms_looks_for(grades):
                             "feedback_moodle_01_activations.zip"]
     (name, page), = unzipped(made["feedback_canvas_01_activations.zip"]).items()
     assert name == "ada_LATE_7734_99120_01_activations-2.html"
-    assert "first.ipynb" in page  # both of stage 1, and no other stage
+    assert "first.ipynb" in page  # both are for stage 1, and no other stage is here
     assert "Stage 2" not in page
     (name, page), = unzipped(made["feedback_moodle_01_activations.zip"]).items()
     assert name == "Eve A B_4711_assignsubmission_file_/feedback_01_activations.html"
@@ -309,7 +309,7 @@ def test_one_learners_many_refused_files_take_one_row():
 
 
 def test_moodle_finds_the_person_in_the_name_as_its_importer_does():
-    """It splits each part of a path at underscores: name, number, kind, plugin, rest."""
+    """Moodle splits each part of a path at underscores: name, number, kind, plugin, rest."""
     name = returns.moodle_name(result("Ada_von_L", "", "4711", "moodle"), "feedback_01")
     folder, page = name.split("/")
     _, number, kind, plugin, rest = folder.split("_", 4)
@@ -319,7 +319,7 @@ def test_moodle_finds_the_person_in_the_name_as_its_importer_does():
 
 
 def test_canvas_finds_the_person_in_the_name_as_its_importer_does():
-    """The first two parts between underscores that are numbers: the person, the upload."""
+    """Canvas takes the first two numbers between underscores as the person and the upload."""
     given = {**result("ada", "p"), "name": "x/ada_7734_99120_3_work.ipynb"}
     parts = returns.canvas_name(given, "").split("_")
 

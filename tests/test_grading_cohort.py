@@ -1,4 +1,4 @@
-"""A class is graded to its end: killed and resumed, with workers lost, and by an ordinary user."""
+"""A whole class gets graded, even after kills and lost workers, and by an ordinary user."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WRONG = "def dead_units(h):\n    return -1"
 
 
 def fake_workers(jobs):
-    """Workers that need no sandbox: the result says how long the notebook is."""
+    """Workers that need no sandbox and give a notebook's length as its points."""
     for job in jobs:
         yield job, {**cohort.refused("x"), "status": "graded", "points": len(job.data)}
 
@@ -104,7 +104,7 @@ def test_a_journal_that_is_no_file_of_its_own_is_neither_read_nor_emptied(tmp_pa
 
 
 def test_a_journal_that_others_could_read_is_closed_to_them(tmp_path):
-    """The key of the run goes into it."""
+    """The journal contains the key of the run."""
     (tmp_path / JOURNAL).touch(0o644)
     Journal.begin(tmp_path, settings()).close()
     assert (tmp_path / JOURNAL).stat().st_mode & 0o077 == 0
@@ -140,7 +140,7 @@ def test_any_cut_of_the_journal_resumes_without_loss(tmp_path):
     first = whole.index(b"\n") + 1
     for cut in range(first, len(whole), 97):
         path.write_bytes(whole[:cut])
-        path.with_name(GRADES).unlink()  # a run that was cut off has none yet
+        path.with_name(GRADES).unlink()  # an interrupted run has none yet
         journal = Journal.resume(tmp_path / "out")
         grades = cohort.grade_all(found, journal, fake_workers)
         journal.close()
@@ -189,9 +189,9 @@ def test_a_changed_submission_is_graded_anew_and_a_failed_one_again(tmp_path):
 
 
 def test_a_learner_who_uses_up_all_time_again_and_again_keeps_nobody_waiting(tmp_path):
-    """Each of ada's hand-ins takes 600 s of 600: three of them are all that she gets."""
+    """Each of ada's hand-ins takes 600 s of 600, so she gets only three."""
     for name, n in (("ada_1", 6), ("bob_2", 2)):
-        folder = tmp_path / "in" / f"{name}_assignsubmission_file_"  # as Moodle has them
+        folder = tmp_path / "in" / f"{name}_assignsubmission_file_"  # as Moodle names them
         folder.mkdir(parents=True)
         for k in range(n):
             (folder / f"{k}.ipynb").write_bytes(worksheet(f"x = {k}"))
@@ -372,7 +372,7 @@ def test_two_fresh_keys_differ():
     assert fresh_key() != fresh_key()
 
 
-# ---- the whole way, sandboxed
+# ---- the whole process, sandboxed
 
 COMMAND = [sys.executable, "-m", "dlsys.cli", "grade"]
 
@@ -411,8 +411,7 @@ it.parse = dying
 
 @walled
 def test_a_run_that_a_hand_in_killed_is_resumed_with_nothing_lost_or_graded_twice(tmp_path):
-    """Also by several workers: they need no fixed port and leave nothing in the temporary folder.
-    """
+    """Several workers do it, too; they need no fixed port and leave the temporary folder empty."""
     hand_in(tmp_path / "in", 4)
     (tmp_path / "in/learner02_kills.ipynb").write_bytes(worksheet("KILLER"))
     (tmp_path / "sitecustomize.py").write_text(KILLER)
@@ -427,7 +426,7 @@ def test_a_run_that_a_hand_in_killed_is_resumed_with_nothing_lost_or_graded_twic
     assert json.loads(before[-1]) == {"begun": "learner02_kills.ipynb"}
 
     with socket.socket() as other:
-        with contextlib.suppress(OSError):  # somebody else has it: as good
+        with contextlib.suppress(OSError):  # in use by somebody else: just as good
             other.bind(("127.0.0.1", 8787))
         done = grade(tmp_path / "in", "--out", out, "--workers", "2", "--resume",
                      env={**env, "TMPDIR": str(scratch)})
@@ -448,7 +447,7 @@ def test_a_run_that_a_hand_in_killed_is_resumed_with_nothing_lost_or_graded_twic
     names = [result["name"] for result in journal_results(out)]
     assert len(names) == len(set(names)) == 6
     assert lines(out)[:len(before)] == before
-    # Torch keeps an empty folder for its compiler.
+    # torch leaves an empty folder for its compiler.
     assert [p.name for p in scratch.iterdir() if not p.name.startswith("torchinductor_")] == []
 
 
@@ -463,14 +462,14 @@ def test_workers_that_are_lost_and_join_again_lose_nothing(tmp_path):
 
     from dlsys.grading import cluster
 
-    found = hand_in(tmp_path / "in", 7)  # six are on their way at once
+    found = hand_in(tmp_path / "in", 7)  # six run at once
     journal = Journal.begin(tmp_path / "out", settings(seconds=20))
     lost = []
 
     def kill_one(_: dict) -> None:
         if not lost:
             lost.append(next(iter(client.run(os.getpid).values())))
-            os.kill(lost[0], signal.SIGKILL)  # its nanny starts another one
+            os.kill(lost[0], signal.SIGKILL)  # its nanny starts a new one
 
     with LocalCluster(n_workers=2, threads_per_worker=1, security=Security.temporary(),
                       dashboard_address=cluster.ANY_PORT) as local, Client(local) as client:
@@ -486,7 +485,7 @@ def test_workers_that_are_lost_and_join_again_lose_nothing(tmp_path):
 
 
 def test_what_waited_behind_a_hand_in_that_ends_its_worker_is_graded(tmp_path, monkeypatch):
-    """Two workers that end with it are enough to give up on it, and on what waited there."""
+    """After two dead workers the scheduler gives up on it, and on what waited behind it."""
     from distributed import Client, LocalCluster, Security
 
     from dlsys.grading import cluster
@@ -527,7 +526,7 @@ def test_an_errors_text_does_not_name_the_machine(grader):
 
 
 def test_a_learner_never_reads_the_text_of_the_graders_own_error(grader, monkeypatch):
-    """It may hold what an answer is compared with."""
+    """It may contain the expected result."""
     def stop(*_):
         raise AssertionError("expected 0.73105")
     with monkeypatch.context() as patch:
@@ -549,8 +548,8 @@ def test_a_scheduler_without_workers_is_named(tmp_path, monkeypatch):
             next(run(iter([])))
 
 
-# Python may lie in a folder that only root can enter: in a mount namespace of its own, the
-# command gets a view where everybody can. Arguments: Python's folder, the closed folder above it.
+# Python may be in a folder that only root can enter, so this runs the command in its own mount
+# namespace, where everybody can. Arguments: Python's folder, the closed folder above it.
 AS_NOBODY = """set -e
 aside=$(mktemp -d)
 if [ -n "$2" ]; then
@@ -562,7 +561,7 @@ exec setpriv --reuid=65534 --regid=65534 --clear-groups env -i PATH="$PATH" "$@"
 """
 
 
-@pytest.mark.nightly  # test_hostile grades as one every time
+@pytest.mark.nightly  # test_hostile always grades as an ordinary user
 @walled
 @pytest.mark.skipif(os.geteuid() != 0, reason="all tests are by an ordinary user already")
 def test_an_ordinary_user_grades_behind_the_same_walls(tmp_path):
@@ -595,7 +594,7 @@ def test_without_namespaces_it_refuses_and_says_what_to_do(tmp_path):
 
 
 def _without_namespaces() -> list[str]:
-    """A prefix that denies the command new namespaces, as a container or hardened kernel does."""
+    """A prefix that denies a command new namespaces, like a container or a hardened kernel."""
     script = ("import ctypes, os, sys\nfrom dlsys.grading.walls import seccomp\n"
               "del seccomp.DENIED['execve'], seccomp.DENIED['execveat']\n"
               "seccomp.install(ctypes.CDLL(None, use_errno=True))\n"

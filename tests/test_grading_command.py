@@ -1,4 +1,4 @@
-"""What the instructor types: every wrong input is named, and nothing that is graded gets lost."""
+"""The instructor's command names every wrong input and loses nothing that it has graded."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def graded(one, tmp_path) -> Path:
 
 
 def refusal_line(capsys, *args: object) -> str:
-    """The one line on standard error of a command that could not begin."""
+    """The only line on standard error of a command that could not begin."""
     assert cli.main(["grade", *map(str, args)]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -95,7 +95,7 @@ def test_an_output_that_is_no_folder_is_named(capsys, one, tmp_path):
 
 
 def test_a_new_run_takes_nothing_from_its_folder(capsys, one, tmp_path):
-    """Points for a part came from a `grades.json` that lay there, with a hand-in unpacked."""
+    """A `grades.json` that came with an unpacked hand-in once gave points for a part."""
     out = tmp_path / "out"
     out.mkdir()
     (out / GRADES).write_text('{"scoring": {"partial": true}}')
@@ -242,7 +242,7 @@ def test_ctrl_c_in_the_terminal_ends_all_in_one_line(tmp_path, one):
         while not journal.exists() or journal.read_bytes().count(b"\n") < 3:
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to all of them
+        os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to all processes
         _, err = process.communicate(timeout=120)
     finally:
         process.kill()

@@ -1,4 +1,4 @@
-"""Due dates: read from one file for a course, compared with times that are known, and no others."""
+"""Due dates: read from one file for a course, and compared only with known times."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def course(folder, text: str = RULE + DATES, extensions: str = "") -> due.Course
 
 
 def late(folder, after: timedelta, points: str = "ppppp", **more) -> dict:
-    """A result as it counts when it was submitted so long after the due date."""
+    """The scored result of a hand-in submitted this long after the due date."""
     given = result("ada", points, "7", handed_in=(UNTIL + after).isoformat(), **more)
     (scored,) = scoring.scored([given], [], Scoring(course=course(folder)))
     return scored
 
 
-@pytest.mark.parametrize(("after", "points"), [  # of 15, one and a half a day that has begun
+@pytest.mark.parametrize(("after", "points"), [  # of 15; 1.5 off for each day begun
     (timedelta(hours=-2), 15), (timedelta(minutes=15), 15), (timedelta(minutes=16), 13.5),
     (timedelta(days=1), 13.5), (timedelta(days=1, seconds=1), 12), (timedelta(days=40), 7.5)])
 def test_each_day_that_has_begun_costs_its_share(tmp_path, after, points):
@@ -47,7 +47,7 @@ def test_each_day_that_has_begun_costs_its_share(tmp_path, after, points):
 
 
 def test_a_day_costs_a_share_of_what_was_asked_for(tmp_path):
-    """Two days of 10 % of 7 points, not of 15; the others were not asked for."""
+    """Two days cost 10 % each of 7 points, not of 15, which includes exercises not asked for."""
     rules = Scoring(course=course(tmp_path, RULE + DATES + '[asked]\n1 = ["01.1", "01.3"]\n'))
     given = result("ada", "ptptt", "7", handed_in=(UNTIL + timedelta(hours=46)).isoformat())
     (scored,) = scoring.scored([given], [], rules)
@@ -103,7 +103,7 @@ def test_an_extension_that_two_people_answer_to_is_refused(tmp_path):
     with pytest.raises(BadCourse, match=r"row 2: 2 people are called 'Ada'; give the number: 7734, "
                                         r"7736$"):
         scoring.scored([ada, other], [], Scoring(course=rules))
-    last = {**other, "stage": 2}  # not Moodle: another number is another person
+    last = {**other, "stage": 2}  # outside Moodle, a different number is a different person
     with pytest.raises(BadCourse, match="2 people are called 'Ada'"):
         scoring.scored([ada, last], [], Scoring(course=rules))
     scoring.scored([last], [], Scoring(course=rules))  # no row for a stage of this run

@@ -1,4 +1,4 @@
-"""The gradebooks of a run stay with it: --resume without them changes no name, time or point."""
+"""A run keeps its gradebooks: --resume without them changes no name, time or point."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CANVAS = ("Student,ID,Section,Stage 1 (4455)\n    Points Possible,,,15\n"
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """A finished run of two, as a function of its LMS; it gives a function for further calls."""
+    """A function that finishes a run of two for an LMS and returns one for further calls."""
     monkeypatch.chdir(tmp_path)
     Path("moodle.csv").write_text(MOODLE)
     Path("canvas.csv").write_text(CANVAS)
@@ -101,7 +101,7 @@ def test_a_gradebook_that_is_given_takes_the_place_of_the_copy(run):
     assert set(table()) == {"Anna Maria", "Bob K"}
     kept = Path("out", GIVEN)
     assert [path.name for path in kept.iterdir()] == ["moodle_01.csv"]
-    again("--moodle", "2=moodle.csv")  # of another stage: both stay
+    again("--moodle", "2=moodle.csv")  # of a different stage, so both stay
 
     assert sorted(path.name for path in Path("out", GIVEN).iterdir()) == [
         "moodle_01.csv", "moodle_02.csv"]
@@ -158,7 +158,7 @@ def test_a_damaged_copy_is_named(run, capsys, content):
     assert again("--canvas", "canvas.csv", "Stage 1") == 0
 
 
-# ---- the course.toml that nobody named
+# ---- a course.toml that the command line does not name
 
 ASKED = COURSE + '[asked]\n1 = ["01.1", "01.2"]\n'
 
@@ -169,7 +169,7 @@ def looked_for(*paths: str, **more) -> tuple[GradeOptions, list[str]]:
 
 @pytest.fixture
 def places(tmp_path, monkeypatch) -> Path:
-    """An empty folder to call from, and next to it one with a class's hand-ins and a course."""
+    """An empty folder to call from, next to one with a class's hand-ins and a course."""
     for name in ("here", "class/in/ada", "out"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "class/course.toml").write_text(ASKED)
@@ -179,7 +179,7 @@ def places(tmp_path, monkeypatch) -> Path:
 
 
 def test_the_course_next_to_the_submissions_counts_and_is_named(places):
-    """Learners who did all that was asked for had 11 of 35 points, without a word."""
+    """Learners who did all that was asked for once got 11 of 35 points without a warning."""
     found, (line,) = looked_for("../class/in")
 
     assert found.course.samefile(places / "class/course.toml")
@@ -193,7 +193,7 @@ def test_the_course_next_to_the_submissions_counts_and_is_named(places):
 def test_the_course_of_this_folder_counts_and_never_one_that_was_handed_in(places, monkeypatch):
     (places / "here/course.toml").write_text(ASKED)
     assert looked_for("../class/in/ada/w.ipynb")[0].course.samefile("course.toml")
-    assert looked_for("../class/in")[0].course is not None  # twice the same
+    assert looked_for("../class/in")[0].course is not None  # the two files agree
     (places / "here/course.toml").write_text(COURSE)
     with pytest.raises(RunError, match=r"found two course.toml .*Say --course .*or --no-course"):
         looked_for("../class/in")
@@ -232,7 +232,7 @@ def test_no_course_takes_back_what_was_taken_off(run):
 
 
 def test_a_comment_written_later_next_to_the_course_is_found(run):
-    """It was looked for in the run's folder alone, where only the next call would copy it."""
+    """We once looked only in the run's folder, where only the next call would copy it."""
     again = run("moodle")
     Path("comments.csv").write_text("name,comment\nsign,The sign is a slip.\n")
     Path("out/overrides.csv").write_text("learner,exercise,points,comment\nannam,01.1,2,@sign\n")

@@ -1,4 +1,4 @@
-"""The parts of the sandbox that can be looked at from outside."""
+"""The parts of the sandbox that we can inspect from outside."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_filter_is_one_that_the_kernel_takes(machine):
 
 
 def decide(code: bytes, number: int, *arguments: int, arch: int = 0xC000003E) -> int:
-    """What the filter answers, by an interpreter for the five instructions that it uses."""
+    """Interpret the filter, which uses only five instructions, and return its answer."""
     data = struct.pack("<IIQ6Q", number, arch, 0, *arguments, *[0] * (6 - len(arguments)))
     accumulator = at = 0
     while True:
@@ -139,7 +139,7 @@ def test_nothing_that_is_shown_leads_to_the_course():
 
 
 def test_of_an_installed_wheel_stand_ins_are_left_out_as_well(monkeypatch, tmp_path):
-    """There the sandbox sees the whole folder, and some stand-ins pass their own exercise."""
+    """There the sandbox sees the whole folder, and some stand-ins would pass their exercise."""
     packages = [tmp_path / path.name for path in isolation.PACKAGES]
     (tmp_path / "dlsys_model").mkdir()
     monkeypatch.setattr(isolation, "PACKAGES", packages)
@@ -187,7 +187,7 @@ def test_the_filter_decides_by_later_arguments(name, arguments, answer):
 # ---- what the watch counts
 
 def fill(kind: int, size: int, line: socket.socket) -> None:
-    """In a child: hold memory until the parent has looked."""
+    """In a child, hold memory until the parent has looked."""
     held = mmap.mmap(-1, size, kind)
     held.write(b"x" * size)
     line.send(b".")
@@ -249,7 +249,7 @@ GROUPS = {
 
 
 def plant(root: Path, files: dict[str, object]) -> None:
-    """Write these files below `root`: what /proc and /sys would show."""
+    """Write these files below `root` in place of /proc and /sys."""
     for path, content in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(f"{content}\n")
@@ -303,7 +303,7 @@ LIKE_V2 = {"cgroup.procs": "", "memory.max": "max", "memory.oom.group": "0", "pi
 
 @pytest.fixture
 def delegated(tmp_path, monkeypatch):
-    """A tree of cgroup v2 in which a grader may make groups; each new one gets its files."""
+    """A cgroup v2 tree in which a grader may make groups; each new group gets its files."""
     plant(tmp_path, {
         "proc/self/cgroup": "0::/job/grader", f"{CGROUP}/job/grader/cgroup.subtree_control": "",
         f"{CGROUP}/job/cgroup.subtree_control": HANDED, f"{CGROUP}/job/memory.max": 8 << 30})
@@ -350,7 +350,7 @@ def test_where_no_group_can_be_made_nothing_is_bounded_and_nothing_left(tmp_path
 def test_only_groups_of_killed_graders_are_swept(tmp_path, monkeypatch):
     for name in ("dlsys-sandbox-1-dead", "dlsys-sandbox-2-alive", "dlsys-sandbox-3-busy", "other"):
         (tmp_path / name).mkdir()
-    (tmp_path / "dlsys-sandbox-3-busy" / "process").touch()  # as a group with one, not removable
+    (tmp_path / "dlsys-sandbox-3-busy" / "process").touch()  # like a process, this blocks removal
     alive = os.open(tmp_path / "dlsys-sandbox-2-alive", os.O_RDONLY)
     fcntl.flock(alive, fcntl.LOCK_EX)
 
@@ -378,7 +378,7 @@ def fill_group(group: cgroups.Group, size: int) -> int:
 
 @pytest.fixture
 def group(monkeypatch):
-    """A group of this machine with a small bound; skips where none can be had."""
+    """A real group with a small memory limit; skip the test if this machine allows none."""
     monkeypatch.setattr(cgroups, "MARGIN", 0)
     made = cgroups.make(Limits(memory=40 * 2**20, disk=0))
     if not made.fds:
@@ -394,7 +394,7 @@ def test_what_the_kernel_ends_for_its_groups_bound_is_ended_by_memory(group):
     beyond = fill_group(group, 80 * 2**20)
     (life, kept), (mine, theirs) = os.pipe(), socket.socketpair()
     with mine, theirs:
-        init_fd = os.pidfd_open(os.getpid())  # represents an init that lives on
+        init_fd = os.pidfd_open(os.getpid())  # stands for an init that stays alive
         watch.watch_until_closed(init_fd, life, mine)
     for fd in (init_fd, life, kept):
         os.close(fd)
@@ -459,7 +459,7 @@ def test_threads_count_as_processes_do():
 
 def test_two_zygotes_of_root_have_not_the_same_user(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(os, "getpid", lambda: 7)  # each in a process namespace of its own
+    monkeypatch.setattr(os, "getpid", lambda: 7)  # each in its own process namespace
     monkeypatch.setattr(Path, "read_text", lambda _: "0 0 4294967295\n")
 
     ids = {isolation.choose_user() for _ in range(50)}
@@ -512,7 +512,7 @@ def test_the_bounds_on_the_trust_page_are_those_of_the_code():
 # ---- a zygote that does not start
 
 def refused(monkeypatch, **environment: str) -> str:
-    """What is said where the zygote's environment is this one."""
+    """The error message of a zygote with this environment."""
     monkeypatch.setattr(isolation, "ENVIRONMENT", {**isolation.ENVIRONMENT, **environment})
     zygote = sandbox.Zygote(Limits(), walled=False)
     with pytest.raises(sandbox.SandboxRefused) as told:

@@ -1,4 +1,4 @@
-"""Who may import whom in the grader: walls and books know nothing of each other or of a judge."""
+"""Imports between the grader's modules: walls and books import neither each other nor a judge."""
 
 import ast
 import graphlib
@@ -14,7 +14,7 @@ GROUND = {"dlsys.grading", *(f"dlsys.grading.{name}" for name in (
 
 
 def module(path: Path) -> str:
-    """The full name of the module in a file; of an __init__.py, the package's."""
+    """The full name of the module in a file; for an __init__.py, the package's."""
     return ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
 
 

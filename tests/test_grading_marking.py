@@ -1,4 +1,4 @@
-"""Answers that are alike, regrade requests, marking by hand, and Gradescope's zip."""
+"""Similar answers, regrade requests, marking by hand, and Gradescope's zip."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_page_on_which_nothing_was_found_says_how_to_ask_for_another_look():
     assert "Regrade 01.2: your reason" in pages.feedback([eve], {"run": RUN})
 
 
-# ---- what is alike
+# ---- similar answers
 
 def test_names_comments_docstring_and_layout_are_left_aside():
     one = shape(ANSWER)
@@ -100,7 +100,7 @@ def test_what_cannot_be_read_has_no_shape(source):
 
 
 def test_answers_that_were_written_apart_are_never_listed():
-    """The right answers by other routes, of three stages: 20 and more for each."""
+    """Take the right answers by other routes from three stages, at least 20 for each."""
     for stage in ("01", "08", "13"):
         for id in solutions.answers(stage):
             known = similar.published(id)
@@ -130,11 +130,11 @@ def test_a_list_to_look_at_names_groups_and_the_published_answer():
     assert [(one.exercise, one.kind, one.who, one.published) for one in found] == [
         ("01.3", "form", ("ada", "bob"), ""), ("08.4", "form", ("kim",), "the worked answer"),
         ("08.4", "near", ("max", "moe"), "the worked answer"),
-        ("08.4", "exact", ("max", "moe"), "")]  # both with one mistake
+        ("08.4", "exact", ("max", "moe"), "")]  # both with the same mistake
 
 
 def variant(number: int) -> str:
-    """An answer whose form is that of no other number below 64."""
+    """An answer with a form that no other number below 64 gives."""
     lines = (f"    patience = patience {'+-'[number >> k & 1]} losses[{k}]\n" for k in range(6))
     return f"def stop(losses, patience):\n{''.join(lines)}    return patience\n"
 
@@ -147,7 +147,7 @@ def test_forty_hand_ins_of_one_learner_are_not_compared_with_each_other(monkeypa
 
     assert similar.alike_answers([*many, alike("ada", variant(40))]) == []
     assert len({one["exercises"][2]["shape"]["form"] for one in many}) == 40
-    assert len(compared) == 40  # each with ada's
+    assert len(compared) == 40  # each only with ada's
 
 
 def test_answers_of_quite_another_length_are_told_apart_at_a_glance(monkeypatch):
@@ -168,7 +168,7 @@ def test_peoples_names_are_for_the_instructor_alone(tmp_path):
     assert (tmp_path / "similar.csv").stat().st_mode & 0o777 == 0o600
 
 
-# ---- another look, and comments of one's own
+# ---- regrade requests, and the instructor's own comments
 
 def test_a_text_cell_asks_for_another_look():
     cells = [{"cell_type": "markdown", "source": "**Regrade 1.4:** my loop is right.\nThanks"},
@@ -188,7 +188,7 @@ def test_a_text_cell_asks_for_another_look():
     ("Regrade: all of it, please", {"": "all of it, please"}),
     ("I do not want to regrade 01.4: my loop", {}), ("Regrade policy", {})])
 def test_a_request_is_read_as_people_write_it(line, said):
-    """Two of three forms were passed over in silence."""
+    """The grader once silently ignored two of three forms."""
     cells = [{"cell_type": "markdown", "source": line}, samples.code("check('01.4', f)")]
     assert notebook_reader.parse(samples.notebook(cells)).requests == said
 
@@ -204,7 +204,7 @@ def test_a_request_is_seen_and_answered_by_a_comment_of_ones_own(tmp_path):
     (tmp_path / "overrides.csv").write_text(
         "learner,exercise,points,comment\nbob,01.3,2,@norms Half right.\nbob,01.1,,\n")
     rows = overrides.read(tmp_path)
-    assert len(rows) == 1  # a row without points and comment says nothing
+    assert len(rows) == 1  # a row without points or comment says nothing
     (one,) = scoring.scored([asking()], rows, Scoring())
     grades = {"run": RUN, "results": [one]}
 
@@ -272,7 +272,7 @@ def test_two_people_of_one_name_have_rows_of_their_own():
 def autograder(tmp_path):
     """Gradescope's folders with the zip of 01.1 and 01.4 in them, set up by setup.sh itself.
 
-    A few programs replace the machine's: they note how they were called.
+    A few programs replace the machine's and record how they were called.
     """
     wheel = tmp_path / "dlsys_helpers-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:

@@ -1,4 +1,4 @@
-"""my_parts.py in the grader: points for parts that pass and hold, and nothing for tricks."""
+"""my_parts.py in the grader: points for parts that pass and work, and nothing for tricks."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from dlsys_model import answers, rehearsal
 from dlsys_model.part_table import BY_ID, CATALOGUE
 from tools.nightly import mark_nightly
 
-SOME = ("12.9", "01.2", "11.1", "08.11")  # a part of the data, model, compression and meters
+SOME = ("12.9", "01.2", "11.1", "08.11")  # one part each of the data, model, compression and meters
 ROWS = {model_rows.part(trap.id).id: trap.id for trap in model_rows.traps()}
 
 
 def handed_in(*ids: str) -> str:
-    """What `dlsys parts` writes of the worked answers to these exercises."""
+    """The file that `dlsys parts` writes from the worked answers to these exercises."""
     upper, notes = my_parts.generated_half(answers.chosen(paths.SOLUTIONS, ids, []))
     assert not notes
     return f"{upper}{my_parts.MARK}\n"
 
 
 def only(text: str, id: str, function: str) -> str:
-    """The file with this code in place of the part's."""
+    """The file with this code in place of the part's own."""
     head, mark, rest = text.partition(f"# ---- {id} ")
     after = rest.find("\n# ")
     return f"{head}{mark}mine\n{function}\n{rest[after:]}"
@@ -62,7 +62,7 @@ def test_a_strange_row_is_refused(id):
 
 @pytest.mark.parametrize("id", SOME)
 def test_the_act_that_travels_asks_the_check(id):
-    """Where it runs nothing of this module is in scope, and what comes out crosses the wire."""
+    """It runs without anything of this module in scope, and its result crosses the wire."""
     row = model_laws.find(ROWS[id])
     fn = answers.functions(paths.SOLUTIONS, [id])[0][id]
     cases = row.arrange(5)
@@ -74,7 +74,7 @@ def test_the_act_that_travels_asks_the_check(id):
 
 @pytest.mark.parametrize("id", SOME)
 def test_the_trial_that_travels_asks_the_model(id, tmp_path):
-    """In a process without the course's package, as in the sandbox."""
+    """It runs in a process without the course's package, as in the sandbox."""
     row = model_laws.find(ROWS[id])
     case = row.trial(5)
     job = {"trial": model_laws.TRIAL, "inputs": case.inputs,
@@ -177,7 +177,7 @@ def grader():
 
 @pytest.fixture
 def graded(grader, monkeypatch):
-    """Grades a file; the notebook's claims are asked in a test of their own."""
+    """Grade a file without the notebook's claims, which have their own test."""
     monkeypatch.setattr(in_model, "_claims", lambda *_: [])
     return lambda text: grader.grade(text.encode(), is_parts=True)
 
@@ -222,24 +222,24 @@ def test_a_part_that_passes_its_check_and_breaks_in_the_model_is_named(graded, c
 HOSTILE = [
     "def to_probs(logits, kind)\n    return logits\n",           # does not parse
     "raise SystemExit\n", "import os; os._exit(0)\n",
-    "from dlsys_model.standins import to_probs\n",                # is not there
+    "from dlsys_model.standins import to_probs\n",                # does not exist there
     "from dlsys_checks.s01 import e2_to_probs\n",
     "def to_probs(*_): return 'pass'\n",
-    # what the model says is not what the file says
+    # replaces the model by a fake one
     ("import os, sys, types\nfake = types.ModuleType('dlsys_model.rehearsal')\n"
      "fake.held = lambda *_: {}\nsys.modules['dlsys_model'] = types.ModuleType('dlsys_model')\n"
      "sys.modules['dlsys_model.rehearsal'] = fake\nimport torch\n"
      "def to_probs(logits, kind): return logits\n")]
 
 
-# One that does not parse, one that ends its process, and the one that takes the model away.
+# One that does not parse, one that ends its process, and the one that replaces the model.
 @pytest.mark.parametrize("code", mark_nightly(
     HOSTILE, lambda code: HOSTILE.index(code) in (0, 2, 6)))
 def test_a_hostile_part_gets_nothing_and_costs_the_others_nothing_it_need_not(graded, code):
     result = graded(only(handed_in(*SOME), "01.2", code))
     assert result["status"] == "graded"
     assert entry(result, ROWS["01.2"])["points"] == 0
-    forged = "fake" in code  # who takes the model away has none
+    forged = "fake" in code  # replacing the model costs all points
     assert result["points"] == (0 if forged else len(SOME) - 1)  # in the model
 
 
@@ -253,7 +253,7 @@ def test_a_part_that_never_ends_gets_nothing_and_costs_the_others_nothing(grader
 
 
 def test_claims_of_the_notebook_are_asked_with_the_parts_that_hold(grader, monkeypatch):
-    """In a small notebook one claim holds, one fails, one comes after a cell that cannot run."""
+    """In a small notebook one claim passes, one fails, and one follows a cell that cannot run."""
     cells = ['from dlsys_helpers import claim\nfrom dlsys_model.parts import load\nparts = load()',
              'claim("how many parts", len(parts.mine), expected=1)',
              'claim("a part", parts.to_probs is None, expected=True)',

@@ -147,7 +147,7 @@ def test_points_and_comments_reach_every_output_and_the_judged_ones_stay():
 
 
 def test_points_by_hand_open_a_hand_in_that_was_refused():
-    """Only those for an exercise; a row for the whole is a note, and nothing is graded by it."""
+    """Only points for an exercise do; a row for the whole hand-in is a note and grades nothing."""
     closed = {**result("ada", "", "9", "moodle"), **cohort.refused("stops in the middle.")}
     (opened,) = overrides.apply([closed], [Override(2, "ada", "01.2", 2, "from paper")])
     (noted,) = overrides.apply([closed], [Override(2, "ada", "", None, "see me")])

@@ -1,4 +1,4 @@
-"""One JSON becomes every report; strangers' words stay words in each of them."""
+"""One JSON becomes every report, and in none of them does a learner's text become markup."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def grades() -> dict[str, Any]:
 
 
 def sample() -> dict[str, Any]:
-    """A run of four: all right, half right, a stranger's markup, and one that was refused."""
+    """A run of four: one all right, one half right, one with hostile markup, one refused."""
     ada = result("ada", "ppppp", "7", "canvas")
     bob = result("bob", "pwtep", "8", "canvas")
     bob["exercises"][1] |= {"misconception": "softmax for everything", "trap": "01.2",
@@ -91,12 +91,12 @@ def test_what_a_class_lacks_and_who_handed_in_alike_is_said_once(grades):
     gone = {"number": 2, "line": 1, "error": "ModuleNotFoundError: No module named 'pandas'"}
     bob["cells"] = ada["cells"] = [gone, gone]
     ada["code"] = bob["code"] = "1" * 64
-    evil["code"] = "1" * 64  # no points by it: an untouched worksheet is like any other
+    evil["code"] = "1" * 64  # no points for it, so it may be an untouched worksheet
 
     assert reports.missing_packages(grades["results"]) == [("pandas", "", ["ada", "bob"])]
     assert reports.with_the_same_code(grades["results"]) == [["ada", "bob"]]
     assert reports.with_the_same_code([ada, {**bob, "stage": 2}]) == []
-    taken_away = {**bob, "points": 0}  # by hand
+    taken_away = {**bob, "points": 0}  # points taken away by hand
     assert reports.with_the_same_code([ada, taken_away]) == [["ada", "bob"]]
     twin = {**bob, "learner": {**bob["learner"], "name": "ada"}}
     assert reports.with_the_same_code([ada, twin]) == [["ada (7)", "ada (8)"]]
@@ -111,7 +111,7 @@ def test_what_a_class_lacks_and_who_handed_in_alike_is_said_once(grades):
 
 
 def test_only_a_package_that_the_course_pins_is_recommended(grades):
-    """A learner can raise an error of that name, with any package in it."""
+    """A learner can raise an error of that name that mentions any package."""
     ada, bob, *_ = grades["results"]
     for one, name in ((ada, "torchao.quantization"), (bob, "torchvlsion-cuda")):
         one["cells"] = [{"number": 2, "line": 1,
@@ -184,7 +184,7 @@ def test_a_number_of_the_lms_is_text_in_every_table(grades):
 
 
 def test_no_cell_is_a_formula_where_semicolons_separate(grades):
-    """There a quote opens a cell only at its beginning: the second cell of a row has none."""
+    """There a quote protects a cell only at its beginning, and the row's second cell has none."""
     grades["results"][0]["learner"]["name"] = "x;=1+1;"
     grades["results"][0]["name"] = 'a;=1+1; "-2;x.ipynb'
     text = reports.rows_as_csv(reports.table(grades["results"], grades["run"]))
@@ -309,7 +309,7 @@ def test_a_hint_shows_its_code_as_code(grades):
 def test_feedback_names_the_lesson_to_read_again(grades):
     text = pages.feedback([grades["results"][1]], grades)
     assert f"01.2 {TRAPS[1].name}, in the lesson of Stage 1: " in text
-    assert ".ipynb" not in text.replace("bob.ipynb", "")  # a class may use different file names
+    assert ".ipynb" not in text.replace("bob.ipynb", "")  # a class may use its own file names
 
 
 def test_page_names_are_safe_and_differ():

@@ -1,4 +1,4 @@
-"""How far an answer got is counted, points may follow it, and the page of a learner says it."""
+"""Count how far an answer got; points may depend on it, and the learner's page says it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def bob(**more) -> dict:
     return {**given, "points": 12}
 
 
-# ---- counting, by the same laws
+# ---- counting with the same laws
 
 @pytest.fixture(scope="module")
 def dead_units():
@@ -52,7 +52,7 @@ def counted(dead_units, fn) -> dict:
 
 
 def test_an_answer_made_to_take_the_judges_time_is_not_counted_to_its_end(dead_units, monkeypatch):
-    """A tensor of a million numbers costs a law that goes on two seconds, in each case."""
+    """A tensor of a million numbers costs a law that does not stop two seconds in each case."""
     clock = iter(range(0, 10_000, 3))
     monkeypatch.setattr(tally.time, "process_time", lambda: next(clock))
     with pytest.raises(tally.TooLong):
@@ -80,7 +80,7 @@ def test_a_right_answer_keeps_all_and_one_that_stops_keeps_none(dead_units):
 
 
 def test_only_what_a_failure_decides_is_listed(dead_units):
-    """An answer that always raises keeps nothing, and no piece of the docstring is at fault."""
+    """An answer that always raises keeps no promise, but no single one is at fault."""
     assert counted(dead_units, lambda h: 1 / 0)["broken"] == []
     ex = judging.Exercise("01.4", "f")
     ex.promise("w", "words", says=("shape",))
@@ -93,7 +93,7 @@ def test_only_what_a_failure_decides_is_listed(dead_units):
         first = next(verdict for _, verdict in judged if verdict.status != "pass")
         return [one.key for one in tally.decided(ex, judged, first)]
     other = replace(wrong, message="sum: got 1")
-    assert listed((case_a, wrong), (case_b, passed)) == ["w", "c"]  # in this case, and no other
+    assert listed((case_a, wrong), (case_b, passed)) == ["w", "c"]  # only in this case
     assert listed((case_a, wrong), (case_b, replace(wrong, case="b"))) == ["w"]
     assert listed((case_a, wrong)) == ["w"]  # there is no other case
     assert listed((case_a, other), (case_b, passed)) == ["c"]
@@ -106,7 +106,7 @@ def test_only_what_a_failure_decides_is_listed(dead_units):
     ("05.5", "alpha=1 - decay", "alpha=1", "Each parameter, even if it is frozen"),
     ("07.4", "/ 255", "/ 127.5", "Scale brightness to the range 0 to 1.")])
 def test_a_planted_mistake_lists_the_promise_that_it_breaks(id, right, wrong, promise):
-    """In 08.4 the words of this failure are those of nine promises."""
+    """In 08.4, nine promises share the words of this failure."""
     exercise = registry.find(id)
     cases = exercise.arrange(5)
     setup, source = solutions.answers(id[:2])[id]
@@ -123,7 +123,7 @@ def test_a_planted_mistake_lists_the_promise_that_it_breaks(id, right, wrong, pr
     ("05.2", "tiny fraction", "tiny"), ("06.5", "converting fold numbers to floats", "inputs"),
     ("03.4", "skipping a Linear that has no ReLU", "a Linear may be last")])
 def test_a_mistake_without_a_name_lists_the_promise_of_the_cases_it_fails_in(id, name, promise):
-    """Only the law's words were listed, and not what the answer had left out."""
+    """We once listed only the law's words, and not what the answer had left out."""
     exercise = replace(registry.find(id))
     wrong = next(one for one in exercise.wrong_answers if name in one.name)
     exercise.wrong_answers = [one for one in exercise.wrong_answers if one is not wrong]
@@ -140,7 +140,7 @@ def test_a_mistake_without_a_name_lists_the_promise_of_the_cases_it_fails_in(id,
 
 
 def test_a_known_mistake_keeps_every_promise_but_those_that_it_breaks():
-    """Modes that are not restored fail in every case of 08.1, and break one promise of 15."""
+    """Not restoring modes fails every case of 08.1, but breaks only one promise of 15."""
     exercise = registry.find("08.1")
     cases = exercise.arrange(5)
     name = "leaving the model in eval mode"
@@ -153,9 +153,7 @@ def test_a_known_mistake_keeps_every_promise_but_those_that_it_breaks():
 
 
 def test_a_constant_that_a_known_mistake_looks_like_earns_nothing():
-    """A tensor in place of a function is a registered mistake of 14.1. Any tensor looks like it, so
-    it is not named either.
-    """
+    """In 14.1 a tensor for a function is a known mistake; any tensor fits it, so we name none."""
     exercise = registry.find("14.1")
     cases = exercise.arrange(5)
     outcomes = [acting.run_act(exercise.act_fn, lambda *_: torch.tensor(0.5), case)
@@ -191,7 +189,7 @@ def test_a_promise_about_cases_is_broken_by_what_no_other_promise_speaks_of():
     assert kept([modes], [], []) == 1
     assert kept([rows], [], []) == 0.5
     assert kept([replace(rows, law="")], [], [rows]) == 0
-    assert tally.spared_share(ex, about_cases, [case_b], [[]]) == 0  # no case decides it
+    assert tally.spared_share(ex, about_cases, [case_b], [[]]) == 0  # no case decides
 
 
 MODES = """    for module, mode in modes:
@@ -210,7 +208,7 @@ MODES = """    for module, mode in modes:
     ids=["modes left", "train mode", "a graph", "graph and modes", "pads alone", "no rescale",
          "inverted"])
 def test_one_slip_costs_little_and_a_wrong_result_costs_most(id, edits, most, least):
-    """Two of these are no registered mistake. They fail in every case, at one of many promises."""
+    """Two of these are not registered. They fail in every case, but break one of many promises."""
     exercise, worth = registry.find(id), {"08.1": 3, "08.2": 3, "08.4": 5}[id]
     cases = [case for seed in (0, 1) for case in exercise.arrange(seed)]
     setup, source = solutions.answers(id[:2])[id]
@@ -249,8 +247,8 @@ def counts(held: int, own: bool, results: int = 12, **more) -> dict:
 
 @pytest.mark.parametrize(("entry", "points"), [
     (counts(5, True), 2.5),            # 3 * (1/2 + 1/2 * 4/5) is 2.7
-    (counts(5, False), 1.5),           # the trap itself, all else right: half of 3
-    (counts(6, True), 2.5),            # an input was changed: all points are for a pass
+    (counts(5, False), 1.5),           # only the trap itself is wrong: half of 3
+    (counts(6, True), 2.5),            # it changed an input, and only a pass gets all points
     (counts(5, True, results=7), 1.5),   # 3 * 7/12 is 1.75
     (counts(5, True, results=0), 0),
     (counts(5, True, results=0, exactly=True), 1.5),
@@ -347,7 +345,7 @@ def test_a_hint_belongs_to_the_registered_mistake_or_none_is_shown(mistake, hint
 
 
 def test_every_aim_is_an_exercises_own():
-    """Promises, hints and mistakes of aims.json are those of the checks and of the lessons."""
+    """The promises, hints and mistakes in aims.json match those of the checks and lessons."""
     known = json.loads(Path(aims.__file__).with_suffix(".json").read_text("utf-8"))
     assert [*known] == [trap.id for stage in range(1, 16) for trap in assignments.by_number(stage)]
     for id, aim in known.items():

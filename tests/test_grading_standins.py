@@ -1,8 +1,8 @@
 """An answer that reaches a stand-in earns nothing: by import, memory, frames, disk or a process.
 
-Each route is the code of one part. It looks for the part's stand-in and calls it. All routes of a
-phase are handed in as one file: `checked` holds those that want to pass the check, `tried` those
-that pass it honestly and want the small model to take the stand-in for them.
+Each route is the code of one part. It looks for the part's stand-in and calls it. The tests hand in
+all routes of a phase as one file: `checked` has those that try to pass the check, `tried` those
+that pass it honestly and then try to run the stand-in in the small model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dlsys_model import answers, standins
 from dlsys_model.part_table import BY_ID, CATALOGUE
 
 ROWS = {model_rows.part(trap.id).id: trap.id for trap in model_rows.traps()}
-HONEST = "12.9"  # a part that nobody tampers with
+HONEST = "12.9"  # a part without any tampering
 
 # Runs in the first cell, before the pieces.
 COMMON = r'''
@@ -207,12 +207,12 @@ def by_fresh_model(name):
 # `make test` runs the first file, the nightly run all of them.
 IDS = ("08.10", "10.6", "04.9", "03.1", "05.5", "10.2", "01.5", "11.2", "11.4", "02.3", "06.4",
        "11.5", "10.1", "07.10", "03.2", "01.4")
-# Every route has a part of its own, and that part's stand-in passes its check.
+# Every route has its own part, whose stand-in passes its check.
 CHECKED = dict(zip((
     "import", "importlib", "sys_modules", "gc", "gc_source", "frames", "stack", "pickle",
     "torch_load", "subclasses", "disk", "sitecustomize", "import_hook", "linecache", "process",
     "fresh_model"), IDS, strict=False))
-# What could take a stand-in for the part in the small model, where the package is.
+# Routes that could reach a stand-in in the small model, which runs next to the package.
 TRIED = dict(zip(("import", "importlib", "gc", "frames", "stack", "pickle", "disk", "import_hook",
                   "process", "fresh_model", "forged_run"), IDS, strict=False))
 FORGED = """
@@ -247,14 +247,14 @@ def handed_in(pieces: dict[str, str], head: str) -> str:
 
 
 def taken(id: str, route: str) -> str:
-    """A part that is its stand-in, wherever it is asked."""
+    """A part that always calls its stand-in."""
     name = BY_ID[id].function
     return (f"# ---- {id} {name}: taken\ndef {name}(*args, **named):\n"
             f"    return by_{route}({name!r})(*args, **named)\n\n")
 
 
 def two_faced(id: str, route: str) -> str:
-    """A part that is right by itself, and its stand-in where the package is."""
+    """A part that answers honestly, but calls its stand-in if the package is loaded."""
     name = BY_ID[id].function
     reach = "own" if route == "forged_run" else f"by_{route}({name!r})"
     return (f"HONEST\nhonest_{name} = {name}\ndef {name}(*args, **named):\n"
@@ -312,7 +312,7 @@ def test_what_can_be_forged_is_said_where_the_points_are(checked):
 
 
 def test_a_sandbox_of_many_trials_may_fork_to_the_end(grader):
-    """A runner that has ended, and that nobody waited for, still counts as a process."""
+    """A runner that has ended still counts as a process until somebody waits for it."""
     cells, act = [(1, "def f():\n    return 1")], pack_act("x", "f", "", [Case("", {})])
     with grader.judge.zygote.sandbox() as sandbox:
         for _ in range(grader.settings.limits.processes + 8):
@@ -323,7 +323,7 @@ def test_a_sandbox_of_many_trials_may_fork_to_the_end(grader):
     assert sandbox.used["peak_bytes"] > 2**20
 
 
-# ---- what travels
+# ---- what goes into a trial
 
 @pytest.mark.parametrize("part", CATALOGUE, ids=lambda part: part.id)
 def test_a_trial_gets_every_stand_in_but_the_own_one(part):

@@ -1,4 +1,4 @@
-"""Hand-ins that do not count as they are: why, and what learner and instructor should do."""
+"""Hand-ins that do not count as they are: why, and what learner and instructor can do."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_what_was_asked_for_outweighs_the_number_of_hand_ins():
 
 
 def test_without_a_gradebook_the_course_says_which_stages_count():
-    """nbgrader's table has no row for a hand-in of another stage than the course's."""
+    """nbgrader's table has no row for a hand-in for a stage outside the course."""
     results = [{**result("ada", "ppppp", source="nbgrader"), "stage": 7},
                result("bob", "ppppp", source="nbgrader")]
     found = strays.noted(results, (), {}, course=[1, 2])
@@ -102,7 +102,7 @@ def test_without_a_gradebook_the_course_says_which_stages_count():
 
 
 def test_the_page_of_another_stage_asks_for_nothing_else():
-    """It listed eleven exercises as "not found", and sent its learner to write the first."""
+    """It once listed eleven exercises as "not found" and told its learner to write the first."""
     later = {**canvas("ada", "1"), "stage": 7}
     later["exercises"] = [exercise(0, "pass"), exercise(1, "missing"), exercise(2, "wrong")]
     (one, *_) = noted(later, canvas("bob", "2"), canvas("eve", "3"))
@@ -115,13 +115,13 @@ def test_the_page_of_another_stage_asks_for_nothing_else():
 
 
 def test_a_course_of_other_stages_says_nothing_about_these():
-    """A course.toml that lay there made every sheet of the exam a stray."""
+    """A course.toml in the folder once made every sheet of the exam a stray."""
     found = strays.noted([result("ada", "ppppp")], (), {}, course=[7, 8])
     assert "stray" not in found[0]
 
 
 def test_people_with_one_number_keep_the_names_of_the_download():
-    """Both were called by the gradebook's name, as if one had handed in twice."""
+    """Both once got the gradebook's name, as if one learner had handed in twice."""
     names = {("canvas", "1"): "Lovelace, Ada", ("canvas", "2"): "Bob K"}
     found = scoring.scored([canvas("ada", "1"), canvas("mal", "1"), canvas("bob", "2")], [],
                            Scoring(names=names, places=(PLACE,)))
@@ -154,14 +154,14 @@ def test_the_table_has_reason_and_next_step():
 # ---- what was asked for
 
 def test_only_what_was_asked_for_counts():
-    """A learner who did the two exercises that were asked for has all points, and no more."""
+    """A learner who did the two required exercises gets exactly all points."""
     rules = Scoring(course=Course(asked={1: ("01.1", "01.3")}))
     given = result("ada", "ptpwe")
-    given["exercises"][4]["answer"] = "def soft_threshold"  # others stopped before any answer
+    given["exercises"][4]["answer"] = "def soft_threshold"  # the others stopped before any answer
     (one,) = scoring.scored([given], [], rules)
 
     assert [e["id"] for e in one["exercises"]] == ["01.1", "01.3"]
-    assert (one["points"], one["possible"]) == (7, 7)  # 3 and 4, as the catalog has them
+    assert (one["points"], one["possible"]) == (7, 7)  # 3 and 4, as in the catalog
     text = page(one)
     assert "7 of 7 points." in text
     assert "not written yet" not in text

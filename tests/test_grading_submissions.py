@@ -1,4 +1,4 @@
-"""Every submission is found and read within its limits, or refused with a reason."""
+"""The grader finds and reads every submission within limits, or refuses it with a reason."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def reason(one: submissions.Submission) -> str:
     return str(refusal.value)
 
 
-# ---- what is not a notebook
+# ---- files that are not notebooks
 
 BAD = {
     "empty": (b"", "is empty"),
@@ -205,7 +205,7 @@ def test_who_handed_in_no_notebook_is_named(tmp_path, name, packed):
 
 
 def test_nbgraders_folder_may_be_named_itself(tmp_path, monkeypatch):
-    """Its times were left out without a word, and nobody was late."""
+    """We once dropped its times without a word, so no hand-in was late."""
     place = tmp_path / "submitted/ada/ps1"
     place.mkdir(parents=True)
     (place / "w.ipynb").write_bytes(worksheet())
@@ -377,7 +377,7 @@ def test_a_large_zip_in_a_folder_is_refused_by_its_size(tmp_path):
 
 def test_a_folder_that_cannot_be_read_has_a_row(tmp_path, monkeypatch):
     root = laid_out(tmp_path / "in", ["ada/01_activations.ipynb", "bob/01_activations.ipynb"])
-    scan = os.scandir  # root may read any folder, so the refusal is played
+    scan = os.scandir  # root may read any folder, so we fake the refusal
 
     def refused(path):
         if str(path).endswith("bob"):
@@ -392,7 +392,7 @@ def test_a_folder_that_cannot_be_read_has_a_row(tmp_path, monkeypatch):
 
 
 def heap(tmp_path: Path, packed: bool, names: list[str]) -> list[tuple[str, str, str]]:
-    """Names, learners and reasons when eve submits all of these and ada her notebook."""
+    """Names, learners and reasons if eve submits all of these and ada her notebook."""
     entries = {"class/ada/x.ipynb": SOLVED, **{f"class/eve/{name}": b"{}" for name in names}}
     if packed:
         path = zipped(tmp_path / "class.zip", entries, zipfile.ZIP_STORED)
@@ -436,7 +436,7 @@ def test_where_even_the_names_are_too_many_it_says_in_which_folder(tmp_path, mon
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_folders_in_folders_in_folders_stop_nobody(tmp_path, packed):
-    """What is nested deeper than Python's stack ended the command for the whole class."""
+    """Folders nested deeper than Python's stack once ended the command for the whole class."""
     names = ["d/" * k + "x.ipynb" for k in range(450)]
     usual = sys.getrecursionlimit()
     sys.setrecursionlimit(400)
@@ -469,7 +469,7 @@ def test_the_same_name_twice_stays_two_submissions(tmp_path):
 # ---- zips
 
 def test_a_file_that_is_called_like_a_second_one_stays_apart(tmp_path):
-    """Two submissions of one name were one result, told twice."""
+    """Two submissions with one name once gave one result twice."""
     for name in ("a b.ipynb", "a\u200bb.ipynb"):
         (tmp_path / name).write_bytes(SOLVED)
     (tmp_path / "a b.ipynb (2)").symlink_to("nothing")
@@ -609,7 +609,7 @@ def test_a_path_of_no_use_is_named(tmp_path, name):
         submissions.find([tmp_path / name])
 
 
-# ---- what is taken from a notebook
+# ---- what the grader takes from a notebook
 
 def test_a_path_of_no_use_among_others_stops_nobody(tmp_path):
     (tmp_path / "ada.ipynb").write_bytes(worksheet())
@@ -725,7 +725,7 @@ def test_what_the_run_itself_wrote_below_the_folder_is_not_handed_in(tmp_path):
 
 
 def test_people_who_are_marked_blindly_go_by_their_number(tmp_path):
-    """Moodle calls everybody Participant, in German Teilnehmer/in, with a number that differs."""
+    """Moodle calls everybody Participant, in German Teilnehmer/in, with different numbers."""
     for who in ("Participant_31", "Participant_32", "Teilnehmer_in_33", "Ada_von_L_34"):
         (tmp_path / f"{who}_assignsubmission_file_").mkdir()
         (tmp_path / f"{who}_assignsubmission_file_" / "work.ipynb").write_bytes(worksheet())

@@ -1,4 +1,4 @@
-"""One page over several runs: who, what and which mistakes, each learner counted once."""
+"""One page for several runs: who, what and which mistakes, with each learner counted once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def mistaken(name: str, mistake: str, id: str = "", source: str = "") -> dict:
 
 @pytest.fixture
 def folders(tmp_path):
-    """Two runs of stage 1, a week apart; Moodle gives Eve another number each time."""
+    """Two runs of stage 1, a week apart; Moodle gives Eve a different number each time."""
     runs = {"week2": ("2027-01-22T10:00:00+00:00",
                       [result("ada", "ppppp"), mistaken("Eve", "softmax over dim 0", "5", "moodle"),
                        {**result("Eve", "pp", "6", "moodle"), "stage": 2}]),

@@ -1,4 +1,4 @@
-"""A guess is asked for, kept and answered by the measurement; no step of it stops a lesson."""
+"""A lesson asks for a guess, keeps it, and answers with the measurement; no step stops it."""
 
 import html
 import json
@@ -37,7 +37,7 @@ def asked(choices=(), unit=""):
 
 
 def answers(capsys, answer, sure, *value, **how):
-    """What `measured` says after this answer."""
+    """What `measured` prints after this answer."""
     guesses.hear(guesses.ASKED["01.1"], {"guess": answer, "sure": sure})
     capsys.readouterr()
     measured("01.1", *value, **how)
@@ -114,7 +114,7 @@ def test_a_question_without_answers_is_refused(choices, unit):
         guess("01.1", "Which?", choices=choices, unit=unit)
 
 
-# ---- what is kept
+# ---- what a guess keeps
 
 def lines(folder):
     return [json.loads(line) for line in (folder / ".guesses.jsonl").read_text().splitlines()]
@@ -124,7 +124,7 @@ def test_a_guess_is_kept_at_once_and_judged_once_it_is_measured(folder):
     question = asked(unit="%")
     guesses.hear(question, {"guess": 5, "sure": True})
     assert [(e["guess"], e["sure"], e["right"]) for e in lines(folder)] == [(5, True, None)]
-    for _ in range(2):  # the cell is run again
+    for _ in range(2):  # run the cell again
         measured("01.1", 6.4, right=(2, 20))
     assert [e["right"] for e in lines(folder)] == [None, True]
     assert set(lines(folder)[0]) == {"id", "guess", "right", "sure", "time"}
@@ -176,7 +176,7 @@ def test_a_damaged_file_costs_one_guess_and_stops_nothing(folder, capsys):
 
 @pytest.fixture(scope="module")
 def stored():
-    """A notebook that asks and measures, run and in its canonical form."""
+    """A notebook that asks and measures, after a run and in canonical form."""
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in (
         "from dlsys_helpers import guess, measured\n"
         "guess('01.1', 'Is `a` < b?', choices=['yes', '`no`', 'a \"third\"'])",
@@ -212,7 +212,7 @@ def test_a_run_of_all_cells_says_only_what_was_measured(stored):
 
 
 def test_right_choices_of_quizzes_stand_in_every_place():
-    """A learner who always takes the first, or the last, learns nothing and should be wrong."""
+    """Always taking the first choice, or the last, teaches nothing and should often be wrong."""
     places = []
     for path in sorted(NOTEBOOKS.glob("[0-9][1-9]_*.ipynb")):
         for cell in nbformat.read(path, as_version=4).cells:

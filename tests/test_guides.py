@@ -1,4 +1,4 @@
-"""Each number of a guide is held by a claim: book/guide_claims.yml says by which."""
+"""A claim backs every number in a guide; book/guide_claims.yml says which."""
 
 import functools
 import re
@@ -36,14 +36,14 @@ def code_cells(stage):
 
 @functools.cache
 def claims(stage):
-    """Every claim of a stage's notebook as "text: bound", without what was measured."""
+    """Every claim of a stage's notebook as "text: bound", without the measured value."""
     shown = [out.get("data", {}).get("text/plain", "") for c in code_cells(stage)
              for out in c.outputs]
     return {bound_of(text.removeprefix("holds: ")) for text in shown if text.startswith("holds: ")}
 
 
 def bound_of(line):
-    """The line of a claim without what was measured: "share: 0.24, below 0.65" has "below 0.65"."""
+    """A claim's line without the measured value: "share: 0.24, below 0.65" has "below 0.65"."""
     text, _, reading = line.rpartition(": ")
     return f"{text}: {reading.rpartition(', ')[2].removeprefix('expected ')}"
 
@@ -54,13 +54,13 @@ def code(stage):
 
 
 def stages_and_words(entry, key):
-    """The values of a key, each as its stage and its words."""
+    """The values of a key, each as a stage and its words."""
     found = entry.get(key, [])
     return [line.split(" ", 1) for line in ([found] if isinstance(found, str) else found)]
 
 
 def numbers(text):
-    """The numbers of a text as they count: 20 % as 0.2; counting words below ten are left out."""
+    """The numbers in a text that count, with 20 % as 0.2; integers below ten do not count."""
     for digits, percent in NUMBER.findall(text):
         value = float(digits.replace(",", ""))
         if percent or value >= 10 or value != int(value):
@@ -68,7 +68,7 @@ def numbers(text):
 
 
 def values(text):
-    """Every number in a claim or in code, also as a percentage."""
+    """Every number in a claim or in code, also read as a percentage."""
     found = {float(n.replace(",", "")) for n in re.findall(
         r"\d[\d,]*\.?\d*(?:e[+-]?\d+)?", text, re.I)}
     return found | {n / 100 for n in found}
@@ -91,12 +91,12 @@ def test_its_numbers_are_those_of_the_claim(guide, entry):
                         values(entry.get("source", "")))
     said = set(numbers(entry["says"]))
     if "claim" not in entry and "code" not in entry:
-        return  # its source is a paper or a practice, named next to the number
+        return  # the text names its source, a paper or a practice, next to the number
     assert {n for n in said if not any(abs(n - k) <= 1e-9 * max(1, n) for k in known)} == set()
 
 
 def unclaimed_numbers(guide, text):
-    """The numbers of a guide that are neither in an entry nor in a line that cites a paper."""
+    """The numbers in a guide that neither an entry nor a line citing a paper contains."""
     lines = [line for line in text.splitlines() if not CITED.search(line)]
     rest = plain(REFERENCE.sub(" ", "\n".join(lines)))
     for entry in HELD[guide]:

@@ -1,7 +1,7 @@
 """Hostile and broken submissions, and honest ones that look strange. Each costs only its author.
 
-Everything here runs inside the sandbox, and is bounded even if a wall should fail: at most 100
-processes, 3 GB, and no network but loopback.
+Everything here runs inside the sandbox and stays bounded even if a wall fails: at most 100
+processes, 3 GB, and no network except loopback.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ LOOP = "def grad_ratio(model, x, y):\n    while True:\n        pass"
 def grader():
     """One grader for all; each submission after a hostile one shows that it still works.
 
-    It draws cases from one seed, not from three, and every third of them: what counts here is what
-    code does to the grader, and each case costs acts and laws for every submission. No submission
-    here meets the limit of time for the whole, not even on a machine that is busy with other work.
+    It draws cases from one seed instead of three and keeps every third one, because these tests are
+    about what code does to the grader, and each case costs acts and laws for every submission. No
+    submission here reaches the total time limit, not even on a busy machine.
     """
     with open_grader(settings(total=120.0)) as made, pytest.MonkeyPatch.context() as patch:
         patch.setattr(judge, "SEEDS", 1)
@@ -75,7 +75,7 @@ def grader():
 
 @pytest.fixture
 def grade(grader, monkeypatch):
-    """Grades all exercises of a notebook, or those that are named: each costs a few processes."""
+    """Grades all exercises of a notebook, or only those named: each costs a few processes."""
     def run(data, *ids):
         monkeypatch.setattr(judge.Judge, "papers", lambda *which: [
             paper for paper in PAPERS(*which) if not ids or paper.exercise.id in ids])
@@ -267,12 +267,12 @@ HARMLESS = {
 }
 
 
-PACKS = 7  # submissions; what changes a like setting stands in different ones
+PACKS = 7  # submissions; cells that change similar settings are in different ones
 
 
 @pytest.mark.parametrize("pack", range(PACKS))
 def test_a_right_answer_is_not_punished_for_what_stands_beside_it(grade, pack):
-    names = [*HARMLESS][::-1][pack::PACKS]  # the settings of all that follows stand at the end
+    names = [*HARMLESS][::-1][pack::PACKS]  # settings that affect all later cells come last
 
     result = grade(worksheet(*map(HARMLESS.get, names)))
 
@@ -294,7 +294,7 @@ TAKES_FROM_ITSELF = {
 
 @pytest.mark.parametrize("name", TAKES_FROM_ITSELF)
 def test_what_a_cell_takes_from_its_own_process_costs_no_points(grade, name):
-    """In a process shared with other exercises it would affect them as well, as in Jupyter."""
+    """In a process shared with other exercises, the cell would affect them too, as in Jupyter."""
     result = grade(worksheet(last=(TAKES_FROM_ITSELF[name],)), "01.4", "01.5")
 
     assert result["cells"] == []
@@ -305,7 +305,7 @@ def test_what_a_cell_takes_from_its_own_process_costs_no_points(grade, name):
 def test_a_package_that_a_cell_forgets_can_be_imported_behind_it(grade, name):
     forgets = (f"import sys\nfor m in [m for m in sys.modules if m.split('.')[0] == '{name}']:\n"
                "    del sys.modules[m]")
-    grade(worksheet("# torch.optim"), "01.4")  # the compiler's modules are there from here on
+    grade(worksheet("# torch.optim"), "01.4")  # from here on the compiler's modules are loaded
 
     assert grade(worksheet(forgets, f"import {name}"), "01.4")["cells"] == []
 
@@ -379,20 +379,20 @@ def test_who_will_use_the_compiler_is_known_by_the_words(text, loads):
 
 
 def cells_of(stage: int) -> list[str]:
-    """What a learner with the worked answers hands in."""
+    """The code cells of a stage's worked answers, as a learner would hand them in."""
     cells = json.loads((paths.SOLUTIONS / f"{stages.stage(stage).stem}.ipynb").read_text())["cells"]
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
 def acts_of(stage: int) -> list[str]:
-    """The source of the code that uses them."""
+    """The source of the acts that call the answers of a stage."""
     return [acting.act_source(exercise.act_fn) for exercise in registry.of_stage(stage).values()
             if exercise.act_fn is not acting.call_function]
 
 
 @pytest.mark.nightly
 def test_the_answers_of_a_stage_without_such_words_load_no_part_of_it():
-    """Those of all such stages, each with its check, one after the other in one process."""
+    """Run the answers of all such stages and their acts one after another in one process."""
     wordless = [stage.number for stage in stages.STAGES if not submitted_notebook.loads_compiler(
         [*cells_of(stage.number), *acts_of(stage.number)])]
     assert len(wordless) > 3
@@ -435,7 +435,7 @@ print(session.forbidden_call_note(paper))
 
 
 def test_a_cell_that_would_fill_the_judges_memory_is_not_parsed():
-    """The child may take 256 MiB, so that this machine survives a judge that parses it."""
+    """The child may use 256 MiB, so that this machine survives if the judge does parse it."""
     done = subprocess.run([sys.executable, "-c", PARSED], capture_output=True, text=True,
                           check=False, timeout=120)
 
@@ -607,7 +607,7 @@ FAULTS = {
 }
 
 
-# One that ends its process, raises, takes too much, has no end, no form, and another type.
+# One each: ends its process, raises, uses too much, never ends, has no form, wrong type.
 SOME_FAULTS = {"crashes", "raises SystemExit", "3 GB", "80 MB", "a list that holds itself",
                "a sparse tensor", "a generator", "NaN", "an error with a wild text"}
 
@@ -723,7 +723,7 @@ NEARLY_ALL = ("x = b'x' * (440 << 20)\n"
 
 @pytest.fixture
 def patient(grader, monkeypatch):
-    """A limit of time that what uses much memory or time on purpose does not meet."""
+    """A time limit that tests which use much memory or time on purpose do not reach."""
     limits = dataclasses.replace(grader.settings.limits, seconds=90.0)
     monkeypatch.setattr(grader.judge.zygote, "limits", limits)
 
@@ -781,7 +781,7 @@ ENDINGS = {"memory": "took more than 0.5 GiB of memory in total.",
 
 @pytest.mark.parametrize("why", ENDINGS)
 def test_what_was_answered_in_the_second_attempt_keeps_its_own_words(why):
-    """The first attempt died, the second answered one exercise and was ended from outside."""
+    """The first attempt died; the second answered one exercise, then was ended from outside."""
     silent, spoke = sandbox.Attempt(fault="died"), sandbox.Attempt(
         fault="died", cells_done=True, answers={0: [serialization.pack({"missing": "int"})]})
     attempts = iter([silent, spoke])
@@ -801,7 +801,7 @@ def test_what_was_answered_in_the_second_attempt_keeps_its_own_words(why):
 
 
 def test_the_errors_of_many_cells_are_too_short_to_send_the_cases_out():
-    """A hundred cells with 120 letters each sent 17,500 bytes of the cases to their learner."""
+    """A hundred cells with 120 letters each once sent learners 17,500 bytes of the cases."""
     cells = [(number, "x") for number in range(1, 101)]
     told = [{"number": n, "line": 1, "error": f"E: {chr(0x4e00 + n) * 110}"} for n in range(1, 101)]
     kept = judge.valid_reports(sandbox.Attempt(cells=told), cells, 32)
@@ -823,7 +823,7 @@ def test_forged_reports_of_cells_name_only_cells_and_lines_that_there_are():
 
 
 def test_an_error_is_too_short_to_read_a_case_out_and_names_a_line_that_there_is(grade):
-    """37 numbers of a case stood in the feedback of `raise ValueError(repr(h))`."""
+    """The feedback of `raise ValueError(repr(h))` once contained 37 numbers of a case."""
     said = "' '.join(f'{x:.6f}' for x in h.flatten().tolist())"
     tells = f"def dead_units(h):\n    raise type('E' * 300, (Exception,), {{}})({said})"
 
@@ -892,7 +892,7 @@ def process_names() -> list[str]:
     """The names of this machine's processes, as /proc has them."""
     found = []
     for path in Path("/proc").glob("[0-9]*/comm"):
-        with contextlib.suppress(OSError):  # it has ended by now
+        with contextlib.suppress(OSError):  # the process has ended by now
             found.append(path.read_text())
     return found
 
@@ -988,7 +988,7 @@ def test_no_patch_of_what_judges_earns_a_point(grade):
     assert "wrong" in statuses(result).values()
 
 
-# One that patches, writes what is no frame, or one in a wrong place, asks too much, and kills.
+# One each: patches, writes no frame or a misplaced one, asks for too much, kills.
 SOME_CHEATS = {"patches the act's outcome", "writes to every descriptor",
                "writes a frame that ends the attempt", "writes an answer of 4 GB",
                "writes a pickle", "closes every descriptor", "kills everything"}
@@ -1312,7 +1312,7 @@ def test_a_listener_on_this_machine_hears_nothing(grade):
 
 
 def _heard(server: socket.socket) -> list:
-    """Who is waiting to be accepted."""
+    """The addresses of the clients that wait to be accepted."""
     server.settimeout(0.5)
     heard = []
     with contextlib.suppress(TimeoutError):
@@ -1323,7 +1323,7 @@ def _heard(server: socket.socket) -> list:
     return heard
 
 
-# A name that no file has: the second to take it where both see it gets an error.
+# An abstract name, without a file: if two submissions share it, the second gets an error.
 NAMED = "import os, socket, time\ns = socket.socket(socket.AF_UNIX)\ns.{}"
 
 
@@ -1349,12 +1349,12 @@ def test_a_flag_of_an_open_file_is_not_left_for_the_next_submission(grade):
 
 
 def test_the_limit_for_a_whole_submission_holds():
-    """The watch ends a sandbox whose time is over, though no cell of it is late."""
+    """The supervisor ends a sandbox whose time is up even if none of its cells is late."""
     limits = dataclasses.replace(settings().limits, total=0.1)
     watch = supervisor.Supervised(None, False, limits, None)
     (life, kept), (mine, theirs) = os.pipe(), socket.socketpair()
     with mine, theirs:
-        init_fd = os.pidfd_open(os.getpid())  # represents an init that lives on
+        init_fd = os.pidfd_open(os.getpid())  # stands in for an init that lives on
         watch.watch_until_closed(init_fd, life, mine)
     for fd in (init_fd, life, kept):
         os.close(fd)
@@ -1392,7 +1392,7 @@ def test_no_file_of_the_machine_can_be_changed_in_mode_owner_or_times(grade):
 
 @pytest.fixture(scope="module")
 def owned_folder():
-    """A folder of an ordinary user, with a link to an interpreter that he owns; and who he is."""
+    """An ordinary user's folder, a link to an interpreter that the user owns, and the user's id."""
     user = NOBODY if os.geteuid() == 0 else os.geteuid()
     with tempfile.TemporaryDirectory(prefix="dlsys-owned-") as name:
         folder, python = Path(name), Path(name, "venv", "bin", "python")
@@ -1407,7 +1407,7 @@ def owned_folder():
 
 
 def grade_as(folder: Path, python: list, user: int | None, **handed_in: bytes) -> dict:
-    """Result by name of one run of `dlsys grade` by this user; skips where he cannot run it."""
+    """Result by name of one `dlsys grade` run as this user; skips if the user cannot run it."""
     def run(*command: str) -> subprocess.CompletedProcess:
         who = {} if user is None or os.geteuid() else {
             "user": user, "group": user, "extra_groups": []}
@@ -1438,11 +1438,11 @@ def test_root_of_a_user_namespace_keeps_its_files(tmp_path):
     assert result["points"] == FULL
 
 
-# ---- what root's sandboxes hold, an ordinary user's hold: his walls are built in another way
+# ---- an ordinary user's sandboxes hold what root's hold, although their walls differ
 
 @pytest.fixture(scope="module")
 def by_user(owned_folder):
-    """What became of hostile submissions in one run of an ordinary user, and of his interpreter."""
+    """Results of hostile submissions in an ordinary user's run, with the user's interpreter."""
     folder, python, user = owned_folder
     before = python.stat()
     results = grade_as(
@@ -1584,7 +1584,7 @@ ORDINARY = {
 }
 
 
-# Files with locks, shared memory, and processes; the others go the same ways.
+# Files with locks, shared memory, and processes; the others take the same paths.
 SOME_ORDINARY = {"sqlite, shelve and locks", "shared tensors", "a DataLoader with four workers"}
 
 
@@ -1593,7 +1593,7 @@ def test_what_honest_code_does_with_the_system_goes_on_working(grade, name):
     expect_stopped(grade(worksheet(ORDINARY[name]), "01.4"))
 
 
-# ---- answers that reach into the act: what a law expects must not be there, nor follow from it
+# ---- answers that reach into the act: it must neither hold nor imply what a law expects
 
 def solved_but(id: str, source: str) -> bytes:
     """The worked answers of a stage, with one exercise answered by `source`."""
@@ -1603,7 +1603,7 @@ def solved_but(id: str, source: str) -> bytes:
         "dlsys", {}).get("role") in ("setup", "exercise")]
     kept = [code(source if name in "".join(c["source"]) else "".join(c["source"])) for c in cells]
     assert sum(cell["source"] == source for cell in kept) == 1
-    document["metadata"]["dlsys"]["view"] = "exercise"  # a solution notebook never counts
+    document["metadata"]["dlsys"]["view"] = "exercise"  # solution notebooks never count
     return json.dumps({**document, "cells": kept}).encode()
 
 
@@ -1656,7 +1656,7 @@ def test_an_act_holds_nothing_that_earns_a_pass(grade, name):
 
 
 def peak() -> int:
-    """The most memory this process, which is the judge, ever had, in MiB."""
+    """Peak memory of this process, which is the judge, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
@@ -1681,7 +1681,7 @@ def dead_units(h):
 @pytest.mark.parametrize("name", COSTLY)
 def test_what_comes_back_costs_the_judge_little(grade_in_full, name):
     id, source = COSTLY[name]
-    grade_in_full(solved_but(id, f"def {function_of(id)}(): pass"))  # what is loaded and drawn once
+    grade_in_full(solved_but(id, f"def {function_of(id)}(): pass"))  # loads and draws once
     memory = peak()
 
     result = grade_in_full(solved_but(id, source))

@@ -1,4 +1,4 @@
-"""Who may import whom: the floors of the packages, and no circles anywhere."""
+"""Which packages may import which, and no import cycles anywhere."""
 
 import ast
 import functools
@@ -12,7 +12,7 @@ import dlsys_helpers
 from dlsys_helpers.paths import ROOT
 
 SRC = ROOT / "src"
-# Each package and those that it may import. A package is below all that import it.
+# Each package and those that it may import. A package is below every package that imports it.
 BELOW = {
     "dlsys_helpers": set(),
     "dlsys_warm": set(),
@@ -33,12 +33,12 @@ BELOW = {
 LESSONS = {
     "lessons/0[0-9]_*.py": {"dlsys_helpers"},
     "lessons/1[0-2]_*.py": {"dlsys_helpers"},
-    "lessons/13_*.py": {"dlsys_helpers", "dlsys_model"},  # it serves the text of the model
+    "lessons/13_*.py": {"dlsys_helpers", "dlsys_model"},  # it serves the model's text
     "lessons/1[45]_*.py": {"dlsys_helpers"},
     "lessons/your_model.py": {"dlsys_helpers", "dlsys_model"},
 }
-# The one name that leads up: worksheets import `check` from the helpers, and it is looked up when
-# it is first used.
+# The one upward import: worksheets import `check` from the helpers, which look it up at first
+# use.
 UPWARDS = ("dlsys_helpers", "dlsys_checks.checking")
 
 
@@ -68,7 +68,7 @@ def imported(path: Path) -> set[str]:
 
 
 def called(call: ast.Call) -> str:
-    """The last name of what a call calls."""
+    """The last part of the name that is called."""
     return getattr(call.func, "attr", getattr(call.func, "id", ""))
 
 
@@ -85,7 +85,7 @@ def package_of(module: str) -> str:
 
 @functools.cache
 def arrows() -> dict[str, set[str]]:
-    """Each module and the modules of this project that it imports."""
+    """Each module, with the modules of this project that it imports."""
     found = {name: imported(path) & modules().keys() - {name}
              for name, path in modules().items()}
     found["dlsys_helpers"] |= {*dlsys_helpers.HOMES.values()}
@@ -93,7 +93,7 @@ def arrows() -> dict[str, set[str]]:
 
 
 def circle(arrows: dict[str, set[str]]) -> list[str]:
-    """One circle of imports, first and last name alike; [] where there is none."""
+    """One import cycle, which ends with its first name; [] if there is none."""
     try:
         graphlib.TopologicalSorter(arrows).prepare()
     except graphlib.CycleError as error:
@@ -125,7 +125,7 @@ def test_a_lesson_imports_the_helpers_alone(files):
     found = {path.name: extra for path in ROOT.glob(files)
              if (extra := {*map(package_of, imported(path) - {UPWARDS[1]})} & BELOW.keys()
                  - LESSONS[files])}
-    found.pop("00_start_here.py", None)  # its map and menu are tools of the command
+    found.pop("00_start_here.py", None)  # its map and menu come from the command
     assert found == {}
 
 
@@ -162,7 +162,7 @@ def defined(path: Path) -> set[str]:
 
 
 def unknown(text: str) -> list[str]:
-    """Of the names `module:name` in a text those that no module of this project defines."""
+    """The names `module:name` in a text that no module of this project defines."""
     found = re.findall(r"\b((?:dlsys|tools)[\w.]*):([A-Za-z_][\w.]*\w)", text)
     homes = {module: next(root / f"{module.replace('.', '/')}.py" for root in (SRC, ROOT)
                           if (root / f"{module.replace('.', '/')}.py").exists())

@@ -1,4 +1,4 @@
-"""The hub for trying, and the values for a real one: what can be said without starting either."""
+"""The trial hub, and the values for a real one: what can be tested without starting either."""
 
 import asyncio
 import os
@@ -62,7 +62,7 @@ def test_one_switch_reaches_the_kernels_of_all(config):
 
 
 def test_the_hub_knows_every_setting(config):
-    """With jupyterhub's own traits, in the environment of `make hub`."""
+    """Compared with jupyterhub's own traits, in the environment of `make hub`."""
     if not local.PYTHON.exists():
         pytest.skip("no .venv-hub: make hub HUB_ARGS=--setup makes it, from the package indexes")
     code = ("import sys\nfrom traitlets.config.loader import PyFileConfigLoader\n"
@@ -136,7 +136,7 @@ def test_the_cluster_runs_the_room_that_the_values_name():
     assert deployment["spec"]["replicas"] == 1
 
 
-# ---- what is said where it cannot start
+# ---- messages if it cannot start
 
 def test_a_port_that_is_taken_is_named(monkeypatch):
     monkeypatch.setattr(local, "busy", lambda port: port == 8001)

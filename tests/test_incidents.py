@@ -1,4 +1,4 @@
-"""Incidents: what is proven of them, what is read of a learner, the search, terminal and page."""
+"""Incidents: proofs, reading a learner's answers, the search, terminal and page."""
 
 import base64
 import importlib
@@ -47,7 +47,7 @@ def test_the_symptom_is_there_with_the_fault_and_gone_with_the_repair(one):
 
 @each
 def test_every_recorded_number_and_curve_is_shown_or_proves_something(one):
-    """What nobody reads costs every reader of the page."""
+    """Unused data makes the page heavier for every reader."""
     text = (incident_files.FOLDER / f"{one.id}.toml").read_text("utf-8")
     used = {field.partition(":")[0] for _, field, _, _ in string.Formatter().parse(text) if field}
     measured = incident_files.recorded()[one.id]
@@ -58,7 +58,7 @@ def test_every_recorded_number_and_curve_is_shown_or_proves_something(one):
 
 
 def test_a_run_depends_on_nothing_but_its_seed():
-    """The first incident's run, which shows five digits of a loss: here it runs again."""
+    """Repeat the first incident's run, which shows five digits of a loss."""
     run = importlib.import_module("tools.incident_runs.restart")
     again = run.measure(0)["numbers"]
     shown = incident_files.recorded()["restart"]["numbers"]
@@ -67,7 +67,7 @@ def test_a_run_depends_on_nothing_but_its_seed():
     assert again["after"] == pytest.approx(shown["after"], rel=0.02)
 
 
-# ---- what an incident is made of
+# ---- the parts of an incident
 
 @each
 def test_an_incident_is_whole(one):
@@ -102,7 +102,7 @@ def test_every_wrong_cause_has_a_probe_that_speaks_against_it(one):
 
 @each
 def test_every_probe_of_an_expert_says_something_of_the_causes_or_leaves_some(one):
-    """Incidents 1 and 2 once had a decisive probe that ruled nothing out."""
+    """In incidents 1 and 2, a decisive probe once ruled nothing out."""
     useful = {*one.causes[0].shown_by}.union(*(cause.ruled_out_by for cause in one.causes))
     silent = [step.probe for step in one.expert if step.probe not in useful]
     assert len(silent) <= 1, silent
@@ -110,7 +110,7 @@ def test_every_probe_of_an_expert_says_something_of_the_causes_or_leaves_some(on
 
 @each
 def test_no_probe_sells_what_is_on_the_screen(one):
-    """Neither a curve that everybody sees nor a number that somebody says in the chat."""
+    """It sells neither a curve that everybody sees nor a number that the chat mentions."""
     free = {repr(curve.lines) for curve in one.curves}
     for probe in one.probes:
         assert not free & {repr(curve.lines) for curve in probe.curves}, probe.id
@@ -161,7 +161,7 @@ def test_a_probe_that_confirms_what_another_has_shown_costs_no_points(one):
     events = [event("probe", name, of=one) for name in one.causes[0].shown_by]
     found = searches.search_of(one, events)
     assert found.spent == sum(one.probe(name).hours for name in one.causes[0].shown_by)
-    experts = {step.probe for step in one.expert}  # in an expert's hours, such a probe is paid for
+    experts = {step.probe for step in one.expert}  # an expert's hours include such a probe
     assert found.counted == sum(one.probe(name).hours for n, name in enumerate(
         one.causes[0].shown_by) if not n or name in experts)
 
@@ -221,7 +221,7 @@ def test_the_right_cause_is_not_always_at_one_place():
 
 @each
 def test_what_is_free_to_see_does_not_name_the_cause(one):
-    """No five words of the cause, its reason or its repair occur in what everybody sees."""
+    """What everybody sees has no five words in common with the cause, its reason or its repair."""
     free = " ".join([one.title, *one.situation, *(says for _, says in one.chat), one.bill]).lower()
     told = words_of(one.causes[0].says)
     runs = {" ".join(told[n:n + 4]) for n in range(len(told) - 3)}
@@ -440,7 +440,7 @@ def test_without_budget_only_the_cause_is_asked_for(kept, monkeypatch, capsys):
 
 
 def test_an_interrupted_search_goes_on_and_loses_nothing(kept, monkeypatch, capsys):
-    """Closed while a hypothesis is asked for, and while the list is shown."""
+    """Interrupt it at the question for a hypothesis, and while the list is shown."""
     first, second = ONE.probes[0], ONE.probes[1]
     assert played(monkeypatch, [first.id, BELIEF, second.id]) == 0
     assert "Stopped. To go on: dlsys incident 1" in capsys.readouterr().out
@@ -454,7 +454,7 @@ def test_an_interrupted_search_goes_on_and_loses_nothing(kept, monkeypatch, caps
 
 
 def test_who_has_seen_the_list_of_causes_makes_no_probe_any_more(kept, monkeypatch, capsys):
-    """Stopped while the list is shown, and begun again."""
+    """Stop while the list is shown, and start again."""
     assert played(monkeypatch, ["name", "it is this"]) == 0
     assert flat(ONE.causes[0].says) in flat(capsys.readouterr().out)
     played(monkeypatch, [place_of(ONE, ONE.causes[0])])
@@ -465,7 +465,7 @@ def test_who_has_seen_the_list_of_causes_makes_no_probe_any_more(kept, monkeypat
 
 
 def test_two_terminals_share_one_budget(kept, monkeypatch, capsys):
-    """The other one makes the same probe, and names the cause, while this one is asked."""
+    """One runs the same probe and names the cause while the other is at its question."""
     probe, other = ONE.probes[0], incident.Log()
     lines = iter([("1", None), (BELIEF, lambda: other.add(ONE, "probe", probe.id, "theirs")),
                   ("2", None), (BELIEF, lambda: [other.add(ONE, "words", words="it"),
@@ -545,7 +545,7 @@ def test_the_packed_part_holds_what_the_terminal_tells():
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """A page with the incidents and their script, and nothing else."""
+    """A page with only the incidents and their script."""
     return page_with_script(tmp_path_factory.mktemp("site"), "incidents",
                             book_incidents.script()).as_uri()
 
@@ -614,7 +614,7 @@ def test_the_page_and_the_terminal_count_the_same_points(page, one):
 
 
 def test_the_page_and_the_terminal_read_the_same_events_alike(page):
-    """Too dear, twice, unknown, after the end: the page obeys the rules of searches.py."""
+    """Probes too expensive, repeated, unknown or late: the page follows searches.py's rules."""
     every = [event("probe", probe.id, key=f"k{n}") for n, probe in enumerate(dearest())]
     events = [event("probe", "no-such"), every[0], every[0], *every,
               event("cause", ONE.causes[0].id), event("cause", "no-such"),

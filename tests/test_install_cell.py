@@ -1,4 +1,4 @@
-"""The first cell of lessons and worksheets: silent where all is there, else one sentence."""
+"""The first cell of lessons and worksheets: silent if nothing is missing, else one sentence."""
 
 import ast
 import json
@@ -20,7 +20,7 @@ from tools import core_path, install_cell, stored_outputs, sweep, views
 BOOKS = [path for folder in (NOTEBOOKS, EXERCISES) for path in sorted(folder.glob("*.ipynb"))
          if not path.stem.startswith("00")]
 NAMES = [f"{path.parent.name}/{path.stem}" for path in BOOKS]
-# Imported name -> package, where they differ; torch.onnx imports onnxscript.
+# Imported name -> package, if they differ; torch.onnx imports onnxscript.
 PACKAGES = {"sklearn": "scikit-learn", "PIL": "pillow", "IPython": "ipython"}
 BROUGHT = {"pillow", "ipython", "safetensors", "scipy", "tokenizers", "triton"}  # by others
 FOLDED = {"jupyter": {"source_hidden": True}, "cellView": "form"}
@@ -60,7 +60,7 @@ def test_what_a_stage_needs_has_a_floor():
 
 
 def test_no_record_and_no_output_rests_on_the_cell(tmp_path):
-    """Another version or address changes the cell of every notebook, and nothing else."""
+    """A new version or address changes only this cell in every notebook."""
     path = NOTEBOOKS / "01_activations.ipynb"
     book = json.loads(path.read_text("utf-8"))
     cell = next(cell for cell in book["cells"] if install_cell.is_install(cell))
@@ -170,7 +170,7 @@ def test_a_wheel_beside_the_notebook_is_taken_and_an_older_course_replaced(elsew
 
 @pytest.fixture
 def pip(monkeypatch):
-    """A pip that installs what it is asked for, unless it fails; its calls are noted."""
+    """A pip that installs what it is asked for, or fails; it records its calls."""
     here = {"torch": "2.11.0+cu130", "numpy": "2.1.3", "dlsys-helpers": "2.0.0"}
     fake = SimpleNamespace(calls=[], says="", here=here)
 
@@ -211,7 +211,7 @@ def test_only_what_is_absent_is_installed_and_one_line_says_so(pip, capsys):
     ("0.10.0", "torchao", ["torchao>=0.18"]), ("0.10.0", "", [])])
 def test_an_old_torchao_is_replaced_where_a_stage_cannot_run_with_it(pip, capsys, here, needs,
                                                                      asked):
-    """Colab's: peft raises an ImportError when it sees it."""
+    """Colab has one, and peft raises an ImportError when it sees it."""
     pip.here.update({"peft": "0.20", **({"torchao": here} if here else {})})
     arrival.arrive("2.0.0", needs)
     assert [word for command in pip.calls for word in command if ">=" in word] == asked
@@ -257,7 +257,7 @@ print(getattr(anywidget, "__file__", None) is not None)
 
 @pytest.mark.parametrize("arrives", [True, False])
 def test_explorers_work_after_the_cell_without_a_restart(arrives):
-    """The course, once imported without anywidget, has put a stand-in where anywidget goes."""
+    """If the course is imported without anywidget, it puts a stand-in in its place."""
     done = subprocess.run([sys.executable, "-c", WIDGETS % arrives], capture_output=True,
                           text=True, check=True)
     assert done.stdout.strip() == str(arrives)
@@ -295,7 +295,7 @@ def test_a_notebook_without_code_gets_no_cell():
 
 
 def test_the_checkout_itself_needs_nothing():
-    """As a fresh clone after `make lab`: the cell of each stage finds all there."""
+    """In a fresh clone after `make lab`, the cell of each stage finds nothing missing."""
     done = subprocess.run([sys.executable, "-c", install_cell.text(["import jax, onnx, optuna"])],
                           cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

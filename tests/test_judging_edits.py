@@ -1,4 +1,4 @@
-"""Wrong answers as edits of a right one, and promises as a table: what a check's file may write."""
+"""Wrong answers as edits of a right one, and promises as a table, in a check's file."""
 
 import inspect
 import traceback
@@ -26,7 +26,7 @@ def doubled_without_a_graph(x):
 
 
 def again(x, times=2):
-    """Calls itself, once for each doubling."""
+    """Calls itself once for each doubling."""
     return x if times == 1 else again(x, times - 1) + x
 
 
@@ -67,7 +67,7 @@ def test_decorators_and_recursion_are_those_of_the_edited_function(ex):
     ex.edits(again)("one more", "result", "times == 1", "times == 0")
     without_a_graph, one_more = (answer.fn for answer in ex.wrong_answers)
     assert not without_a_graph(torch.ones(1, requires_grad=True)).requires_grad
-    assert one_more(1.0) == 3.0  # every call is of the edited function, not the first alone
+    assert one_more(1.0) == 3.0  # every call runs the edited function, not only the first
 
 
 def test_source_and_tracebacks_show_the_edited_text(ex):
@@ -77,7 +77,7 @@ def test_source_and_tracebacks_show_the_edited_text(ex):
     assert inspect.getmodule(fn).__name__ == __name__
     with pytest.raises(IndexError) as error:
         fn(torch.ones(1))
-    frames = traceback.extract_tb(error.tb)  # the last may be torch's, under a default device
+    frames = traceback.extract_tb(error.tb)  # with a default device, the last may be torch's
     assert ("<99.1, no number>", "return twice[9]") in [(f.filename, f.line) for f in frames]
 
 

@@ -1,4 +1,4 @@
-"""When a mistake is named: a poor observation needs cases that bear it out."""
+"""When a mistake is named: a poor observation needs further cases that confirm it."""
 
 import math
 
@@ -70,7 +70,7 @@ def test_a_count_needs_the_rest_of_the_outcome_to_be_alike(ex):
 
 
 def test_nothing_needs_a_second_case(ex):
-    """It returns nothing where the mistake does, in one case; elsewhere both are wrong apart."""
+    """An answer that, like the mistake, returns nothing in one case differs from it elsewhere."""
     def only_large(x):
         return positive(x) if sum(x) > 3.5 else []
 
@@ -88,7 +88,7 @@ def raises_type_error(x):
 @pytest.mark.parametrize("slip", [
     lambda x: raises_type_error(x), lambda x: x.numbers, lambda x: None, lambda x: 1.0])
 def test_an_error_in_types_is_no_mistake_of_another_kind(ex, slip):
-    """Even where the mistake's own answer stumbles in the same way on the first case."""
+    """Even if the mistake's own answer fails in the same way on the first case."""
     ex.wrong("mistaking the order", breaks="result")(
         lambda x: slip(x) if len(x) == 2 and x[0] else positive(x)[::-1] + [0.0][:len(x) // 2])
     assert named(ex, slip) == ""
@@ -122,7 +122,7 @@ def run_of(seen):
 @pytest.mark.parametrize("seen", SEEN, ids=str)
 @pytest.mark.parametrize("others", [(), (None,), (None, None)])
 def test_by_any_observation_an_answer_agrees_with_itself(seen, others):
-    """So each registered mistake keeps its name, which the records of the proofs rely on."""
+    """So each registered mistake keeps its name; the proofs' records rely on that."""
     runs = [run_of(one) for one in (*others, seen, *others)]
     both = list(zip(runs, runs, strict=True))
     assert judging.is_borne_out(both, len(others), 1e-4)

@@ -1,4 +1,4 @@
-"""Kernels that are compiled for a device that is not here, and the arithmetic of occupancy."""
+"""Kernels compiled for a device that this machine lacks, and the arithmetic of occupancy."""
 
 import importlib.util
 import os
@@ -36,7 +36,7 @@ def source(monkeypatch):
 @LINUX_ONLY
 def test_an_elementwise_kernel_has_registers_and_no_tensor_cores(source, tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setenv("TRITON_INTERPRET", "1")  # of this process alone
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # for this process only
     [code] = compiled(source(ADD), signature={"x": "*fp32", "y": "*fp32", "n": "i32"},
                       constants={"BLOCK": 256}, capabilities=[80])
     assert code.capability == 80

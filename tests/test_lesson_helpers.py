@@ -1,4 +1,4 @@
-"""Claims, data, training loop and figures: small, and each against an independent value."""
+"""Claims, data, training loop and figures, each tested against an independent value."""
 
 import math
 import re

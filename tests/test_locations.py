@@ -1,4 +1,4 @@
-"""Where a learner's work goes: a checkout of one's own, a shared one, a wheel."""
+"""Where a learner's work goes: with their own checkout, a shared one, or a wheel."""
 
 import os
 from types import SimpleNamespace
@@ -71,7 +71,7 @@ def test_a_wheel_has_the_course_inside_and_its_work_at_home(checkout, monkeypatc
 
 
 def test_doctor_of_a_wheel_asks_only_for_what_checks_need(checkout, monkeypatch):
-    """Without pyproject.toml the requirements are those of the installed package itself."""
+    """Without pyproject.toml, the requirements come from the installed package itself."""
     monkeypatch.setattr(needed, "installed", lambda name: None if name in ("rich", "jax") else "1")
     missing, untried, rest = doctor.few_packages()
     assert (missing.state, missing.text) == (doctor.FAIL, "packages: missing rich.")

@@ -27,7 +27,7 @@ PLAN = Plan(steps=12, rows=4, warm=2, every=4)
 
 @pytest.fixture(scope="module")
 def own() -> Parts:
-    """All parts a learner's: the worked answers."""
+    """All parts from the learner, here the worked answers."""
     return load(paths.SOLUTIONS, BY_ID)
 
 
@@ -70,7 +70,7 @@ def test_each_part_has_a_stand_in():
 
 
 def test_no_stand_in_is_the_worked_answer(own):
-    """Told apart by their code, docstrings and annotations left out; a signature is the same."""
+    """Compare their code without docstrings and annotations; the signatures are the same."""
     for part in CATALOGUE:
         one, other = (_bare(inspect.getsource(inspect.unwrap(function))) for function in (
             getattr(standins, part.function), getattr(own, part.function)))
@@ -139,7 +139,7 @@ def test_helpers_in_other_cells_come_along(tmp_path):
 
 
 def test_only_what_an_answer_uses_comes_along_in_an_order_that_runs(tmp_path):
-    """A scratch line of the same name as an argument is not run; constants come before uses."""
+    """A scratch line that assigns an argument's name is not run; constants come before uses."""
     helpers = ("x = 1 / 0 if False else open('never')\n"
                "B = 2\nC = B + 1\ndef _use(y):\n    return B * y + C - 3\n\n\n")
     worksheet(tmp_path, "05_normalization", lambda source: source.replace(
@@ -290,7 +290,7 @@ def test_a_cache_gives_what_the_whole_row_gives(own, mine):
 
 
 def test_beyond_its_length_a_cache_keeps_a_window():
-    """One layer computes the same from the last 16 positions alone."""
+    """One layer computes the same from only the last 16 positions."""
     torch.manual_seed(3)
     model = Network(SMALL._replace(layers=1), Parts(), 0.0).eval()
     ids, caches = torch.randint(12, (1, 60)), model.caches()
@@ -299,7 +299,7 @@ def test_beyond_its_length_a_cache_keeps_a_window():
             last = model(ids[:, place:place + 1], caches)
         assert caches[0]["k"].shape[2] == 16
         assert caches[0].dropped == 44
-        # The newest token sees 15 kept ones and itself: as many as in training.
+        # The newest token sees 15 kept tokens and itself, as many as in training.
         torch.testing.assert_close(last[:, -1], model(ids[:, -16:])[:, -1], atol=1e-5, rtol=0)
 
 
@@ -445,12 +445,12 @@ def test_a_full_disk_leaves_the_former_checkpoint(own, letters, mine, monkeypatc
         list(run.run(8, path))
     assert path.read_bytes() == before
     monkeypatch.undo()
-    list(run.run(save=path))  # the model was in memory: it goes on
+    list(run.run(save=path))  # the model was in memory, so it continues
     assert torch.load(path)["facts"]["step"] == 12
 
 
 def test_a_kill_while_the_log_is_written_loses_nothing(letters, tmp_path):
-    """The log is replaced whole, and may be one entry ahead of the checkpoint."""
+    """The log is replaced as a whole and may be one entry ahead of the checkpoint."""
     path = tmp_path / "run.pt"
     run, whole = (Training(small(Parts()), letters, PLAN) for _ in range(2))
     list(run.run(4, path))
@@ -485,7 +485,7 @@ def test_a_checkpoint_of_another_plan_is_refused(letters, tmp_path):
 
 
 def test_neighbouring_seeds_share_no_order(letters):
-    """What seed 0 does in its second epoch is not what seed 1 does in its first."""
+    """Seed 0's second epoch has a different order from seed 1's first."""
     def rows_of(seed, epoch):
         run = Training(small(Parts()), letters, PLAN._replace(steps=999, seed=seed))
         run.step = epoch * ((len(letters.train) - 1 - 16) // 16 // PLAN.rows)

@@ -32,7 +32,7 @@ def text() -> texts.Text:
 def a_model(parts, text) -> Network:
     torch.manual_seed(0)
     made = Network(Shape(len(text.letters), **SMALL), parts, 0.0)
-    for block in made.blocks:  # weights of a trained size, so that rounding them shows
+    for block in made.blocks:  # weights as large as trained ones, so that rounding shows
         torch.nn.init.normal_(block.down.weight, 0, 0.2)
     return made.eval()
 
@@ -121,7 +121,7 @@ def test_an_adapter_begins_as_nothing_learns_and_merges(parts, model, text, tmp_
 
 def test_the_paths_of_an_adapter_are_those_of_peft(model, tmp_path):
     lora = adapters.adapted(model)
-    lora.get_parameter("blocks.0.qkv.B").data.fill_(1.0)  # of zeros alone, no adapter is loaded
+    lora.get_parameter("blocks.0.qkv.B").data.fill_(1.0)  # an all-zero adapter is not loaded
     adapters.through_file(lora, tmp_path / "adapter.pt")
     file = torch.load(tmp_path / "adapter.pt")
     assert "base_model.model.blocks.0.qkv.lora_A.weight" in file
@@ -233,8 +233,8 @@ def test_an_onnx_program_agrees_at_other_sizes(text):
     assert len(file) > 4 * sum(p.numel() for p in model.parameters())
 
 
-# ---- in processes of their own
-# What they come to is what the notebook claims, see test_your_model.
+# ---- in separate processes
+# The notebook's claims test their results, see test_your_model.
 
 @pytest.fixture(scope="module")
 def own() -> Parts:
@@ -246,7 +246,7 @@ def job(parts: Parts, **plan) -> apart.Job:
 
 
 def test_a_killed_run_has_the_threads_of_the_session(own, tmp_path):
-    """Matrices of this size are summed in another order on two threads."""
+    """Two threads sum matrices of this size in a different order."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

@@ -1,4 +1,4 @@
-"""Weights in 8 bits: there and back, what the bytes mean, and what is refused."""
+"""Weights in 8 bits: packing and unpacking, what the bytes mean, and what is refused."""
 
 import json
 import struct
@@ -41,7 +41,7 @@ def test_the_header_and_each_vector_come_back_and_each_weight_within_half_a_leve
             continue
         groups, mine = weight.reshape(-1, GROUP), back[name].reshape(-1, GROUP)
         spread = groups.amax(1).clamp(min=0) - groups.amin(1).clamp(max=0)
-        # Half a level; zero is rounded, too; and a float16 scale is off by a two-thousandth.
+        # Half a level; zero is also rounded; a float16 scale is off by a two-thousandth.
         assert ((groups - mine).abs().amax(1) <= 1.15 * spread / 255).all(), name
         assert not torch.equal(mine, groups), name
 
@@ -56,7 +56,7 @@ def test_a_network_takes_what_comes_back_and_answers_almost_the_same():
 
 
 def by_hand(data, name):
-    """A tensor out of packed bytes, by the description of the format alone, in float64."""
+    """A tensor from packed bytes, in float64, following only the description of the format."""
     (length,) = struct.unpack_from("<I", data)
     header = json.loads(data[4:4 + length])
     size, at = sizes(header["shape"])[name], 4 + length + header["tensors"][name]

@@ -12,7 +12,7 @@ IDS = [id for stage in solutions.stages() for id in solutions.answers(stage)]
 
 @pytest.fixture(scope="module", params=IDS)
 def tried(request):
-    """What became of an exercise's mutants; where the record is stale, they are tried now."""
+    """The fates of an exercise's mutants; if the record is stale, they are tried now."""
     id = request.param
     if id[:2] != solutions.DRAFT and trusted(proof.fresh(id)):
         return id, proof.RECORD.entry(id)["mutants"]
@@ -60,7 +60,7 @@ def test_a_check_with_a_hole_lets_a_mutant_live():
 
 
 def test_the_draft_that_is_asked_for_is_read_and_no_other(tmp_path, monkeypatch):
-    for name in ("01_activations", "02_backpropagation"):  # what a draft holds is another stage's
+    for name in ("01_activations", "02_backpropagation"):  # with another stage's answers
         (tmp_path / f"{name}.ipynb").write_text(
             (solutions.SOLUTIONS / "03_losses.ipynb").read_text("utf-8"), "utf-8")
     monkeypatch.setattr(solutions, "DRAFTED", tmp_path)

@@ -1,4 +1,4 @@
-"""`dlsys parts`: the table, and my_parts.py, of which nothing of the learner's is ever lost."""
+"""`dlsys parts`: the table, and my_parts.py, which never loses a learner's work."""
 
 import json
 

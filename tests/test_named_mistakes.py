@@ -1,6 +1,6 @@
-"""A wrong answer gets the name of its own mistake or none: nobody is accused of another's mistake.
+"""A wrong answer is named after its own mistake or not at all, never after a different mistake.
 
-Each of these fails its exercise in a way that once suggested a mistake which it does not make.
+Each of these fails its exercise in a way that once suggested a mistake that it does not make.
 """
 
 from __future__ import annotations

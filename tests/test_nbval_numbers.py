@@ -1,4 +1,4 @@
-"""Stored outputs: last digits may differ, and what a claim lets vary; anything else may not."""
+"""Stored outputs may differ in last digits and where a claim allows it, and nowhere else."""
 
 import re
 import subprocess
@@ -84,7 +84,7 @@ TEXTS = [text for text in stored_texts() if text]
 
 
 def changed(text, pattern, change):
-    """The text once for each match of the pattern, with that match changed."""
+    """One copy of the text for each match of the pattern, with only that match changed."""
     for match in re.finditer(pattern, text):
         yield text[:match.start()] + change(match[0]) + text[match.end():]
 
@@ -107,8 +107,8 @@ def test_every_stored_decimal_may_differ_in_its_last_digit():
 
 
 def first_digit_up(number):
-    """0.033 -> 0.083 and 4e-07 -> 4e-02, 4e-02 -> 4e-03: what the number says is another."""
-    if "e" in number and float(number) == 0:  # 0e+00, 0.0e+00: another exponent is no change
+    """0.033 -> 0.083 and 4e-07 -> 4e-02, 4e-02 -> 4e-03: this is a different number."""
+    if "e" in number and float(number) == 0:  # 0e+00, 0.0e+00: a new exponent changes nothing
         return number.replace("0", "5", 1)
     if "e" in number:
         return re.sub(r"e.*$", "e-02" if abs(float(number)) < 1e-3 else "e-03", number)
@@ -131,7 +131,7 @@ def test_no_stored_integer_and_no_word_may_change():
     assert [pair for pair in copies if same(*pair)] == []
 
 
-# ---- numbers that a claim holds
+# ---- numbers that a claim bounds
 
 ABOVE = [ClaimedNumber(0.931, 0.8, float("inf"))]
 
@@ -184,7 +184,7 @@ def test_claims_that_vary_come_from_the_record_of_the_sweep():
 
 
 def test_a_tag_stands_only_where_no_claim_holds_the_numbers():
-    """A claim in words that hold the number is better than a tag: it bounds what may come."""
+    """A claim whose words contain the number is better than a tag, because it sets bounds."""
     idle = []
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         cells = nbformat.read(path, as_version=4).cells
@@ -232,7 +232,7 @@ def stored_cell(source, output, tags):
 
 @pytest.mark.parametrize("folder", ["notebooks", "my-work"])
 def test_nbval_accepts_last_digits_and_nothing_else(folder, tmp_path):
-    """A lesson's way of comparing; under the same plugin a learner's worksheet fares alike."""
+    """Compare as a lesson does; the same plugin treats a learner's worksheet alike."""
     (tmp_path / folder).mkdir()
     path = tmp_path / folder / "small.ipynb"
     nbformat.write(new_notebook(cells=[stored_cell(*cell[:3]) for cell in CELLS.values()],

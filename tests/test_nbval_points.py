@@ -29,7 +29,7 @@ def code(source: str, **dlsys) -> dict:
 
 
 def check(id: str, answer: str) -> dict:
-    """A check cell, known by its call alone."""
+    """A check cell, recognised only by its call."""
     return code(f'check("{id}", {answer})')
 
 
@@ -47,7 +47,7 @@ def write(path, cells, **dlsys):
 
 
 def run(folder, *args: str) -> subprocess.CompletedProcess:
-    """pytest in a process of its own, which takes seconds (nbval's imports): hence few runs."""
+    """Run pytest in a separate process; nbval's imports take seconds, so there are few runs."""
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider",
          "-p", "no:hypothesispytest", "--nbval-lax", *args],
@@ -56,7 +56,7 @@ def run(folder, *args: str) -> subprocess.CompletedProcess:
 
 @pytest.fixture(scope="module")
 def learner(tmp_path_factory):
-    """One learner's worksheet, renamed, run once: a pass, two failures, a skip, a slow cell."""
+    """One learner's renamed worksheet, run once: a pass, two failures, a skip, a slow cell."""
     folder = tmp_path_factory.mktemp("learner")
     write(folder / "my-work" / "renamed.ipynb", [
         code(SETUP),
@@ -67,7 +67,7 @@ def learner(tmp_path_factory):
         code("while True: pass\ncheck('01.9', lambda: 1)"),
         code("check('01.4', lambda: 1)\ncheck('01.10', lambda: 1)"),
     ], stage=1)
-    # -n: the scores have to come from another process. Without it the path is shorter.
+    # With -n the scores have to come from another process; without it the path is shorter.
     return folder, run(folder, "-n", "1", "--nbval-cell-timeout=3", "my-work/renamed.ipynb")
 
 
@@ -112,7 +112,7 @@ def test_junit_is_written_by_default_and_named_by_the_metadata(learner):
 
 @pytest.fixture(scope="module")
 def collected(tmp_path_factory):
-    """A folder with a sound and a truncated worksheet, collected only, JUnit elsewhere."""
+    """A folder with an intact and a truncated worksheet, only collected; JUnit goes elsewhere."""
     folder = tmp_path_factory.mktemp("collected")
     sound = write(folder / "my-work" / "a.ipynb", [code(SETUP), check("01.1", "1")])
     (folder / "my-work" / "b.ipynb").write_text(sound.read_text()[:-30])

@@ -21,7 +21,7 @@ from tools import lessons, new
 from tools.nightly import mark_nightly
 
 NUMBERS = [stage.number for stage in STAGES]
-# The template is one for all; the first lesson, and one with another set-up.
+# All stages share the template; try the first lesson, and one with a different set-up.
 every = pytest.mark.parametrize("number", mark_nightly(NUMBERS, lambda number: number in (1, 8)))
 QUESTIONS, RIGHT_ANSWERS = "src/dlsys_checks/questions", "tests/right_answers"
 
@@ -122,7 +122,7 @@ def test_a_new_trap_can_be_tried_at_once_and_lacks_only_what_is_to_do(tmp_path):
 
 
 def used_in_a_cell(lesson):
-    """A name that a cell of the lesson gives a value, and no function of it has."""
+    """A name that a cell of the lesson assigns and that none of its functions has."""
     source = lessons.Source(lesson)
     text = lesson.read_text("utf-8")
     return next(name for cell in source.of(role="look", kind="code")
@@ -201,7 +201,7 @@ def test_the_example_of_questions_is_right_by_another_route(monkeypatch):
         for seed in range(30):
             one = draw(random.Random(seed))
             first, second = [*map(int, re.findall(r"\d+", one.text)), 0][:2]
-            # Columns of two rows; the one that is asked for is last.
+            # Columns of two rows; the requested one is last.
             columns = {"Two": [[second, second], [first, first]],
                        "Four": [[first, first]] * 4 + [[second, second]],
                        "A": [[first, 0, 0]]}[one.text.split()[0]]

@@ -18,7 +18,7 @@ pytest_plugins = ["pytester"]
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Two notebooks whose outputs are fresh, as the only ones of the course."""
+    """Two notebooks with fresh outputs, as if the course had no others."""
     for name in ("01_activations", "03_losses"):
         book = nbformat.read(SOLUTIONS / f"{name}.ipynb", as_version=4)
         book.metadata["dlsys"]["rests_on"] = stored_outputs.rests_on(book)
@@ -31,7 +31,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def runs(folder) -> dict[str, str]:
-    """The notebooks of a run of this folder, by name, each with the reason."""
+    """The notebooks that a run in this folder executes, by name, each with the reason."""
     config = SimpleNamespace(args=["."], invocation_params=SimpleNamespace(dir=folder))
     chosen = nightly.notebooks_to_run(config)
     assert [path for path in folder.glob("*.ipynb")

@@ -1,4 +1,4 @@
-"""One reader of notebook files: what it takes from them, the same for learner and grader."""
+"""The notebook reader takes the same from a file for the learner and for the grader."""
 
 import pytest
 from grading_samples import code, notebook
@@ -29,7 +29,7 @@ def test_learner_and_grader_hear_the_same_reason(name, tmp_path):
 
 
 def test_a_variants_worksheet_is_told_which_version_grades_it():
-    """Whatever stage `--stage` says."""
+    """The message names the version, whatever stage `--stage` gives."""
     with pytest.raises(submitted_notebook.Refused, match=r"grade it with version 1\.0\.0"):
         submitted_notebook.parse(BAD["renamed by a variant"], stage=1)
 
@@ -54,7 +54,7 @@ def picture(mib: int) -> dict:
 
 
 def test_pictures_and_widgets_of_20_mb_leave_the_code_as_it_is():
-    """A right answer was refused for the outputs below it, which nobody reads."""
+    """A right answer was once refused because of the outputs below it, which are never read."""
     long = "table = '" + "\\u00e4\\\"" * 2000 + "'"
     card = {"output_type": "display_data", "metadata": Verdict("pass", "01.4").facts()}
     cells = [code("check('01.4', f)", outputs=[picture(10), card]),
@@ -79,7 +79,7 @@ def test_a_large_file_of_any_form_takes_seconds(data):
     (b"%PDF-1.7\n%\xe2\xe3", "a PDF"), (b"PK\x03\x04\x14\0", "a zip or a document of an office"),
     (b"\x89PNG\r\n\x1a\n", "a picture"), (b"\xff\xd8\xff\xe0", "a picture")])
 def test_another_kind_of_file_is_called_what_it_is(start, kind):
-    """A PDF was told to be saved as UTF-8."""
+    """The learner was once told to save a PDF as UTF-8."""
     with pytest.raises(Unreadable, match=f"^is {kind}.*, not a notebook, whatever its name says"):
         notebook_reader.parse(start + bytes(range(256)))
 

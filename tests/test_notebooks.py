@@ -20,14 +20,14 @@ from tools.nightly import trusted
 
 LESSONS = sorted(path for path in NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")
                  if not path.stem.startswith("00"))
-QUICK = "02_backpropagation"  # whose first trap takes a second
+QUICK = "02_backpropagation"  # its first trap takes a second
 NAMES = [path.stem for path in LESSONS]
 STORED = sorted([*LESSONS, *SOLUTIONS.glob("*.ipynb")])
 
 
 @cache
 def stored(path):
-    """A notebook of a megabyte, which many tests look at; none of them changes it."""
+    """A stored notebook, cached because it is a megabyte; no test may change it."""
     return nbformat.read(path, as_version=4)
 
 
@@ -69,10 +69,10 @@ def test_broken_code_shows_nothing_above_its_question(path):
 def test_lesson_holds_at_another_seed_and_thread_count(path):
     """Every claim raises when it does not hold, so the run itself is the assertion.
 
-    A fresh record of the sweep holds this seed and thread count for the whole lesson, and nbval
-    runs the whole lesson at the stored seed. What is left to show is that papermill finds the
-    parameters, which all lessons declare alike, and that they reach the cells: a quick one shows
-    it, with its first trap. Without a fresh record a lesson runs to its end.
+    A fresh record of the sweep covers this seed and thread count for the whole lesson, and nbval
+    runs the whole lesson at the stored seed. It remains to show that papermill finds the
+    parameters, which all lessons declare alike, and that they reach the cells. The first trap of a
+    quick lesson shows that. Without a fresh record a lesson runs to its end.
     """
     assert sweep.SEEDS > 3
     assert 2 in sweep.THREADS
@@ -106,7 +106,7 @@ def test_the_head_of_a_lesson_holds_a_trap_and_its_claims(path):
 
 @pytest.mark.parametrize("path", LESSONS, ids=NAMES)
 def test_the_core_path_ran_alone_as_it_stands(path):
-    """As `dlsys start --core` writes it. nbval runs the notebook with all traps."""
+    """Test it as `dlsys start --core` writes it. nbval runs the notebook with all traps."""
     stage = int(path.stem[:2])
     assert core_path.traps(core_path.core(path)) == {
         trap.id for trap in catalog.traps(stage) if trap.core}
@@ -114,7 +114,7 @@ def test_the_core_path_ran_alone_as_it_stands(path):
     assert bool(core_path.RECORD.entry(path.stem)) == core_path.is_short(path)
 
 
-@pytest.mark.nightly  # the record of the last run is fresh, as the test above asks
+@pytest.mark.nightly  # the test above only asks for a fresh record
 @pytest.mark.parametrize("path", LESSONS, ids=NAMES)
 def test_a_core_path_runs_alone(path):
     done = core_path.run(path)
@@ -153,7 +153,7 @@ def test_each_declared_parameter_is_used(path):
 def test_stored_notebook_is_clean(path):
     """Numbered 1 to n, no errors, no stderr, no widget view without a kernel, no machine path.
 
-    The cell that installs the course has no number: where a notebook is built, it does nothing.
+    The cell that installs the course has no number, as it does nothing where notebooks are built.
     """
     cells = [cell for cell in cells_of(path) if not install_cell.is_install(cell)]
     assert [c.execution_count for c in cells] == list(range(1, len(cells) + 1))
@@ -161,7 +161,7 @@ def test_stored_notebook_is_clean(path):
     assert not [o for o in outputs if o.output_type == "error" or o.get("name") == "stderr"]
     texts = [json.dumps([o for o in c.outputs if "image/png" not in o.get("data", {})])
              for c in cells]
-    # Wherever it was built: a path of another machine names the same folders.
+    # Wherever the notebook was built: a path on another machine has the same folders.
     strange = ("widget-view", str(ROOT), "/book/_build/", "/site-packages/")
     assert not [text for text in texts if any(part in text for part in strange)]
     # A cell may catch a warning to show it.
@@ -179,7 +179,7 @@ def test_every_figure_has_alt_text(path):
 
 @pytest.mark.parametrize("path", LESSONS, ids=NAMES)
 def test_nothing_in_a_figure_is_cut_off(path):
-    """A title or a label that is too long for its place has ink at the edge."""
+    """A title or a label that does not fit has ink at the edge."""
     pictures = [(cell.id, plt.imread(io.BytesIO(base64.b64decode(out.data["image/png"]))))
                 for cell in cells_of(path) for out in cell.outputs
                 if "image/png" in out.get("data", {})]

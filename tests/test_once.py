@@ -1,4 +1,4 @@
-"""What the workers share is made by one of them, however many ask at once."""
+"""One worker makes what all of them share, however many ask at once."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor

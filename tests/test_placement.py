@@ -1,4 +1,4 @@
-"""Placement: the model, what is asked and read, the plan, and what simulated learners get of it."""
+"""Placement: the model, questions and answers, the plan, and what simulated learners gain."""
 
 import base64
 import io
@@ -69,7 +69,7 @@ def test_evidence_moves_its_own_trap_most_and_its_stage_more_than_others():
 
 
 def test_the_belief_is_bayes_rule_written_out():
-    """Counted over the learners drawn: those who know a trap and those who do not, weighted."""
+    """Count the learners drawn, weighted: those who know a trap and those who do not."""
     chance = model.drawn(COURSE)
     one = model.Seen("02.1", 0.9, 0.2, "")
     n, other = COURSE.ids.index("02.1"), COURSE.ids.index("02.3")
@@ -176,7 +176,7 @@ def test_an_answer_about_a_trap_that_is_no_more_is_passed_over():
 
 @pytest.mark.parametrize("run", [1, 7])
 def test_a_row_of_an_unknown_trap_at_the_end_changes_no_plan(run, capsys):
-    """`dlsys` and `dlsys placement` agree, and nothing is asked again."""
+    """`dlsys` and `dlsys placement` agree, and no question is asked again."""
     finish({id: id != "05.1" for id in ("03.1", "05.1", "09.1")})
     placed.record("99.9", run=run, right=True, sure=True)
     assert cli.main(["placement"]) == 0
@@ -333,7 +333,7 @@ def test_wrong_sure_and_skipped_answers_come_back_in_review_the_sure_ones_first(
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    """A page with the questions and their script, and nothing else."""
+    """A page with only the questions and their script."""
     return page_with_script(tmp_path_factory.mktemp("site"), "placement", book_placement.script())
 
 
@@ -349,7 +349,7 @@ def page(browser, file):
 
 
 def answer(tab, right: bool) -> None:
-    """Answer the question on the page by keyboard alone, sure of it."""
+    """Answer the question on the page with only the keyboard, and as sure."""
     item = tab.evaluate("""() => { const stage = document.querySelector("#placement legend");
         return window.dlsysPlacement.items.find((one) =>
             one.text.replaceAll("`", "") === stage.textContent); }""")

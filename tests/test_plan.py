@@ -1,4 +1,4 @@
-"""The plans for two hours and for two weeks: what they name is there, and adds up."""
+"""The plans for two hours and for two weeks: what they name exists, and the times add up."""
 
 import re
 

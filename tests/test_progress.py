@@ -1,4 +1,4 @@
-"""The progress store survives crashes, rivals and damage; the map shows what it holds."""
+"""The progress store survives crashes, rival processes and damage; the map shows its content."""
 
 import errno
 import json
@@ -100,7 +100,7 @@ def test_a_killed_writer_leaves_whole_lines_and_no_lock(folder):
     data = (folder / ".progress.jsonl").read_bytes()
     assert all(json.loads(line)["status"] == "pass" for line in data.splitlines())
     assert data.endswith(b"\n")
-    progress.record("01.1", "pass")  # would wait for ever if a dead process held the lock
+    progress.record("01.1", "pass")  # would wait forever if a dead process held the lock
     assert "01.1" in progress.solved()
 
 
@@ -221,7 +221,7 @@ def test_links_of_the_map_hold_in_the_folder_of_the_copies(folder, monkeypatch):
 
 
 def ship(folder):
-    """A worksheet of which every byte counts, and the smallest lesson."""
+    """A worksheet whose every byte counts, and the smallest lesson."""
     for name, text in (("exercises", "shipped"),
                        ("notebooks", '{"metadata": {"dlsys": {}}, "cells": []}')):
         (folder / name).mkdir()

@@ -1,4 +1,4 @@
-"""The proof of a check: what it finds, what its record rests on, and when the tests rely on it."""
+"""The proof of a check: what it finds, what its record depends on, and when tests rely on it."""
 
 
 import pytest
@@ -50,7 +50,7 @@ def test_a_file_that_cannot_be_imported_is_named_with_its_line(text, toy, tmp_pa
     (folder / "s01").mkdir(parents=True)
     (folder / "s01/e1_predict.py").write_text(text, "utf-8")
     monkeypatch.setattr(solutions, "RIGHT_ANSWERS", folder)
-    for _ in range(2):  # it stays refused: nothing takes it for read
+    for _ in range(2):  # it is refused again: no cache counts it as read
         with pytest.raises(SystemExit, match=r"s01/ cannot be imported: e1_predict\.py, line 3: "):
             solutions.with_kept_answers(ID)
 
@@ -206,7 +206,7 @@ def test_a_probe_must_fail_and_names_nobody(toy):
 
 
 def test_probes_are_derived_where_nothing_registered_breaks_a_promise_alone(toy):
-    """An example whose case has a promise, and inputs that are to be left alone."""
+    """One promise for the example's case, and one that the inputs stay unchanged."""
     toy.cases(lambda g: [("three", {"x": torch.tensor([3.0])}),
                          ("the example", {"x": torch.tensor([2.0])})])
     toy.promise("example", "Example: 2 gives 4.", cases=("the example",))
@@ -247,7 +247,7 @@ def test_an_answer_that_comes_late_after_another_failure_has_the_first_one(toy):
 
 
 def test_looking_for_functions_that_pass_registers_no_exercise():
-    """A check's file imports `exercise`: called as an answer, it took a model for an id."""
+    """A check's file imports `exercise`: called as an answer, it once took a model as an id."""
     known = set(registry.load_all())
     assert list(proof.passing_functions("01.3")) == []
     assert set(registry.REGISTRY) == known

@@ -1,6 +1,6 @@
-"""What a public host of the course reads: workflows, forms, the citation, checked against schemas.
+"""Check the files for a public host against schemas: workflows, forms, the citation.
 
-They cannot run here. What a schema does not hold, that their commands exist, is compared by hand.
+They cannot run here. No schema says whether their commands exist, so these tests compare them.
 """
 
 import re
@@ -28,7 +28,7 @@ SCHEMAS = {"vendor.github-workflows": WORKFLOWS,
 
 
 def objections(schema, *files) -> str:
-    """What the schema, one that check-jsonschema brings along, says against files, or nothing."""
+    """The errors that a schema bundled with check-jsonschema finds in files, or nothing."""
     done = subprocess.run([sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema,
                            *map(str, files)], capture_output=True, text=True, check=False)
     return done.stdout if done.returncode else ""
@@ -51,7 +51,7 @@ def jobs(workflow: str) -> dict:
 
 
 def commands(job: dict) -> list[list[str]]:
-    """The words of each command that a job runs, without where its output goes."""
+    """The words of each command that a job runs, without redirections."""
     return [step["run"].partition(" >>")[0].split() for step in job.get("steps", [])
             if "run" in step]
 
@@ -69,7 +69,7 @@ def test_the_commands_of_the_workflows_exist():
             assert rest[0] in targets
         elif program == "pip":
             extras = set(re.fullmatch(r"\.\[(.*)\]", rest[-1])[1].split(","))
-            assert extras == lock.LESSONS | {"points"}  # then it runs pytest
+            assert extras == lock.LESSONS | {"points"}  # this job runs pytest
         elif program not in {"dlsys", "gh", "pipx", "python", "sudo"}:
             assert files == [program]
 
@@ -81,7 +81,7 @@ def test_every_action_is_pinned_by_commit_and_says_its_version():
     assert len(others) > 20
     pinned = r"[\w-]+/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+"
     assert [line for line in others if not re.fullmatch(pinned, line)] == []
-    # One version of each, wherever it is used.
+    # One version of each action, wherever it is used.
     assert len({line.partition("@")[0] for line in others}) == len(set(others))
 
 
@@ -148,7 +148,7 @@ def test_the_citation_names_version_date_and_licence_of_the_release():
 
 CHANGES = (ROOT / "CHANGELOG.md").read_text("utf-8")
 RELEASE = re.compile(r"^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)$", re.MULTILINE)
-KINDS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}  # of Keep a Changelog
+KINDS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}  # from Keep a Changelog
 
 
 def test_the_changelog_keeps_its_form_and_begins_with_the_version_of_the_package():
@@ -203,7 +203,7 @@ def test_files_that_disagree_and_a_version_that_is_out_are_not_released(tmp_path
 
 def triggers(workflow: str) -> dict:
     text = (ROOT / f".github/workflows/{workflow}.yml").read_text("utf-8")
-    return yaml.load(text, yaml.BaseLoader)["on"]  # in plain YAML "on" is a truth value
+    return yaml.load(text, yaml.BaseLoader)["on"]  # in plain YAML "on" is a boolean
 
 
 def test_pages_are_deployed_from_the_default_branch_after_tests_that_passed(monkeypatch):
@@ -357,7 +357,7 @@ def test_no_page_prints_a_command_that_would_run_a_stranger_s_package():
 
 
 def test_a_name_that_the_index_does_not_have_yet_is_in_no_command():
-    """pyproject's on_index says whether it has; what the index itself shows is left out."""
+    """pyproject's on_index says whether the index has it; the test does not ask the index."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["dlsys"]
     pages = [ROOT / "README.md", *(ROOT / "book").glob("*.md"), *(ROOT / "src").rglob("*.py")]
     named = [command for path in pages for command in INSTALLS.findall(path.read_text("utf-8"))

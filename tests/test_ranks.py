@@ -90,7 +90,7 @@ def test_results_tapes_and_one_start_for_two_runs(ranks):
 
 
 class Strangers(Ranks):
-    """Ranks that cannot meet in their first `starts` starts: the interface they name is missing."""
+    """Ranks that fail to meet in their first `starts` starts: the named interface is missing."""
 
     def __init__(self, starts, monkeypatch):
         super().__init__(2, seconds=60)
@@ -150,7 +150,7 @@ os._exit(1)
 
 
 def test_ranks_end_when_their_session_is_killed():
-    """They read a pipe that the session holds."""
+    """They read a pipe that the session holds open."""
     done = subprocess.run([sys.executable, "-c", SESSION], capture_output=True, text=True,
                           timeout=240, check=False)
     pids = [int(word) for word in done.stdout.split()]

@@ -48,7 +48,7 @@ def own_records(tmp_path, monkeypatch):
 
 @pytest.fixture
 def cuda(monkeypatch):
-    """A machine with a GPU, as far as the package can see."""
+    """A machine that seems to have a GPU, as far as the package can see."""
     found = SimpleNamespace(name="NVIDIA H200", multi_processor_count=132,
                             total_memory=int(139.8 * 2**30))
     answers = {"nvidia-smi": "580.1\n580.1", "git": "0123456789ab"}
@@ -130,7 +130,7 @@ def test_what_a_device_cannot_do_ends_the_measurement_and_keeps_its_rows():
     speed = speed_of(cell, error=torch.OutOfMemoryError("CUDA out of memory.\nTried to"))
     assert (speed.rows, speed.trouble) == ([{"n": 64, "us": 5.5}], "CUDA out of memory.")
     assert "It stopped there: CUDA out of memory." in speed.note()
-    with pytest.raises(NameError):  # a slip in the lesson is no finding about a device
+    with pytest.raises(NameError):  # an error in the lesson says nothing about a device
         speed_of(cell, error=NameError("helper"))
 
 

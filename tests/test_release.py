@@ -87,7 +87,7 @@ def test_the_wheel_of_a_class_has_no_check_of_another_stage(handed):
 
 @pytest.mark.parametrize("stage", range(1, 16))
 def test_the_wheel_of_one_stage_has_all_that_its_checks_import(stage):
-    """Stage 9's import what stage 2's share: a class without stage 2 could check nothing."""
+    """Stage 9's checks import what stage 2's share: without that, the class could check nothing."""
     checks = [f"dlsys_checks.s{stage:02}.{path.stem}"
               for path in (ROOT / f"src/dlsys_checks/s{stage:02}").glob("e*.py")]
     reached = [fingerprints.file_of(module).relative_to(ROOT / "src").as_posix()
@@ -148,7 +148,7 @@ def test_install_names_what_the_notebooks_import(stage, more, tmp_path):
     other = {root.partition(".")[0] for root in roots} - sys.stdlib_module_names
     assert {{"sklearn": "scikit-learn"}.get(name, name) for name in other} <= {
         *named, "dlsys_helpers", "dlsys",
-        "safetensors", "scipy", "tokenizers"}  # which transformers and scikit-learn bring
+        "safetensors", "scipy", "tokenizers"}  # transformers and scikit-learn install these
     assert more in " ".join(named)
 
 
@@ -251,11 +251,11 @@ def test_a_wheel_brings_every_worksheet_and_lesson_without_outputs(built):
     assert not (built / "dlsys_checks/exam/mends.py").exists()  # they pass
 
 
-# Bytes for two stages, without *Your model* and with it; what words say of causes is 60,000. The
-# lessons' first text, the cell that installs the course and the list of units are 90,000; the
-# glossary and what a grader's report says of aims 40,000, the changes of `review-diff` 75,000, the
-# placement and what the watch explains and writes for other tools 34,000, the incidents 35,000,
-# what the checks of several stages share 7,000.
+# Bytes for two stages, without *Your model* and with it. The words about causes take 60,000; the
+# lessons' first text, the install cell and the list of units 90,000; the glossary and the aims in a
+# grader's report 40,000; the changes of `review-diff` 75,000; the placement and the watch's
+# explanations and output for other tools 34,000; the incidents 35,000; what the checks of several
+# stages share 7,000.
 LIMITS = {False: 1_117_000, True: 1_319_500}
 
 

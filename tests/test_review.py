@@ -1,4 +1,4 @@
-"""Reviews: questions are right and draw new numbers; the schedule survives clocks and crashes."""
+"""Reviews: questions are right and draw new numbers; the schedule survives bad clocks, crashes."""
 
 import json
 import math
@@ -19,7 +19,7 @@ STAGES = [one.number for one in catalog.written() if questions.exist(one.number)
 CATALOGUED = [trap.id for number in STAGES for trap in catalog.traps(number)]
 for id in CATALOGUED:
     questions.about(id)  # imports them
-TRAPS = sorted({*CATALOGUED, *questions._GENERATORS})  # those of a draft are in no catalog
+TRAPS = sorted({*CATALOGUED, *questions._GENERATORS})  # a draft's traps are in no catalog
 SEEDS = range(30)
 
 
@@ -185,7 +185,7 @@ def test_practice_asks_about_what_was_opened_and_about_all_where_nothing_was():
 
 
 def practised(id: str, when: datetime) -> review.Item:
-    """What practice asks about this trap."""
+    """The item that practice asks for this trap."""
     [item] = [item for item in review.practice(int(id[:2]), when) if item.trap.id == id]
     return item
 
@@ -274,7 +274,7 @@ def test_two_windows_that_ask_the_same_question_count_it_once():
     assert due(day(8)) == []
     assert due(day(9)) == ["01.1"]
     answer("01.1", day(9), right=True)
-    review.record(other, True, day(10))  # a window that was left open all the time
+    review.record(other, True, day(10))  # a window that was open all along
     assert due(day(29)) == []
     assert due(day(30)) == ["01.1"]
 
@@ -316,7 +316,7 @@ def test_a_guess_counts_once_and_only_when_it_was_measured(folder):
     (".guesses.jsonl", {"id": "01.4", "guess": 3.0, "right": False, "sure": True}),
     (".progress.jsonl", {"id": "01.4", "status": "wrong", "misconception": "m"})])
 def test_an_edited_line_stops_no_review_and_costs_no_other_line(folder, name, entry):
-    """A list or an object in place of a text stopped every command that looks at reviews."""
+    """A list or an object instead of a text once stopped every command that reads reviews."""
     whole = json.dumps({**entry, "time": START.isoformat()})
     odd = [{**entry, "time": START.isoformat(), part: value} for part in [*entry, "time"]
            for value in (None, True, -1, 10**400, 1e308, "", "\ud800", [], {}, [[]], [{"a": 1}],
@@ -389,7 +389,7 @@ def test_it_asks_says_why_and_keeps_the_answer(march, monkeypatch, capsys):
     assert "✗ Wrong. Computed: 4." in said
     assert f"Read again: trap 03.1, {catalog.trap('03.1').name}" in (
         " ".join(said.split()))
-    assert said.count("Read again") == 1  # nobody who was right needs to
+    assert said.count("Read again") == 1  # a right answer needs no second reading
     assert "1 of 2 right." in said
     assert due(day(4)) == ["03.1"]
     assert due(day(9)) == ["01.2", "03.1"]

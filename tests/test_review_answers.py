@@ -1,7 +1,7 @@
-"""Answers of review questions by another route: torch itself, a count, or another formula.
+"""Compute the answers of review questions in a second way: by torch, a count, or a new formula.
 
-A row answers by a formula. Here the numbers that the learner reads go through what the question is
-about, so that a wrong formula, and a torch that behaves in another way, are found.
+A row answers by a formula. Here the numbers in the question go through the mechanism that it is
+about, so a wrong formula shows up, and so does a torch that behaves differently.
 """
 
 import copy
@@ -62,7 +62,7 @@ def piled(norm, calls):
 
 
 def summed(rows, norm):
-    """The gradient after losses.backward(ones), whose mean has this gradient."""
+    """The gradient after losses.backward(ones), where the mean loss has this gradient."""
     w = torch.ones(1, dtype=torch.float64, requires_grad=True)
     (norm * w.expand(rows)).backward(torch.ones(rows, dtype=torch.float64))
     return w.grad
@@ -120,7 +120,7 @@ def stacked(k, d, *_):
 
 
 def normed(x, mean, var):
-    """What a BatchNorm with these statistics answers in eval mode."""
+    """What a BatchNorm with these statistics returns in eval mode."""
     norm = nn.BatchNorm1d(1, affine=False).eval()
     norm.running_mean.fill_(mean)
     norm.running_var.fill_(var)
@@ -144,7 +144,7 @@ def moved_buffers(norms):
 
 
 def products_in_an_entry(rows, inputs, units):
-    """What one entry of a weight's gradient is where every factor is 1."""
+    """One entry of a weight's gradient if every factor is 1."""
     weight = torch.zeros(units, inputs, requires_grad=True)
     (torch.ones(rows, inputs) @ weight.T).sum().backward()
     return weight.grad[0, 0]
@@ -191,7 +191,7 @@ def unheld(layers, replaced):
 
 
 def kept(keep, epochs, at):
-    """A weight that grows by 1 an epoch; what `keep` kept of it after one epoch, at the end."""
+    """A weight grows by 1 per epoch; return, at the end, what `keep` kept after one epoch."""
     model = nn.Linear(1, 1, bias=False).requires_grad_(False)
     model.weight.zero_()
     for epoch in range(1, epochs + 1):
@@ -206,7 +206,7 @@ def byte(value):
 
 
 def field(layers):
-    """How many inputs wide the middle unit sees, by autograd; layers (K, S, D)."""
+    """The receptive field of the middle unit, by autograd; layers (K, S, D)."""
     x = torch.zeros(1, 1, 400, requires_grad=True)
     h = x
     for kernel, stride, dilation in layers:
@@ -284,7 +284,7 @@ def pairs_of_last(ranks, part=100_000):
         range(1, ranks * part + 1))
 
 
-# ---- routes: a trap and the place of its question, from 1; a function of the numbers in the text
+# ---- routes: a trap and its question's number, from 1; a function of the numbers in the text
 
 ROUTES = {
     ("01.1", 1): lambda scale, p: F.dropout(torch.full((1000,), float(scale)), p).max(),

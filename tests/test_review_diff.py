@@ -1,4 +1,4 @@
-"""Review mode: the changes, what is proven of them, what is read of a reviewer, and the score."""
+"""Review mode: the changes, their proofs, reading a reviewer's answers, and the score."""
 
 import io
 import json
@@ -159,7 +159,7 @@ def test_each_line_of_a_diff_can_be_marked():
 
 
 def test_a_number_alone_is_a_line_of_the_only_file_that_a_change_touches():
-    """One numbering: that of the files, which is also that of the diff."""
+    """The diff numbers its lines as the files do."""
     one, two = (next(case for case in CASES if len({line.file for line in case.diff}) == count)
                 for count in (1, 2))
     assert reading.mark("7", one) == f"{one.diff[0].file}:7"
@@ -363,7 +363,7 @@ def test_a_perfect_reviewer_has_everything():
 @pytest.mark.parametrize(("faulty", "healthy", "low"), [
     (2, 2, 0.47), (20, 10, 0.89), (40, 20, 0.947)])
 def test_a_perfect_score_of_few_changes_says_less_than_one_of_many(faulty, healthy, low):
-    """Redrawn answers agree there, however few they are: the interval is another one."""
+    """Resampled answers never vary there, however few there are, so another interval is used."""
     least, most = scoring.interval([90] * faulty, [10] * healthy)
     assert (least, most) == (pytest.approx(low, abs=0.003), 1.0)
     assert scoring.interval([10] * healthy, [90] * faulty) == (0.0, pytest.approx(1 - least))
@@ -376,7 +376,7 @@ def test_always_faulty_is_chance_and_accuses_everybody():
 
 
 def surface(of):
-    """The AUROC of a number that can be read off a change without understanding it."""
+    """The AUROC of a number that a reviewer can see without understanding the change."""
     return roc_auc_score([case.faulty for case in CASES], [of(case) for case in CASES])
 
 
@@ -409,7 +409,7 @@ def test_no_consequence_or_repair_is_offered_twice_in_a_case():
 
 
 def test_a_repair_is_shown_with_its_indentation_and_the_lines_around_it():
-    """The line `self.first.eval()` repairs this change in one place and not in another."""
+    """The line `self.first.eval()` repairs this change in one place but not in another."""
     case = case_files.cases()["freeze-first"]
     shown = reading.repair_lines(case, 0)
     (added,) = (line for line in shown if "+" in line and "first.eval()" in line)
@@ -426,13 +426,13 @@ def test_right_hunks_come_along_with_two_thirds_of_each_kind():
             mine = [case for case in CASES if (case.kind, case.form) == (kind, form)]
             with_one = [case for case in mine if any(text in case.text for text in texts)]
             assert 6 <= len(with_one) <= 7
-    for form in case_files.FORMS:  # in none of the forms is one of them seen twice
+    for form in case_files.FORMS:  # no form shows any of them twice
         every = " ".join(case.text for case in CASES if case.form == form)
         assert max(every.count(text) for text in texts) == 1
 
 
 def test_the_running_mean_of_the_adaptive_limit_follows_the_norms():
-    """It is at fault for what no checkpoint holds, and for nothing else: the limit may rise again.
+    """Its only fault is that no checkpoint holds it; the limit may rise again.
 
     An earlier version of this change averaged half of the clipped norm, which can only sink.
     """
@@ -454,7 +454,7 @@ def test_marking_the_first_changed_line_finds_few_faults():
 
 @pytest.mark.parametrize("place", [1, 2, 3])
 def test_the_right_option_is_at_each_place_in_a_third_of_many_orders(place):
-    """The order is drawn for each answer; a fixed one had the right option in last place never."""
+    """The order is drawn for each answer; a fixed order never had the right option last."""
     orders = [review_diff.shuffled(case, 3, seed) for case in FAULTY for seed in range(30)]
     share = sum(order[place - 1] == 0 for order in orders) / len(orders)
     assert share == pytest.approx(1 / 3, abs=0.05)
@@ -513,7 +513,7 @@ def test_answers_are_refused_until_they_can_be_read(kept, monkeypatch, capsys):
 
 
 def test_a_long_line_of_code_is_not_wrapped(kept, monkeypatch, capsys):
-    """A wrapped line of a diff has a second part without a number, which reads as removed."""
+    """The second part of a wrapped diff line has no number, so it looks like a removed line."""
     monkeypatch.setenv("COLUMNS", "60")
     case = next(case for case in CASES if max(len(line.text) for line in case.diff) > 80)
     played(monkeypatch, ["q"], str(review_diff.number_of(case)))
@@ -542,7 +542,7 @@ def test_stopping_in_the_middle_of_a_change_keeps_its_answers_and_its_run(kept, 
     played(monkeypatch, ["run training", "{}:{}".format(*CHANGED.places[0]), "70"], number)
     assert "What you have answered is kept." in capsys.readouterr().out
     assert review_diff.reviews() == {}
-    played(monkeypatch, ["0", "q"], number)  # goes on with the consequence
+    played(monkeypatch, ["0", "q"], number)  # continues with the consequence
     told = " ".join(capsys.readouterr().out.split())
     assert "You have begun this review and asked for the run training:" in told
     assert "first rate / peak" in told
@@ -646,7 +646,7 @@ def test_q_stops_while_a_line_is_asked_for(kept, monkeypatch, capsys):
     assert review_diff.reviews() == {}
 
 
-# Changes to the same lines: the answer to one says something about the other.
+# Changes to the same lines: the answer to one hints at the other.
 TWINS = [("divide-once", "log-once"), ("zero-at-the-end", "zero-inside"),
          ("block-names", "classifier-name"), ("order-class", "order-object"),
          ("average-at-once", "lerp-weight"), ("reciprocal-root", "folded-bias"),
@@ -717,7 +717,7 @@ def test_a_change_that_nobody_made_is_refused(kept, capsys):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """A page with the changes and their script, and nothing else."""
+    """A page with only the changes and their script."""
     return page_with_script(tmp_path_factory.mktemp("site"), "diffs", book_diffs.script()).as_uri()
 
 
@@ -733,7 +733,7 @@ def page(browser, site):
 
 
 def unmarked(text):
-    """A text without the backquotes that mark code."""
+    """A text without the backticks that mark code."""
     return text.replace("`", "")
 
 

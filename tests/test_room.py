@@ -1,4 +1,4 @@
-"""A room: what it asks, counts and shows, what it leaves, and how it is opened, joined and left."""
+"""A room: what it asks, counts, shows and saves, and how people open, join and leave it."""
 
 import csv
 import html
@@ -149,13 +149,13 @@ def test_counts_without_the_answer_before_it_is_revealed(items):
                    *steps("close", "again", trap="08.2"))
     found = results.question_view(numbers, "08.2", revealed=False)
     assert "band" not in found["dots"]
-    assert "flow" not in found  # right and not right would give the answer away
+    assert "flow" not in found  # counts of right and wrong would give the answer away
 
 
 def test_the_report_has_shares_gain_and_confident_errors(items):
     one = play(items, *TWO_ROUNDS, *steps("close", "reveal"))
     row = report.rows(one)[0]
-    # a, b and c answered twice: none of them right before, two of them after.
+    # a, b and c answered twice: first none of them was right, then two.
     assert {k: row[k] for k in report.COLUMNS[4:14]} == {
         "answers_before": 4, "right_before": 1, "share_before": 0.25, "answers_after": 4,
         "right_after": 3, "share_after": 0.75, "answers_both": 3, "gain": 0.667,
@@ -254,7 +254,7 @@ def verdict(who, status, trap="08.1", mistake=""):
 
 
 def test_an_untouched_stub_is_no_try(items):
-    """`dlsys check 8` tells a verdict of every exercise, also of those that nobody has opened."""
+    """`dlsys check 8` reports a verdict on every exercise, including unopened ones."""
     one = play(items, *steps("ask", "close", "reveal"), verdict("a", "todo"), verdict("b", "pass"),
                verdict("a", "todo", "08.2"), verdict("c", "todo", "08.2"),
                verdict("d", "wrong"), verdict("d", "todo"))
@@ -429,7 +429,7 @@ def test_a_check_says_when_the_room_has_gone(my_work):
 
 def test_a_verdict_in_a_notebook_says_that_nobody_was_told(my_work, capsys):
     room_client.join({"address": "http://127.0.0.1:9/", "code": "RTLCMV", "cookie": "x"})
-    for _ in range(2):  # also while the room is left in peace
+    for _ in range(2):  # even while the client leaves the room alone
         room_client.tell_verdicts(Verdict("pass", "08.2"))
         said = capsys.readouterr().err
         assert "The room RTLCMV does not answer, so it did not get this." in said
@@ -460,7 +460,7 @@ def test_the_number_behind_a_count_is_no_difference():
     found = {item.trap.id: item.found for item in questions.of_stage(stage(5))}
     assert "without BatchNorm: 0." in found["05.1"]
     assert " minus " not in found["05.1"]
-    assert " minus " in found["05.5"]  # asked how two compare
+    assert " minus " in found["05.5"]  # the question compares two numbers
 
 
 def test_the_number_behind_a_percentage_is_no_other_value():
@@ -469,8 +469,8 @@ def test_the_number_behind_a_percentage_is_no_other_value():
 
 
 def test_a_phone_and_a_notebook_of_one_person_count_once(tmp_path, my_work, capsys):
-    """By the letters that the phone shows, first or after both have answered; and by those that
-    the notebook's command says."""
+    """The phone's letters join them, also after both have answered, and so do the letters that
+    the notebook's command prints."""
     with running(tmp_path) as room:
         def answered():
             return shown(room.port, "watch", key=room.secret)["answered"]
@@ -478,13 +478,13 @@ def test_a_phone_and_a_notebook_of_one_person_count_once(tmp_path, my_work, caps
         phone = Learner(room)
         own = send(room.port, "me", {}, phone.cookie, method="GET")[1]["own"]
         assert room.step("ask", trap="08.2") == 200
-        assert cli.main(["join", room.url, room.code]) == 0  # by the wall: somebody else
+        assert cli.main(["join", room.url, room.code]) == 0  # with the wall's code: somebody else
         said = re.search(rf"Type ({room.code}-[A-Z]{{8}}) there", capsys.readouterr().out)[1]
         room_client.tell_guess("08.2", {"guess": 40.0, "sure": True})
         wait(lambda: not room_client._QUEUE.unfinished_tasks)
         assert phone.answer("08.2", 80) == 200
         assert answered() == 2
-        assert cli.main(["join", room.url, own]) == 0  # now as the same one
+        assert cli.main(["join", room.url, own]) == 0  # now as the same person
         assert "count once" not in capsys.readouterr().out
         assert answered() == 1
         room_client.tell_guess("08.2", {"guess": 50.0, "sure": False})
@@ -508,7 +508,7 @@ def test_an_address_that_is_no_room_is_named(my_work, capsys):
 
 
 def test_a_room_that_never_answers_or_is_gone_keeps_nothing_waiting(my_work, monkeypatch):
-    """The other end takes the call and says nothing: whatever returns here did not wait for it."""
+    """The other end accepts and says nothing; every call that returns did not wait for it."""
     import socket
     monkeypatch.setattr(room_client, "PATIENCE", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -529,7 +529,7 @@ def test_a_damaged_file_counts_as_no_room(my_work):
 
 
 def test_killed_in_the_middle_of_a_round_nothing_acknowledged_is_lost(tmp_path):
-    """kill -9 while fifty answer: after a restart each answer that was acknowledged is there."""
+    """kill -9 while fifty answer: every acknowledged answer is still there after a restart."""
     first = Running(tmp_path)
     assert first.step("ask") == 200
     learners = [Learner(first) for _ in range(50)]
@@ -549,7 +549,7 @@ def test_killed_in_the_middle_of_a_round_nothing_acknowledged_is_lost(tmp_path):
         mine = shown(second.port, "events", cookie=learners[number].cookie)["mine"]
         assert mine == {"1": {"guess": guess, "sure": True}}
     learners[40].room = second
-    assert learners[40].answer("08.1", FIRST[0]) == 200  # a cookie of before still holds
+    assert learners[40].answer("08.1", FIRST[0]) == 200  # the old cookie is still valid
     out = second.stop()
     folder = next(tmp_path.glob("rooms/*"))
     assert {str(folder / "report.html"), str(folder / "report.csv")} <= set(out.split())

@@ -1,4 +1,4 @@
-"""More hostile clients of a room: many pages, silence, odd letters, a proxy's headers."""
+"""More hostile clients of a room: many pages, silence, odd characters, a proxy's headers."""
 
 import http.client
 import json
@@ -32,7 +32,7 @@ def opened(tmp_path_factory):
 
 
 def test_behind_a_proxy_the_limit_goes_by_what_the_proxy_wrote(tmp_path):
-    """What a client sends itself, X-Real-Ip or a longer X-Forwarded-For, buys no more tries."""
+    """A client that sends X-Real-Ip or a longer X-Forwarded-For itself gets no more tries."""
     with running(tmp_path, "--prefix", "/services/room/", first=GUESSED) as hub:
         def tries(last):
             return [send(hub.port, "services/room/join", {"code": "AAAAAA"}, **{
@@ -82,7 +82,7 @@ def test_who_asks_a_thousand_times_and_never_reads_keeps_nobody_waiting(opened):
 
 
 def test_one_address_does_not_take_all_pages(tmp_path):
-    """With room for four pages: who has most of them makes room for another address."""
+    """With room for four pages, the address with the most pages gives one up for another."""
     fewer = "from dlsys.room import server; server.STREAMS = 4"
     with running(tmp_path, "--prefix", "/r/", first=fewer) as room:
         cookie = send(room.port, "r/join", {"code": room.code})[2]
@@ -117,7 +117,7 @@ FEW = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))"
 
 
 def joined_from(room, address):
-    """The page of somebody who joins from another address of this machine, as all of 127.x is."""
+    """The page of a participant who joins from another address of this machine in 127.x."""
     def asked(head, body=""):
         link = socket.create_connection(("127.0.0.1", room.port), timeout=20,
                                         source_address=(address, 0))
@@ -135,7 +135,7 @@ def joined_from(room, address):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other addresses of this machine, a limit")
 def test_two_hostile_addresses_with_silent_connections_do_not_close_the_room(tmp_path):
-    """With 200 files, as many as each of the two asks for; they come back when hung up on."""
+    """With a limit of 200 files, which the two use up; they reconnect after a hang-up."""
     with running(tmp_path, first=FEW, stderr=subprocess.PIPE) as room, ExitStack() as opened:
         for round_ in range(2):
             for address in ("127.0.0.2", "127.0.0.3"):
@@ -156,7 +156,7 @@ def test_two_hostile_addresses_with_silent_connections_do_not_close_the_room(tmp
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other addresses of this machine, a limit")
 def test_a_lecture_behind_one_router_comes_in(tmp_path):
-    """With 200 files, 110 pages of one address: more than half of what there is for all."""
+    """With a limit of 200 files, 110 pages of one address take more than half of them."""
     with running(tmp_path, first=FEW) as room, ExitStack() as opened:
         for _ in range(110):
             opened.enter_context(joined_from(room, "127.0.0.4")[0])
@@ -222,7 +222,7 @@ def test_an_axis_has_room_for_its_ticks(numbers):
 
 
 def test_a_second_room_of_a_stage_is_a_room_of_its_own(tmp_path):
-    """Two groups at once on one machine; and no second server for the first one's folder."""
+    """Two groups run at once on one machine; the first folder gets no second server."""
     first = Running(tmp_path)
     try:
         with running(tmp_path) as second:
@@ -296,7 +296,7 @@ def test_what_a_room_says_of_itself_is_harmless_on_a_terminal(tmp_path, monkeypa
 
 
 def test_what_a_pages_own_text_shows_is_the_questions_alone(opened):
-    """The situation and the code come with a question, what was measured does not."""
+    """The situation and the code come with a question; the measured result does not."""
     seen = shown(opened.port, "events", cookie=Learner(opened).cookie)["room"]
     assert "the roll of a fair" in " ".join(seen["situation"].split())
     assert "open_lm" in seen["code"]

@@ -16,7 +16,7 @@ CHOICE = {"A": "more than 4", "B": "about 2.77",
 
 
 def overflows(page, down=False):
-    """Whether a page is wider than its window, or higher where it must not be."""
+    """Whether a page is wider than its window, or also higher if `down`."""
     wide = "document.documentElement.scrollWidth > innerWidth"
     high = "document.documentElement.scrollHeight > innerHeight"
     return page.evaluate(f"{wide} || {high}" if down else wide)
@@ -29,7 +29,7 @@ def fine(*pages):
 
 
 def end(room, pages, contexts):
-    """Stop a room: each page says so, and had no problem."""
+    """Stop a room: each page says so and had no errors."""
     room.stop()
     for page in pages:
         expect(page.get_by_role("heading", name="The room is over")).to_be_visible()
@@ -45,7 +45,7 @@ def opened(browser, tmp_path_factory):
     with running(tmp_path_factory.mktemp("room")) as room:
         wall = offline_page(browser, viewport={"width": 1280, "height": 720})
         wall.goto(f"{room.url}present#{room.secret}")
-        # Each phone is a context of its own: its cookie is its own.
+        # Each phone has its own browser context, and so its own cookie.
         contexts = [browser.new_context(viewport={"width": w, "height": 700}, color_scheme=scheme)
                     for w, scheme in ((390, "light"), (320, "dark"), (320, "light"))]
         phones = [offline_page(context) for context in contexts]
@@ -253,7 +253,7 @@ def test_space_leaves_no_exercise_and_one_key_comes_back(class_):
     for step in ("close", "reveal"):
         assert room.step(step) == 200
     expect(wall.locator("footer button").first).to_contain_text("Exercise 08.4 Space")
-    wall.locator("footer button").first.click()  # which keeps the focus, and with it space
+    wall.locator("footer button").first.click()  # the button keeps the focus, so space goes to it
     expect(wall.get_by_role("timer")).to_be_visible()
     assert "Space" not in wall.locator("footer").inner_text()
     for _ in range(3):
@@ -272,7 +272,7 @@ def test_space_leaves_no_exercise_and_one_key_comes_back(class_):
 
 
 def test_five_phones_and_one_of_them_with_a_notebook_are_five(browser, tmp_path):
-    """The notebook joins by what its phone shows; the wall counts people, not devices."""
+    """The notebook joins with the code on the phone; the wall counts people, not devices."""
     with running(tmp_path) as room:
         contexts = [browser.new_context(viewport={"width": w, "height": 700}, has_touch=True,
                                         locale=locale)

@@ -1,4 +1,4 @@
-"""A room among hostile clients: nobody reads counts early, closes a round, or stops it."""
+"""A room with hostile clients: none can read counts early, close a round, or stop the room."""
 
 import http.client
 import json
@@ -113,7 +113,7 @@ def test_one_address_joins_so_often_and_no_more(tmp_path):
 
 
 def raw(port, data, patience=20):
-    """What comes back for bytes that are no proper request; b"" if the server hangs up."""
+    """The server's reply to malformed bytes; b"" if it hangs up."""
     with socket.create_connection(("127.0.0.1", port), timeout=patience) as link:
         try:
             link.sendall(data)
@@ -154,7 +154,7 @@ def test_what_is_no_message_is_refused(room, learner, data):
                                                 "Cookie": learner.cookie})
         assert link.getresponse().status in (400, 409)
         link.close()
-        learner = Learner(room)  # each may send so much in a minute
+        learner = Learner(room)  # each has a limit per minute
 
 
 def test_a_form_of_another_site_is_refused(room, learner):

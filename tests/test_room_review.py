@@ -185,11 +185,11 @@ def test_the_score_is_that_of_all_answers_to_the_changes_that_were_closed():
     assert room.phase == rounds.OPEN
 
 
-# ---- nothing tells before a change is closed
+# ---- nothing gives the answer away before a change is closed
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_an_open_change_looks_the_same_whatever_is_right(case):
-    """All that says what is right may be different, and every text that is sent is the same."""
+    """Change every field that says what is right: every text sent stays the same."""
     n = review_diff.number_of(case) - 1
     other = dataclasses.replace(
         case, kind=HEALTHY if case.faulty else OMITTED, marks=(("loop.py", "import"),), why="x",

@@ -28,7 +28,7 @@ def opened(browser, tmp_path_factory):
 
 
 def mark(phone, line, confidence):
-    """Mark a line, "none" for nothing, and say how sure one is."""
+    """Mark a line, or "none", and give a confidence."""
     phone.locator(f'.review input[value="{line}"]').first.check()
     phone.get_by_role("radio", name=str(confidence), exact=True).check()
 
@@ -47,7 +47,7 @@ def test_two_changes_and_the_rooms_score(opened):
         expect(page.get_by_text(case.title).first).to_be_visible()
         expect(page.locator(".line").first).to_be_visible()
     fine(wall, *phones)
-    wall.locator("body").press(" ")  # which closes nothing while a class reads
+    wall.locator("body").press(" ")  # this closes nothing while the class is reading
     expect(phones[0].get_by_text(case.consequences[0])).to_be_hidden()
     first = next(line for line in case.diff if line.sign == "+")
     mark(phones[0], f"{first.file}:{first.at}", 0)
@@ -68,7 +68,7 @@ def test_two_changes_and_the_rooms_score(opened):
     mark(phones[1], place(FAULTY), 90)
     fine(phones[1])
 
-    # A run that is shown meanwhile takes nothing away of what is half answered.
+    # A run that appears meanwhile does not clear a half-finished answer.
     wall.locator("body").press("t")
     expect(wall.get_by_role("button", name="serving")).to_be_visible()
     wall.locator("body").press("6")
@@ -80,7 +80,7 @@ def test_two_changes_and_the_rooms_score(opened):
     mark(phones[2], "none", 10)
     send(phones[2], "Nothing bad")
 
-    # An answer is changed from what was chosen before.
+    # A changed answer starts from the earlier choice.
     phones[1].get_by_role("button", name="Change my answer").click()
     expect(phones[1].locator(f'input[value="{place(FAULTY)}"]')).to_be_checked()
     phones[1].get_by_role("radio", name="80", exact=True).check()
@@ -106,7 +106,7 @@ def test_two_changes_and_the_rooms_score(opened):
     expect(phones[0].get_by_text(healthy.title).first).to_be_visible()
     for phone, confidence in zip(phones, (20, 50, 70), strict=True):
         mark(phone, "none", confidence)
-        if confidence > 50:  # it asks once whether that is meant
+        if confidence > 50:  # the page asks once for confirmation
             phone.get_by_role("radio", name="Nothing bad").check()
             phone.get_by_role("button", name="This is my answer").click()
             expect(phone.get_by_role("alert")).to_contain_text("You marked nothing")
@@ -121,7 +121,7 @@ def test_two_changes_and_the_rooms_score(opened):
     fine(wall, phones[0])
 
     wall.locator("body").press("s")
-    # Of nine pairs of 60, 80, 10 with 20, 50, 70, five have more for the faulty change.
+    # In five of the nine pairs of 60, 80, 10 and 20, 50, 70, the faulty change has more.
     for page in (wall, *phones):
         expect(page.get_by_text("AUROC of the room: 0.56, from 6 answers to 2 changes.")
                ).to_be_visible()

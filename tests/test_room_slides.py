@@ -1,4 +1,4 @@
-"""What slides do in a class: letters, hands, a clock, notes, and a room in a frame; offline."""
+"""What slides do in a class: letters, hands, a clock, notes, and a framed room; all offline."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from dlsys import deck, slides
 from dlsys_helpers.stages import NUMBERS, stage
 from tools.nightly import mark_nightly
 
-# Of plugin/notes.js in dist/ of reveal.js 6.0.2, as the npm package has it.
+# The hash of plugin/notes.js in dist/ of the npm package reveal.js 6.0.2.
 NOTES = "447c42f365876e41853de81453d0c53c580c5b2099132e8f61200de4a0ba2af3"
 
 
@@ -30,8 +30,8 @@ SIZES = """() => Reveal.getSlides().map((slide) => {
 })"""
 
 
-# A browser may never answer a key whose frame goes while it is pressed, and a press has no limit of
-# time: the frame presses it for itself, when the test has its answer.
+# If a frame disappears while a key is pressed, the browser may never answer, and a press has no
+# time limit. So the frame presses the key itself, after the test has its answer.
 ESCAPE_SOON = """body => { setTimeout(() => body.dispatchEvent(
     new KeyboardEvent("keydown", { key: "Escape", bubbles: true })), 100); }"""
 

@@ -1,7 +1,7 @@
 """`dlsys same`: two runs that must agree, and the first tensor in which they do not.
 
-What is expected follows from the arithmetic of the programs: a loss that is not divided by the
-number of its parts is that many times as large, and so on.
+The expected values follow from the arithmetic of the programs: a loss that is not divided by the
+number of its parts is that many times too large, and so on.
 """
 
 import json
@@ -142,8 +142,8 @@ def test_the_first_tensor_that_differs_is_named(name):
 
 
 def test_what_rounding_does_is_measured_and_allowed():
-    # Adam divides a gradient by its own size: a gradient that is rounding alone moves its weight
-    # by the whole rate, one way or the other. Before a BatchNorm a bias has no other gradient.
+    # Adam divides a gradient by its own size, so a gradient of pure rounding moves its weight by
+    # the whole rate, one way or the other. A bias before a BatchNorm has no other gradient.
     def build():
         return nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Linear(7, 2))
 
@@ -184,7 +184,7 @@ def test_a_run_is_not_changed_by_being_recorded():
 
 def test_torch_is_left_as_it_was():
     before = torch.autograd.backward, torch.amp.GradScaler.scale
-    others = dict(nn.modules.module._global_forward_hooks_with_kwargs)  # what other tests left
+    others = dict(nn.modules.module._global_forward_hooks_with_kwargs)  # left by other tests
     recorded(training(), steps=1, after=0, whole=False)
     assert (torch.autograd.backward, torch.amp.GradScaler.scale) == before
     assert nn.modules.module._global_forward_hooks_with_kwargs == others
@@ -235,7 +235,7 @@ def same_command(*args: str, folder: Path) -> subprocess.CompletedProcess:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """A folder with a space and an umlaut in its name, which holds the program."""
+    """The program's folder, with a space and an umlaut in its name."""
     made = tmp_path_factory.mktemp("Übung zwei")
     (made / "train.py").write_text((PROGRAMS / "train.py").read_text("utf-8"), "utf-8")
     return made

@@ -1,4 +1,4 @@
-"""The editors' aid: it finds what it is made for, and leaves a plain sentence alone."""
+"""The editors' aid finds the patterns that it is made for and leaves plain sentences alone."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What crosses the wire: every plain value survives, and no bytes do more than raise WireError."""
+"""What crosses the wire: every plain value survives, and bad bytes only raise WireError."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_bool_tensor_holds_zeros_and_ones_whatever_was_sent():
 def test_a_tensor_that_arrives_owns_its_memory(sent):
     came = serialization.unpack(serialization.pack(sent))
 
-    assert came._base is None  # a copy of a view takes several times as long
+    assert came._base is None  # copying a view takes several times as long
     assert (came.shape, came.dtype, came.tolist()) == (sent.shape, sent.dtype, sent.tolist())
 
 
@@ -170,7 +170,7 @@ def test_many_small_messages_have_one_budget():
 
 
 def test_what_one_side_may_send_the_other_side_reads():
-    """The same budget on both sides: an honest answer is never taken for a broken one."""
+    """Both sides have the same budget, so an honest answer is never mistaken for a broken one."""
     budget, value = serialization.Budget(), [torch.zeros(0)] * 1000
     messages = [serialization.pack(value, budget) for _ in range(budget.nodes // (51 * 1000 + 1))]
     with pytest.raises(serialization.TooLarge):
@@ -180,7 +180,7 @@ def test_what_one_side_may_send_the_other_side_reads():
 
 @pytest.mark.parametrize("shape", [[0, 4097], [10**6, 0], [0, 2**31 - 1]])
 def test_a_tensor_of_nothing_is_not_long(shape):
-    """What takes no bytes to send must not become large where it is multiplied."""
+    """A tensor that takes no bytes to send must not become large when it is multiplied."""
     with pytest.raises(serialization.WireError):
         serialization.unpack(message_of(["t", "float32", shape]))
     assert isinstance(serialization.unpack(serialization.pack(torch.empty(shape))), Foreign)

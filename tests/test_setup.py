@@ -1,4 +1,4 @@
-"""The set-up: one line for each thing that can be missing, floors and pins, README."""
+"""The set-up: one line for each thing that can be missing; floors, pins and the README."""
 
 import ast
 import hashlib
@@ -39,7 +39,7 @@ OWN_FILES = ("Makefile", "requirements.lock", "environment.yml", "LICENSE", "LIC
              "README.md", ".ci/run", "tools/setup.sh", "tools/lock.py",
              "tools/readme.py")
 
-# Replaces Python: the environment it makes contains it, and its pip prints what a test sets.
+# A stub for Python: it copies itself into the environment, and its pip prints what a test sets.
 PYTHON = """#!/bin/sh
 case "$*" in
     --version) echo "Python $FAKE_VERSION" ;;
@@ -57,7 +57,7 @@ case "$*" in
     *) echo "pip $*" >>calls ;;
 esac
 """
-# What uv does, unless a test changes it; without it the set-up goes on with pip.
+# The stub for uv, unless a test changes it; without uv the set-up continues with pip.
 UV = """#!/bin/sh
 echo "uv $*" >>calls
 """
@@ -84,7 +84,7 @@ class Tree:
         return path
 
     def free(self, gb: float) -> None:
-        """From now on df tells of this much free space."""
+        """From now on df reports this much free space."""
         kib = int(gb * 1e9 / 1024)
         self.program("df", f"#!/bin/sh\necho Head\necho /dev/x 0 0 {kib} 0% /\n")
 
@@ -212,7 +212,7 @@ def test_lab_installs_the_learners_part_and_the_other_targets_add_the_rest(tree)
     assert lists(tree) == [learner]
     assert tree.setup(FAKE_UV=SHOWS).returncode == 0
     assert lists(tree) == [learner, both]
-    for part in ("lab", ""):  # both are there now, whichever asks, and nothing is done again
+    for part in ("lab", ""):  # both are there now, so neither part installs anything
         assert (tree.setup(PART=part).stdout, lists(tree)) == ("", [learner, both])
 
 
@@ -262,7 +262,7 @@ def test_the_screen_says_why_uv_gave_up(tree):
     ("invalid peer certificate: UnknownIssuer", "pip config set global.cert FILE"),
     ("something else", "The last lines of")])
 def test_the_words_of_uv_for_a_network_that_fails_are_known(tree, words, told):
-    """Where pip cannot go on, as with PyTorch's own index."""
+    """They matter where pip cannot take over, as with PyTorch's own index."""
     assert told in tree.refusal(TORCH="cpu", FAKE_UV=f"{UV}echo '{words}'; exit 2")
 
 
@@ -304,7 +304,7 @@ def test_torch_for_cpus_comes_without_the_libraries_of_cuda_and_stays(tree):
     calls = tree.calls()
     assert "backend cpu" in calls
     assert calls[calls.index("backend cpu") + 1:][:2] == ["torch==1", "nvidia==1"]
-    assert tree.setup().stdout == ""  # a later make lab keeps it, without being told again
+    assert tree.setup().stdout == ""  # a later `make lab` keeps the choice
     assert tree.calls() == calls
 
 
@@ -350,7 +350,7 @@ PINS = "a==1 ; platform_system == 'Linux'\ntorch==1\nb==1\n"
 
 
 def hashed_list(tree, **how: str) -> list[str]:
-    """What uv has to install of PINS, with the hashes of HASHED."""
+    """The part of PINS that uv has to install, with the hashes of HASHED."""
     (tree.root / "requirements.lock").write_text(PINS)
     (tree.root / "requirements.hashes").write_text(HASHED)
     assert tree.setup(**how).returncode == 0
@@ -387,7 +387,7 @@ def test_a_file_that_is_not_the_locked_one_is_named_and_pip_does_not_take_it_ins
 
 
 def test_the_real_pip_refuses_a_file_that_is_not_the_locked_one(tmp_path):
-    """The lists are pip's own format, with a marker before the hashes."""
+    """The lists are in pip's own format, with a marker before the hashes."""
     package = tmp_path / "a-1-py3-none-any.whl"
     with zipfile.ZipFile(package, "w") as wheel:
         wheel.writestr("a-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: a\nVersion: 1\n")
@@ -434,7 +434,7 @@ def test_without_an_index_there_are_no_hashes_and_the_lock_stays(monkeypatch, tm
 
 
 def test_the_packages_that_run_native_code_have_files_for_all_systems():
-    """A wheel has a hash of its own for each Python and system."""
+    """A wheel has a separate hash for each Python and system."""
     hashes = {line.partition("==")[0]: line.count("--hash=")
               for line in lock.HASHES.read_text("utf-8").splitlines()}
     assert min(hashes[name] for name in ("numpy", "torch", "tornado", "matplotlib")) > 8
@@ -566,7 +566,7 @@ def test_the_metadata_has_floors_and_the_lock_exact_versions():
 
 @pytest.mark.parametrize("name", ["requirements.lock", "deploy/colab.txt"])
 def test_the_floors_allow_the_versions_that_are_tried(name):
-    """Today's lock and Colab's list: what the second lacks, a first cell installs."""
+    """Today's lock and Colab's list; a first cell installs what Colab lacks."""
     found = listed(ROOT / name)
     asked = {canonicalize_name(one.name): one.specifier for one in map(Requirement, USED)}
     assert {"torch", "numpy", "matplotlib", "transformers"} <= found.keys() & asked.keys()
@@ -576,7 +576,7 @@ def test_the_floors_allow_the_versions_that_are_tried(name):
 
 
 def test_a_floor_is_the_lowest_version_that_was_tried():
-    """Colab's, where it has the package and the lock is newer; to the minor version."""
+    """That is Colab's if Colab has the package and the lock is newer; to the minor version."""
     colab, today = listed(ROOT / "deploy/colab.txt"), listed(lock.LOCK)
     for name, spec in pins(USED).items():
         tried = min((found[name] for found in (colab, today) if name in found),
@@ -591,7 +591,7 @@ def test_a_floor_is_the_lowest_version_that_was_tried():
     ("3.13", "deploy/colab.txt", "jax,language,compress,track"),
     ("3.11", "requirements.lock", "jax,lab,language,compress,track,room")])
 def test_the_wheel_resolves_with_old_and_with_new_versions(tmp_path, python, name, extras):
-    """Nothing that the list names gets another version, and what it lacks is found."""
+    """Every package in the list keeps its version, and the missing ones are found."""
     subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation",
                     "-w", tmp_path, ROOT], check=True)
     [wheel] = tmp_path.glob("*.whl")
@@ -622,7 +622,7 @@ def test_the_first_part_of_the_lock_is_what_the_lessons_need():
 
 
 def test_what_the_lessons_import_is_in_the_first_part():
-    """By the names of the packages that have these modules here."""
+    """Look up the package that provides each imported module here."""
     found = set()
     for path in sorted((ROOT / "lessons").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -695,7 +695,7 @@ def test_each_target_sets_up_first_and_then_runs_its_command(target, runs):
 
 @pytest.mark.parametrize("has_environment", [True, False])
 def test_recording_sets_nothing_up(tmp_path, has_environment):
-    """A GPU machine has its own torch, and often neither network nor room for another."""
+    """A GPU machine has its own torch, and often no network and no room for a second one."""
     (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text("utf-8"))
     if has_environment:
         (tmp_path / ".venv/bin").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""SilentTraps: the scorer by hand, the rules of admission on planted cases, adapters, cheats."""
+"""SilentTraps: the scorer by hand, the admission rules on planted cases, adapters, cheats."""
 
 import json
 import shlex
@@ -76,7 +76,7 @@ PLANTED = admit.Measured({"loss": PLAIN}, {"loss": FAR}, {"loss": PLAIN[::-1]}, 
 @pytest.mark.parametrize(("rule", "change"), [
     ("", {}), ("silent", {"stopped": True}), ("seeds", {"with_fault": {"loss": FAR[:4]}}),
     ("symptom", {"with_fault": {"loss": [*FAR[:4], 1.2]}}),  # 2.5 deviations with one seed
-    ("symptom", {"with_fault": {"loss": [*FAR[:4], 0.1]}}),  # far off, on the other side
+    ("symptom", {"with_fault": {"loss": [*FAR[:4], 0.1]}}),  # far off on the opposite side
     ("repair", {"repaired": {"loss": FAR}}), ("source", {"source": "a thread of a forum"}),
     ("", {"with_fault": {"loss": ["nan"] * 5}}), ("", {"source": "owner/name@0123abc"}),
     ("seeds", {"with_fault": {}})])
@@ -200,7 +200,7 @@ def test_the_table_is_that_of_todays_cases():
                                       command.scores(said, held).items()})) == stored["rows"][name]
 
 
-SEES = {"compares the cases", "counts letters"}  # what the datasheet tells of
+SEES = {"compares the cases", "counts letters"}  # the datasheet reports these
 BLIND = [name for name in baselines.CHEATS if name not in SEES]
 
 
@@ -288,4 +288,4 @@ def test_answers_are_kept_as_they_come_and_not_asked_again(tmp_path, monkeypatch
     assert found == dict.fromkeys("abc", Answer(0.25, "02.1", "", 2, ("place",)))
     command.answers("mine", ask, {"a": {"id": "a", "text": "another"}}, held)
     command.answers("mine", ask, {"a": {"id": "a"}}, {"a": {"probes": {"trace": {"rate": 1.0}}}})
-    assert asked[4:] == ["a", "a"]  # for another text, and for other probes behind the same one
+    assert asked[4:] == ["a", "a"]  # asked again for a new text, and for new probes

@@ -15,7 +15,7 @@ from dlsys_helpers import catalog, drawing_canvas, paths, plots
 from dlsys_helpers.explorers import _picture
 from dlsys_helpers.stages import SPAN, STAGES, stage
 
-# Of the files in dist/ of reveal.js 6.0.2, as the npm package has them.
+# Hashes of the files in dist/ of the npm package reveal.js 6.0.2.
 REVEAL = {
     "reveal.js": "aa1bbbf2617b23a623b23612cb3c5bdb63de512e652bf20fcfa832b045d37844",
     "reveal.css": "615ee850cbbb98a0f688b60ed37b21819a3f54c9f3e6f20e33e63693ab74a0c0",
@@ -63,7 +63,7 @@ def column(number: int, trap: str) -> list[deck.Slide]:
 
 @pytest.mark.parametrize("number", [s.number for s in STAGES])
 def test_every_trap_is_asked_measured_explained_repaired_and_kept(number):
-    """One column a trap: the situation, the wrong code, the question, then each step; no claim."""
+    """One column per trap: the situation, the wrong code, the question, each step; no claim."""
     for trap in catalog.traps(number):
         found = column(number, trap.id)
         assert 6 <= len(found) <= 10  # a long break takes three, a long repair two
@@ -141,7 +141,7 @@ def test_a_core_deck_is_short_and_has_the_ideas_in_front_of_the_core_traps(numbe
 
 @pytest.mark.parametrize("number", [s.number for s in STAGES])
 def test_no_slide_names_a_fault_before_its_question_is_answered(number):
-    """In words: the presenter's notes, which may name it, are on another screen."""
+    """Check the words on the slide; the presenter's notes, on another screen, may name it."""
     for found in (slides_of(number), core_of(number)):
         answered = set()
         for slide in found:
@@ -200,7 +200,7 @@ def test_a_figure_asks_for_letters_of_18_pixels_and_a_tall_one_is_torn_where_it_
 
 
 def test_code_that_goes_on_on_another_slide_keeps_its_colours():
-    """A docstring begins on the first slide; the second one's code is not all a string."""
+    """A docstring begins on the first slide, but the code on the second is not all string."""
     code = 'def f():\n    """One.\n\n' + "    Two.\n" * 17 + '    """\n    return 1\n'
     first, second = deck.code_pages([deck.nb4.new_code_cell(code)])
     assert '"""' not in second.source.partition("return")[2]

@@ -1,4 +1,4 @@
-"""The linter is quiet; what it asks for, short functions among it, pyproject.toml says."""
+"""The linter finds nothing; pyproject.toml has its rules, such as short functions."""
 
 import subprocess
 import sys

@@ -36,7 +36,7 @@ def test_it(k):
 
 @pytest.fixture
 def record(pytester, monkeypatch):
-    """The record of runs in pytester's folder; workers, other processes, find it by a plugin."""
+    """The record of runs in pytester's folder; the worker processes find it by a plugin."""
     path = pytester.path / "suite.json"
     monkeypatch.setenv("PYTHONPATH", str(suite.ROOT))
     pytester.makepyfile(own_record=f"from pathlib import Path\nfrom tools import suite\n"
@@ -63,7 +63,7 @@ def test_two_workers_keep_files_whole_start_with_the_longest_and_add_up_the_cost
     done.stdout.fnmatch_lines(["*where the minutes go*", "*hot *", "*all *"])
     parts = json.loads(record.read_text())["parts"]
     assert {name: row["tests"] for name, row in parts.items()} == {"a": 4, "b": 4, "c": 4, "hot": 1}
-    assert parts["hot"]["cpu"] >= 0.5  # its child's, which it has waited for
+    assert parts["hot"]["cpu"] >= 0.5  # the time of its child, which it waited for
 
 
 HANGS = """

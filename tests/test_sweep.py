@@ -1,4 +1,4 @@
-"""The record of the sweep: what it rests on, which runs it took, and when it is stale."""
+"""The record of the sweep: what it depends on, which runs it took, and when it is stale."""
 
 import json
 import shutil
@@ -42,7 +42,7 @@ def edit(path, old, new):
 
 @pytest.fixture
 def src(tmp_path, monkeypatch):
-    """A copy of what records rest on, which a test may change."""
+    """A copy of the sources that records depend on; a test may change it."""
     shutil.copytree(ROOT / "src" / "dlsys_helpers", tmp_path / "src" / "dlsys_helpers")
     shutil.copyfile(ROOT / "requirements.lock", tmp_path / "requirements.lock")
     monkeypatch.setattr(fingerprints, "ROOT", tmp_path)
@@ -58,7 +58,7 @@ def clear():
         cached.cache_clear()
 
 
-CHANGES = {  # file, what stands there, what it becomes, the part that a record then names
+CHANGES = {  # file, old text, new text, the part that a record then names
     "a helper": ("src/dlsys_helpers/train.py", "import torch\n", "import torch as torch\n",
                  ["dlsys_helpers.train"]),
     "a helper of a helper": ("src/dlsys_helpers/paths.py", "import os\n",
@@ -165,7 +165,7 @@ def test_a_fresh_lesson_is_skipped(monkeypatch, capsys):
 
 
 def ended(monkeypatch, *args):
-    """What `python -m tools.sweep` with these arguments ends with, None for a plain end."""
+    """The exit code of `python -m tools.sweep` with these arguments, None for a normal end."""
     monkeypatch.setattr("sys.argv", ["sweep", *args])
     try:
         sweep.main()
@@ -183,7 +183,7 @@ def claimed(text, holds):
 
 @pytest.fixture
 def small(tmp_path, monkeypatch):
-    """A sweep of two seeds with one thread and two, into records of this test's own."""
+    """A sweep of two seeds with one and two threads, into this test's own records."""
     for name, value in {"ROOT": tmp_path, "SEEDS": 2, "native_instructions": lambda: "default",
                         "refuse_other_versions": lambda: None}.items():
         monkeypatch.setattr(sweep, name, value)
@@ -202,7 +202,7 @@ def test_further_seeds_widen_a_fresh_record(small):
     assert entry["seeds"] == 4
     assert entry["claims"][LOSS] == {"bound": "below 2", "least": 2, "most": 5, "runs": 6,
                                      "seeds": 4}
-    small.setattr(sweep, "native_instructions", lambda: "avx2")  # another CPU runs further seeds
+    small.setattr(sweep, "native_instructions", lambda: "avx2")  # a different CPU runs more seeds
     ended(small, "01", "--seeds", "5")
     entry = sweep.stored(LESSON)
     assert (entry["claims"][LOSS]["runs"], entry["native"], entry["sets"]) == (
@@ -259,7 +259,7 @@ def test_a_claim_counts_until_a_cell_up_to_its_own_changes(now, kept):
     cells = {name: mark for name, mark in parts.items() if name.startswith("cell")}
     assert list(sweep.kept_claims(KNOWN, cells | parts)) == kept
     failed = sweep.kept_claims({**KNOWN, "failed": ["a claim"]}, cells | parts)
-    assert list(failed) == (kept if not now else [])  # the further seeds of a sweep go on
+    assert list(failed) == (kept if not now else [])  # the sweep continues with more seeds
 
 
 def test_a_cell_between_others_and_one_in_another_place_end_what_is_kept():

@@ -1,8 +1,8 @@
-"""No exercise is passed by a table: a guesser plays against every check with what it saw before.
+"""No table passes an exercise: a guesser plays against every check with what it saw before.
 
-It has seen the worked answer at work on cases that everybody can draw. On others it gives back what
-it knows, by the name of the case, the place of the call, the numbers or the shapes of what it gets;
-or zeros, ones, a mean, its own arguments. The first case that refuses a guess is enough.
+It has recorded the worked answer on cases that anyone can draw. On other cases it replays that
+record by the case's name, the order of the call, or the numbers or shapes of its arguments, or it
+returns zeros, ones, a mean, or its own arguments. One case that refuses a guess is enough.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Call:
 
 
 def tensors(value: Any, path: tuple = ()) -> Iterator[tuple[tuple, torch.Tensor]]:
-    """Path and tensor for every tensor in the arguments, also in lists, models and optimizers."""
+    """Path and tensor for every tensor in the arguments, including lists, models, optimizers."""
     if isinstance(value, torch.Tensor):
         yield path, value
     elif isinstance(value, nn.Module):
@@ -94,7 +94,7 @@ def raising(error: Exception) -> Callable[[dict], Any]:
 
 
 def seen_in(given: list) -> list:
-    """What can be told without a look at any number: shapes, dtypes, types."""
+    """What is visible without looking at any number: shapes, dtypes, types."""
     return [(path, held.shape, held.dtype) for path, held in tensors(given)] + [
         type(one) for one in given]
 
@@ -117,7 +117,7 @@ def by_numbers(calls: list[Call], place: int, given: list) -> Call:
 
 
 def answer_as_in(call: Call, given: list) -> Any:
-    """What the worked answer did in this call, done to the new arguments."""
+    """Replay what the worked answer did in this call on the new arguments."""
     held = dict(tensors(given)) | {(place,): one for place, one in enumerate(given)
                                    if isinstance(one, nn.Module | torch.optim.Optimizer)}
     with torch.no_grad():
@@ -127,7 +127,7 @@ def answer_as_in(call: Call, given: list) -> Any:
 
 
 def filled(value: Any, fill: Callable) -> Any:
-    """A value of the same form, whose numbers are all replaced."""
+    """A value of the same form with all numbers replaced."""
     if isinstance(value, torch.Tensor):
         return fill(value)
     if type(value) in (list, tuple):
@@ -150,7 +150,7 @@ GUESSES: dict[str, Callable[[list[Call], int, list], Any]] = {
     **{name: lambda calls, place, given, fill=fill: filled(answer_as_in(calls[place], given), fill)
        for name, fill in FILLS.items()},
     **{f"argument {n}": lambda calls, place, given, n=n: given[n] for n in range(3)}}
-REPORT = "the report of the act"  # all that a forged act could give back
+REPORT = "the report of the act"  # all that a forged act could return
 
 
 def guessing(guess: Callable, calls: list[Call]) -> Callable:
@@ -164,7 +164,7 @@ def guessing(guess: Callable, calls: list[Call]) -> Callable:
 
 
 def guesses_that_pass(id: str) -> list[str]:
-    """The guesses that pass all cases of a seed that nobody has seen."""
+    """The guesses that pass all cases of an unseen seed."""
     exercise, left = REGISTRY[id], [REPORT, *GUESSES]
     before = {case.name: case for case in exercise.arrange(SEEN)}
     for case in exercise.arrange(ASKED):
@@ -187,10 +187,10 @@ def test_no_table_passes(id):
     assert guesses_that_pass(id) == []
 
 
-# ---- answers that no table gives, each of which a check has let pass once
+# ---- answers outside any table, each of which once passed a check
 
 def one_weight(net):
-    """Equal weights, and between them differences that no measurement sees."""
+    """Weights that are equal except for differences too small to measure."""
     for layer in net[::2]:
         nn.init.constant_(layer.weight, (2 / layer.in_features) ** 0.5)
         layer.weight.data += 1e-7 * torch.randn_like(layer.weight)
@@ -236,7 +236,7 @@ def test_an_answer_that_passed_once_is_refused(name):
                    for case in exercise.arrange(ASKED))
 
 
-# ---- the guesser is one that would be noticed
+# ---- the guesser succeeds against a weak check
 
 def test_a_check_whose_cases_do_not_vary_is_passed_by_a_table(monkeypatch):
     exercise = copy.copy(REGISTRY["01.4"])

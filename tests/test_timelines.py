@@ -1,4 +1,4 @@
-"""The recorded timeline of lesson 15, and what its recorder makes of a profiler's events."""
+"""The recorded timeline of lesson 15, and how its recorder converts a profiler's events."""
 
 import json
 from itertools import pairwise

@@ -29,7 +29,7 @@ def test_the_catalog_lists_traps_in_the_order_in_which_they_are_told(tmp_path):
 
 
 def test_the_trap_index_is_in_the_order_of_the_numbers():
-    """One looks a number up there."""
+    """Readers look a trap up there by its number."""
     notebook = nbformat.read(ROOT / "notebooks" / "09_scaling.ipynb", as_version=4)
     found = re.findall(r"^\| (09\.\d+) \|", book_pages.traps_page({9: notebook}), re.M)
     assert found == [f"09.{n}" for n in range(1, len(catalog.traps(9)) + 1)]

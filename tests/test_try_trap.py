@@ -1,4 +1,4 @@
-"""What a trap lacks is one table: each row has the place to edit, and says what to do there."""
+"""One table shows what a trap lacks: each row says where to edit and what to do."""
 
 import re
 from types import SimpleNamespace
@@ -194,7 +194,7 @@ def test_a_claim_that_does_not_hold_is_found_by_its_text(source):
     assert text[:30] in line_at(row.place)
     [row] = trap_rows.claim_rows(source, ["01_x, seed 3: a cell failed.\nTrace\nKeyError: 1"])
     assert row.says.endswith("KeyError: 1")
-    [row] = trap_rows.claim_rows(source, ["01_x, seed 3: a cell failed.\n"])  # it was killed
+    [row] = trap_rows.claim_rows(source, ["01_x, seed 3: a cell failed.\n"])  # the run was killed
     assert row.says == "01_x, seed 3: the run ended without a word"
 
 
@@ -220,7 +220,7 @@ def test_rows_come_by_file_and_line_each_once(capsys):
 
 @pytest.fixture
 def steps(monkeypatch):
-    """All steps content, none of them run; the test changes one of them."""
+    """All steps report success without running; the test changes one of them."""
     for name, value in (("built", ([], [])), ("proven", []), ("tested", (14, [])), ("linted", []),
                         ("refuted", (99, []))):
         monkeypatch.setattr(try_trap, name, lambda *_, value=value: value)

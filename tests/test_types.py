@@ -1,4 +1,4 @@
-"""The annotations hold: mypy reads them, in the files that pyproject.toml names."""
+"""The annotations are right: mypy checks the files that pyproject.toml names."""
 
 import subprocess
 import sys

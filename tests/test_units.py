@@ -1,4 +1,4 @@
-"""What the course teaches and where: every unit leads to a section that is there."""
+"""What the course teaches and where: every unit leads to an existing section."""
 
 import csv
 
@@ -44,7 +44,7 @@ def is_there(unit):
 
 
 def test_nine_in_ten_are_taught_in_open_text():
-    """The aim, and the share of them that was open before the first text was written: 0.56."""
+    """That is the aim; before the first text was written, the share was 0.56."""
     known = units.units()
     assert sum(unit.open for unit in known) >= 0.9 * len(known)
 
@@ -65,7 +65,7 @@ def test_a_concept_is_found_by_its_name(query, number, capsys):
 
 
 def test_what_somebody_sees_is_no_concept():
-    """It wants a cause, not a list of sections above it; a name, such as *dead ReLU*, is both."""
+    """A symptom needs a cause, not a list of sections; a name such as *dead ReLU* is both."""
     taught = {query for query in QUERIES if units.rank(query)}
     assert taught <= {"dead relu", "overfitting", "weight initialisation"}
 
@@ -86,15 +86,15 @@ def answer(query):
 
 
 def shown(query):
-    """The places that the finder names for a question, as named or as perhaps meant."""
+    """The places that the finder gives for a question, as exact or as possible matches."""
     return [unit.place for unit in units.rank(query) or units.nearest(query, answer(query))]
 
 
 def asked(kind):
     """Questions, each with the unit that it is about.
 
-    seen: those by which the words in same.csv were chosen. fresh: written for forty other units
-    before the rules. strange: the course teaches nothing of it.
+    seen: used to choose the words in same.csv. fresh: written for forty other units before the
+    rules. strange: about something that the course does not teach.
     """
     with (ROOT / "tests" / "taught_questions.csv").open(encoding="utf-8", newline="") as file:
         return [(row["question"], BY_ID.get(row["unit"])) for row in csv.DictReader(file)
@@ -103,7 +103,7 @@ def asked(kind):
 
 @pytest.mark.parametrize(("kind", "places", "causes"), [("seen", 24, 38), ("fresh", 25, 30)])
 def test_a_question_finds_its_place_as_often_as_when_the_rules_were_made(kind, places, causes):
-    """places: among those that are named; causes: there or as a trap among the causes that fit."""
+    """places: found among the places; causes: found there or as a trap among fitting causes."""
     questions = asked(kind)
     placed = [unit.place in shown(query) for query, unit in questions]
     caused = [answer(query).fits and unit.trap in answer(query).causes for query, unit in questions]

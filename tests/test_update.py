@@ -1,4 +1,4 @@
-"""`dlsys start 1 --update`: answers go into the newest worksheet, and nothing is lost."""
+"""`dlsys start 1 --update` puts answers into the newest worksheet and loses nothing."""
 
 import json
 

@@ -1,6 +1,6 @@
-"""Warm kernels: forked where that can be, started where not, and none outlives its parents.
+"""Warm kernels are forked if possible and started if not, and none outlives its parents.
 
-The server imports nothing here but what a test names: a light task replaces a kernel.
+Here the server imports only what a test names, and a light task replaces a kernel.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class Desk:
         return done
 
     def facts(self, name="a"):
-        """Parent, own number, child's number, folder, WHO and a random number, as written."""
+        """Pids of parent, task and child, folder, WHO and a random number, as the task wrote."""
         return until(lambda: self.written(name)).split()
 
     def written(self, name):
@@ -94,12 +94,12 @@ def gone(number) -> bool:
 
 @pytest.fixture
 def desk(monkeypatch):
-    folder = Path(tempfile.mkdtemp(dir="/tmp"))  # a socket's path has room for 107 letters
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))  # a socket's path has at most 107 characters
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     made = Desk(folder)
     yield made
     made.close()
-    shutil.rmtree(folder, ignore_errors=True)  # a task that is being ended may still write
+    shutil.rmtree(folder, ignore_errors=True)  # a dying task may still write
 
 
 def test_a_process_gets_its_own_folder_environment_and_numbers(desk):
@@ -124,7 +124,7 @@ def test_exit_codes_are_those_of_popen(desk):
         killed.wait(timeout=0.01)
     killed.terminate()
     assert (killed.wait(), killed.poll()) == (-15, -15)
-    killed.kill()  # after the end: its number may be another's
+    killed.kill()  # after the end, another process may have its pid
     assert desk.fork("b", "7").wait() == 7
 
 

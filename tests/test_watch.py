@@ -1,7 +1,7 @@
-"""`dlsys watch`: every rule speaks for its fault and for nothing else, and changes nothing.
+"""`dlsys watch`: every rule reports its fault and nothing else, and changes nothing.
 
-The programs lie in `watch/faults` and `watch/healthy`. The lessons, run whole, are a record that
-`benchmarks.watch_lessons` renews.
+The programs are in `watch/faults` and `watch/healthy`. The findings of whole lessons are a record
+that `benchmarks.watch_lessons` renews.
 """
 
 import email.message
@@ -103,14 +103,14 @@ def test_a_healthy_program_is_left_alone_and_computes_the_same(path, monkeypatch
     alone, beside, found, failed = healthy.both(path)
     assert found == []
     assert failed == {}
-    if path.stem in healthy.CACHING:   # its libraries keep tensors of their own at the first run
+    if path.stem in healthy.CACHING:   # its libraries cache tensors in the first run
         alone.pop("tensors"), beside.pop("tensors")
     assert beside == alone
 
 
 @pytest.fixture
 def few_looks(monkeypatch):
-    """Most steps are not looked at, as late in a long run."""
+    """The watch skips most steps, as it does late in a long run."""
     for name, value in {"WARM_UP": 2, "SETTLED": 6, "AGAIN": {True: 5, False: 3}}.items():
         monkeypatch.setattr(run, name, value)
 
@@ -131,7 +131,7 @@ def test_a_repaired_program_is_left_alone_when_few_steps_are_looked_at(path, few
 
 
 class Hears(Rule):
-    """A rule that writes down what it hears of."""
+    """A rule that records the events it hears of."""
 
     id = "hears"
 
@@ -150,7 +150,7 @@ class Hears(Rule):
 
 
 def heard(kind, steps: int, between=lambda model, step: None) -> list:
-    """What a rule hears of `steps` steps, all of one model and one optimizer."""
+    """The events that a rule hears in `steps` steps of one model and one optimizer."""
     watching = dlsys_watch.watching()
     with watching:
         rule = kind(watching.session.watch)
@@ -168,7 +168,7 @@ def heard(kind, steps: int, between=lambda model, step: None) -> list:
 def test_a_rule_that_rests_hears_only_of_steps_that_are_looked_at(few_looks):
     rests = type("Rests", (Hears,), {"rests": ("step",)})
     assert heard(Hears, 40).count("step") == 40
-    # steps 1 to 7 are the first, 10 to 40 each fifth
+    # the watch looks at steps 1 to 7, then at every fifth from 10 to 40
     assert heard(rests, 40).count("step") == 7 + 7
     assert heard(rests, 40).count(("root", True, True)) == 40
 
@@ -210,7 +210,7 @@ def test_a_rule_that_fails_is_left_out_and_named(monkeypatch, capsys):
 
 
 def test_rules_of_two_ranks(tmp_path):
-    """Both ranks tell what they see; rank 0 tells equal batches and weights apart."""
+    """Both ranks report what they see; only rank 0 reports equal batches and drifting weights."""
     first, second = ranks.start(str(tmp_path))
     assert len(first) == 2 * len(ranks.RANKS) == 10
     for name, answer in first.items():
@@ -257,7 +257,7 @@ def test_the_record_of_the_corpus_is_fresh_and_nothing_was_computed_otherwise():
 
 
 def test_the_recall_of_the_record_keeps_its_bounds():
-    """At least 80 % found, with hints; at most one false alarm; a right finding names the line."""
+    """At least 80 % found, with hints; at most one false alarm; right findings name a line."""
     rows = watch_corpus.RECORD.entries()
     counts = watch_corpus.counts(rows)
     right = counts[watch_corpus.FOUND] + counts[watch_corpus.HINT]
@@ -427,7 +427,7 @@ def test_the_course_hands_the_command_over(tmp_path, as_script, capsys):
 
 @pytest.mark.nightly
 def test_the_package_stands_alone(tmp_path):
-    """Unpack its wheel into an empty folder. It still runs scripts where torch is missing."""
+    """Unpack its wheel into an empty folder: it still runs scripts, even without torch."""
     source = Path(command.__file__).parent
     shutil.copytree(source, tmp_path / "source", ignore=shutil.ignore_patterns("__pycache__"))
     built = python("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation",
@@ -555,7 +555,7 @@ def test_a_signal_ends_the_command(tmp_path):
 
 
 def test_a_torch_that_cannot_be_watched_disturbs_no_program(monkeypatch):
-    """The session ends with the program; it raised there when nothing had been attached."""
+    """The session ends with the program; the end once raised if nothing had been attached."""
     begun = session.Session(Settings())
     monkeypatch.setattr(attach, "Attachment", lambda watch: 1 / 0)
     with pytest.raises(ZeroDivisionError):

@@ -1,4 +1,4 @@
-"""The watch in everyday work: trainers, tests, baselines, the forms of findings, exit codes."""
+"""The watch in everyday work: trainers, tests, baselines, output formats, exit codes."""
 
 import json
 import os
@@ -86,7 +86,7 @@ def test_an_annotation_escapes_what_would_end_it():
     assert "file=" not in formats.as_annotation(found._replace(file="", line=0))
 
 
-# The parts of SARIF 2.1.0 that its schema and code scanning demand.
+# The parts of SARIF 2.1.0 that its schema and code scanning require.
 TEXT = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
 SARIF = {
     "type": "object", "required": ["version", "runs", "$schema"],
@@ -194,7 +194,7 @@ def test_a_finding_is_handed_to_whoever_asks(capsys):
 
 
 def test_weights_and_biases_keeps_the_findings_of_a_run(tmp_path, monkeypatch):
-    """The line of the page, offline; the summary makes no step of its own."""
+    """Run the page's line offline; writing the summary makes no extra step."""
     wandb = pytest.importorskip("wandb")
     line, = re.findall(r"watching\((on_finding=lambda f: run\.summary.*)\):`", PAGE)
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -239,7 +239,7 @@ def test_a_trainer_of_transformers_is_watched_by_one_line(tmp_path, monkeypatch,
 
 
 def test_a_trainer_of_lightning_is_watched_by_one_line(monkeypatch):
-    """Against a stand-in where Lightning is missing: its `Callback` and the hooks' arguments."""
+    """Without Lightning, use a stand-in with its `Callback` and the hooks' arguments."""
     if "lightning.pytorch" not in sys.modules:
         standin = types.ModuleType("lightning.pytorch")
         standin.Callback = type("Callback", (), {})
@@ -291,7 +291,7 @@ def test_the_fixture_fails_a_test_that_shows_a_fault(tmp_path):
 # ---- the page
 
 def test_the_pipeline_of_the_page_passes_and_fails_where_it_says(tmp_path):
-    """Its steps that run the watch, one after the other, in a folder with a script."""
+    """Run the steps that call the watch, one after another, in a folder with a script."""
     (tmp_path / "train.py").write_text(SCRIPT)
     text = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1]
     steps = [step["run"] for job in yaml.safe_load(text)["jobs"].values() for step in job["steps"]

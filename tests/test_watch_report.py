@@ -1,4 +1,4 @@
-"""What `dlsys watch` prints: one line a cause, plain characters, and its small answers."""
+"""What `dlsys watch` prints: one line per cause, plain characters, and its short answers."""
 
 import json
 import os
@@ -65,7 +65,7 @@ def test_a_script_with_such_a_name(tmp_path):
 
 
 def test_a_message_counts_what_happened():
-    """Of four passes three are erased, or the first alone; a checkpoint's inner passes are none."""
+    """Of four passes, three or only the first are erased; a checkpoint's inner ones don't count."""
     import torch
     from torch import nn
     from torch.utils.checkpoint import checkpoint
@@ -107,7 +107,7 @@ def test_a_message_counts_what_happened():
 
 @pytest.mark.parametrize("masked", [True, False])
 def test_padding_is_no_end_of_a_text(masked):
-    """Padding with the end token: the chat ends with another token, and that is a label."""
+    """The end token is the padding; the chat ends with a different token, which is a label."""
     import torch
 
     from dlsys_watch.rules.end_never_learned import ends_of_text

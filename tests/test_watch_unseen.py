@@ -1,6 +1,6 @@
-"""`dlsys watch` stays out of sight: warnings, tracebacks and whatever asks for frames or functions.
+"""`dlsys watch` stays out of sight of warnings, tracebacks and code that inspects functions.
 
-Each program runs twice, alone and under the watch, and has to say the same.
+Each program runs twice, alone and under the watch, and has to print the same.
 """
 
 import builtins
@@ -94,7 +94,7 @@ def test_a_program_says_the_same(printed, name):
     alone, beside = printed[name]
     assert beside == alone
     assert alone[0] == 0
-    assert alone[1] + alone[2]    # it does say something
+    assert alone[1] + alone[2]    # it does print something
 
 
 def test_a_script_warns_as_under_python_itself(tmp_path):
@@ -108,7 +108,7 @@ def test_a_script_warns_as_under_python_itself(tmp_path):
 
 
 def test_every_function_that_may_warn_warns_the_caller(recwarn):
-    """Each wrapped loss and dropout: the caller is this file, or the module that calls it."""
+    """For each wrapped loss and dropout, the caller is this file or the calling module."""
     def warned():
         del recwarn.list[:]
         warnings.simplefilter("always")
@@ -143,7 +143,7 @@ def test_what_a_rule_asks_of_torch_warns_nobody(monkeypatch, recwarn):
 
 
 def test_frames_are_hidden_on_this_python():
-    """On a Python where this fails, only `warnings` passes over the frames, not tracebacks."""
+    """If this fails on a Python, only `warnings` skips the frames there; tracebacks do not."""
     assert frames.works()
 
 
@@ -167,7 +167,7 @@ def test_wrappers_use_nothing_but_what_they_close_over():
 
 
 def attached():
-    """What is patched now, from the patches of a session that is attached."""
+    """Everything that the attached session has patched now."""
     return [done for patches in gc.get_objects() if isinstance(patches, Patches)
             for done in patches._done]
 

@@ -1,7 +1,7 @@
-"""A learner on Windows itself, as far as Linux can show it.
+"""A learner on native Windows, as far as Linux can show it.
 
-tests/windows/sitecustomize.py takes from the course's modules what only POSIX has and puts a
-stand-in for msvcrt there. It cannot show what Windows does with paths and processes.
+tests/windows/sitecustomize.py hides POSIX-only features from the course's modules and adds a
+stand-in for msvcrt. It cannot show what Windows does with paths and processes.
 """
 
 import json
@@ -25,7 +25,7 @@ for command in json.loads(sys.argv[1]):
     print("=", cli.main(command))
 """
 ANSWERS = {
-    # A right one, with a letter that the output of a process on Windows does not have.
+    # A right answer that prints a character which a Windows process cannot output.
     "def dead_units": "print('\\u2713')\ndef dead_units(h):\n    if h.isnan().any():\n"
                       "        raise ValueError('a NaN')\n    return int((h == 0).all(0).sum())",
     "def to_probs": "def to_probs(logits, kind):\n    return logits.sigmoid()",
@@ -34,9 +34,9 @@ ANSWERS = {
 
 @pytest.fixture
 def python(tmp_path, monkeypatch):
-    """Start a Python of Windows: its Popen, with pipes in the encoding of western Europe.
+    """Start Python as on Windows: returns its Popen, with pipes in the western European encoding.
 
-    A file that our code opens in the encoding of the country is an error.
+    If our code opens a file in the locale's encoding, that is an error.
     """
     monkeypatch.delenv("DLSYS_PROGRESS", raising=False)
     here = {"PYTHONPATH": str(POSIX_GONE), "PYTHONIOENCODING": "cp1252",
@@ -105,7 +105,7 @@ for n in range(30):
 
 
 def test_two_notebooks_at_once_lose_no_line(python, tmp_path, monkeypatch):
-    """Here each appends where it saw the end of the file: only the lock keeps them apart."""
+    """Here each appends at the end of file that it saw, so only the lock keeps them apart."""
     for writer in [python(WRITER, name) for name in "ab"]:
         assert output_of(writer) == "go\n"
     monkeypatch.setattr(paths, "MY_WORK", tmp_path / "Jane Doe")

@@ -1,4 +1,4 @@
-"""Words are cheap: what only speaks to a reader makes no record stale."""
+"""Words are cheap: text that only a reader sees makes no record stale."""
 
 import ast
 import shutil
@@ -30,7 +30,7 @@ CHECK = "src/dlsys_checks/s03/e2_class_loss.py"
 
 @pytest.fixture
 def edited(tmp_path, monkeypatch):
-    """edited(old, new): the notebooks of LESSON with one text exchanged, where records look."""
+    """edited(old, new): the notebooks of LESSON with one text replaced, where records look."""
     text = (ROOT / LESSON).read_text("utf-8")
     (tmp_path / "lessons").mkdir()
     monkeypatch.setattr(watch_lessons, "lessons", lambda: {
@@ -55,7 +55,7 @@ def edited(tmp_path, monkeypatch):
 
 
 def stale_of_the_lesson(path):
-    """What every record says that looks at a lesson or at its worked answers."""
+    """The complaints of every record about a lesson or its worked answers."""
     ids = [id for id in solutions.answers("05")]
     return [*filter(None, [sweep.stale(path), core_path.stale(path), watch_lessons.stale("05"),
                            proof.stale(path.stem, ids)])]
@@ -76,7 +76,7 @@ def test_nothing_is_stale_as_it_stands(edited):
     assert stale_of_all_else() == []
 
 
-WORDS = {  # a kind of word -> what stands in the lesson, and what it becomes
+WORDS = {  # a kind of word -> the text in the lesson and its replacement
     "a claim": ('claim("', 'claim("once more: '),
     "a title": ('title="', 'title="Seen again: '),
     "an axis": ('ylabel="', 'ylabel="the '),
@@ -143,7 +143,7 @@ IN_A_CHECK = {
 
 @pytest.fixture
 def in_check(monkeypatch):
-    """in_check(old, new): the check's source with one text exchanged."""
+    """in_check(old, new): the check's source with one text replaced."""
     read = fingerprints.source
     module = CHECK.removeprefix("src/").removesuffix(".py").replace("/", ".")
 
@@ -186,7 +186,7 @@ def test_a_number_in_a_check_makes_its_proof_stale(in_check):
 
 
 def test_what_a_call_says_is_read_without_a_change_of_its_tree():
-    """Each time the same: a tree that a reader changed would lose its table for the next one."""
+    """Every call returns the same: if it changed the tree, the next reader would miss its table."""
     tree = ast.parse(TABLE)
     before = ast.dump(tree)
     assert list(fingerprints.check_words(tree.body[0].value)) == [tree.body[0].value.args[0]]

@@ -1,4 +1,4 @@
-"""The learner's copies of lesson and worksheet: what they hold, where their links lead."""
+"""The learner's copies of lesson and worksheet: their content and where their links lead."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def cells(path) -> list[dict]:
 
 
 def targets(path) -> set[str]:
-    """The links in the words of a notebook that lead to another file."""
+    """The links to other files in a notebook's text."""
     return {target for cell in cells(path) if cell["cell_type"] == "markdown"
             for target in LINK.findall("".join(cell["source"]))}
 
@@ -102,7 +102,7 @@ def test_nothing_that_answers_a_question_is_open_below_it(work, number):
 
 @pytest.mark.parametrize("number", [stage.number for stage in catalog.written()])
 def test_no_output_of_a_trap_stands_below_its_guess_and_hosts_fold_the_rest(work, number):
-    """Wherever it is opened: outputs are gone, code and text are folded by each host's own mark."""
+    """In every host, outputs are gone, and the host's own mark folds code and text."""
     made = json.loads(work_folder.start(number).lesson.read_text("utf-8"))
     asked, left, open_code = set(), [], []
     for cell in made["cells"]:

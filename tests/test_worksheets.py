@@ -1,7 +1,7 @@
-"""The worksheets as shipped: each check fails, with what it says about an unwritten answer.
+"""The worksheets as shipped: each check fails with its message for an unwritten answer.
 
-The first and the newest run as their users run them, through nbval: they all come from one
-builder. The cells of the others run in this process, without the start of a kernel for each.
+The first and the newest run as users run them, through nbval. All come from one builder, so the
+cells of the others run in this process, without starting a kernel for each.
 """
 
 import os
@@ -57,7 +57,7 @@ def test_worksheet_as_shipped_fails_at_exactly_its_checks(path, worksheets_as_sh
 
 
 def failures(cells) -> dict[int, str]:
-    """The cells whose check fails, with what it says; the cells run one after the other."""
+    """Run the cells one after another; return those whose check fails, with its message."""
     found, names = {}, {"__name__": "__main__"}
     with mpl.rc_context():
         for n, cell in enumerate(cells):

@@ -1,4 +1,4 @@
-"""The notebook *Your model* with all parts the learner's, its copy, its report, and its place."""
+"""The notebook *Your model* with only the learner's parts, its copy, its report, its place."""
 
 import functools
 import html
@@ -34,8 +34,8 @@ def work(tmp_path, monkeypatch):
     return tmp_path / "work"
 
 
-# As a learner may set them, that it takes less: nbval runs the notebook as it is, with stand-ins.
-STEPS, VALIDATION = 24, 2200  # of the training; letters kept apart
+# Smaller, as a learner may set them, to save time; nbval runs the original with stand-ins.
+STEPS, VALIDATION = 24, 2200  # steps of training; letters held out
 
 
 @pytest.mark.nightly  # each part has its rehearsal in test_model_after

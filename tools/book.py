@@ -1,11 +1,11 @@
 """Build the book: ``python -m tools.book``; ``--serve`` also shows it on this machine.
 
-``--site v1.0`` builds it as the part of a website in this folder, "" for its root.
+``--site v1.0`` builds it into this folder of a website; "" is the root.
 
-The pages have three origins: what is written by hand in book/, what book_pages.py generates, and
-the notebooks. A notebook on a page is a dressed copy: markdown cells are in a block that names
-their step, explorers run without a kernel, figures carry their alt text. The notebooks themselves
-stay plain, and they are what a reader downloads.
+The pages come from three places: book/, where they are written by hand, book_pages.py, which
+generates them, and the notebooks. A page shows a dressed copy of its notebook: markdown cells are
+in a block that names their step, explorers run without a kernel, figures carry their alt text. The
+notebooks themselves stay plain, and readers download the plain ones.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from tools import (
 )
 
 BOOK = ROOT / "book"
-FRAMES_INSIDE = 5_000  # compressed bytes of an explorer's frames up to which they lie in its page
+FRAMES_INSIDE = 5_000  # compressed bytes; an explorer's page contains its frames up to this size
 
 # Roles whose markdown gets a separate block; course.css colours them.
 FRAMED = {"folklore", "exercise", "keep", "quiz", "next"}
@@ -78,8 +78,8 @@ GUESS_FIRST = """
 <button type="button" data-everything>Show all answers</button></p></nav>
 ```
 """
-# Run by import: the console script fails in a folder with a space in its name. Trees of pages are
-# large and alive: a collector that looks through all of them every 700 objects finds little.
+# Run by import: the console script fails in a folder with a space in its name. Page trees are
+# large and in use: a collector that searches them every 700 objects finds little to free.
 JUPYTER_BOOK = ("import gc; gc.set_threshold(100_000, 20, 20); "
                 "import dlsys; from jupyter_book.cli.main import main; main()")
 
@@ -105,7 +105,7 @@ def dress(notebook: NotebookNode) -> NotebookNode:
     kind = "exercise" if notebook.metadata.dlsys.view == "exercise" else "trap"
     if kind == "trap" and notebook.metadata.dlsys.stage:
         words.linked(notebook.cells, notebook.metadata.dlsys.stage)
-    labelled: dict[str, None] = {}  # in the order of the page
+    labelled: dict[str, None] = {}  # in page order
     for cell in notebook.cells:
         facts = cell.metadata.get("dlsys", {})
         if cell.cell_type == "code":
@@ -125,14 +125,14 @@ def dress(notebook: NotebookNode) -> NotebookNode:
 
 
 def with_ways(notebook: NotebookNode, folder: str, home: book_doors.Home) -> NotebookNode:
-    """The page's notebook with the ways into the learner's copy below its first text."""
+    """The page's notebook with links to the learner's copy below its first text."""
     file = book_doors.files(stage(notebook.metadata.dlsys.stage))[folder]
     notebook.cells[0].source += book_doors.row(home, file)
     return notebook
 
 
 def order_note(traps: list[str]) -> str:
-    """A sentence on traps that are not in the order of their numbers; "" if all are."""
+    """A sentence on traps that are out of numerical order; "" if none are."""
     apart = next(((a, b) for a, b in pairwise(traps)
                   if int(b.partition(".")[2]) != int(a.partition(".")[2]) + 1), None)
     return ("The traps come in the order in which to read them. A number never changes, so "
@@ -140,7 +140,7 @@ def order_note(traps: list[str]) -> str:
 
 
 def with_gallery(notebook: NotebookNode) -> NotebookNode:
-    """The notebook, in which the gallery's name leads to its page. Raises ValueError without it."""
+    """Link the gallery's name in the notebook to its page. Raises ValueError if it is not named."""
     named, led = f"*{book_gallery.TITLE}*", f"[{book_gallery.TITLE}](../gallery.md)"
     telling = [cell for cell in notebook.cells if named in cell.source]
     if not telling:
@@ -151,7 +151,7 @@ def with_gallery(notebook: NotebookNode) -> NotebookNode:
 
 
 def dress_text(cell: NotebookNode, role: str, trap: str | None, kind: str) -> str:
-    """A markdown cell as the page has it: a mark, or its text in the block of its step."""
+    """A markdown cell as the page shows it: a mark, or its text in the block of its step."""
     if role == "step":
         return mark(cell)
     source = WAY.sub(lambda way: book_pages.link("trap", way[1], f"{way[1]} {way[2]}"), cell.source)
@@ -163,13 +163,13 @@ def dress_text(cell: NotebookNode, role: str, trap: str | None, kind: str) -> st
 
 @functools.cache
 def guide_titles() -> dict[str, str]:
-    """The heading of each guide and of the page on searching, and their pages."""
+    """Map the heading of each guide, and of the page on searching, to its page."""
     return {(BOOK / f"{guide}.md").read_text("utf-8").partition("\n")[0].removeprefix("# "): guide
             for guide in [*GUIDES, "method"]}
 
 
 def link_guides(source: str) -> str:
-    """The text, with a link to each guide that it names in italics: only the site has the page."""
+    """Link each guide that the text names in italics; only the site has the guides' pages."""
     for title, guide in guide_titles().items():
         named = r"\s+".join(map(re.escape, title.split()))
         source = re.sub(rf"\*{named}\*", f"[{title}](../{guide}.md)", source)
@@ -177,9 +177,9 @@ def link_guides(source: str) -> str:
 
 
 def mark(cell: NotebookNode) -> str:
-    """A step's heading as a MyST div, at which book_sphinx.py begins the block of that step.
+    """A step's heading as a MyST div; book_sphinx.py begins the step's block there.
 
-    The div of the step Why holds the fault as a second paragraph; all others hold one line.
+    The div of the step Why has the fault as a second paragraph; all others are one line.
     """
     step = cell.id.removesuffix("-step").rpartition("-")[2]
     text = cell.source.removeprefix("### ")
@@ -233,7 +233,7 @@ def dress_code(cell: NotebookNode, facts: dict) -> None:
         cell.metadata.mystnb["image"] = {"alt": " ".join(alts)}
     if facts.get("role") == "setup":
         fold(cell, setup_prompt(cell))
-    # The form says all that the code says, and so does what comes back to it.
+    # The form and its answer say all that the code says.
     elif {"guess", "measured"} & {*cell.metadata.get("tags", [])}:
         cell.metadata.tags.append("remove-input")
     elif book_pages.folded(cell):
@@ -251,14 +251,13 @@ def setup_prompt(cell: NotebookNode) -> str:
 
 
 def folded_prompt(code: str) -> str:
-    """The label of folded code: the helpers that it defines and the visible code uses, else that it
-    measures."""
+    """The label of folded code: the helpers that it defines, or else that it measures."""
     names = [] if "claim(" in code else book_pages.defined_names(code)
     return f"Helpers: {book_pages.in_a_sentence(names)}" if names else "How this was measured"
 
 
 def mount_explorer(cell: NotebookNode, name: str) -> None:
-    """Show the explorer, which needs no kernel here, in place of code and stored picture."""
+    """Replace the code and the stored picture by the explorer, which needs no kernel here."""
     cell.metadata.tags.append("remove-input")
     at = f"../explorers/{frames_file(name)}" if has_frames_file(name) else ""
     cell.outputs = [nbformat.v4.new_output(
@@ -271,7 +270,7 @@ def has_frames_file(name: str) -> bool:
 
 
 def frames_file(name: str) -> str:
-    """The file of an explorer's frames; its name changes with them, for readers' caches."""
+    """The file of an explorer's frames; its name changes with them, because of browser caches."""
     return f"{name}-{hashlib.sha256(explorers.load(name).frames).hexdigest()[:8]}.js"
 
 
@@ -298,7 +297,7 @@ def alt_text(output: NotebookNode, cell_id: str) -> str:
 def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     """Write the book's source folder from scratch; returns the stages in it.
 
-    folder: its place in a website of several versions, see versions.page.
+    folder: where the book is in a website of several versions, see versions.page.
     """
     stages = catalog.written()
     shutil.rmtree(source, ignore_errors=True)
@@ -373,7 +372,7 @@ TEACHING = ["instructors", "present", "room", "hand_out", "hub", "grading", "gra
 def contents(stages: list[Stage], pages: list[str], below: list[str]) -> dict:
     """The table of contents: each lesson with its worksheet, then the pages for looking up.
 
-    below: pages to nest under the page that has their folder's name, as traps/01-1 under traps.
+    below: pages to nest under the page named like their folder, such as traps/01-1 under traps.
     """
     chapters = [{"file": f"notebooks/{s.stem}", "title": f"{s.number}. {s.title}",
                  "sections": [{"file": f"exercises/{s.stem}", "title": "Worksheet"}]}
@@ -395,10 +394,10 @@ def chapter(page: str, below: list[str]) -> dict:
 
 
 def settings(config: dict, folder: str | None = None) -> dict:
-    """The book's configuration; with a public repository, buttons and addresses that lead there.
+    """The book's configuration; if the repository is public, buttons and addresses lead there.
 
-    The buttons of a release, in its folder, lead to its tag. The address of a page is that of its
-    newest version, which search engines get as the canonical one, whatever version they read.
+    The buttons of a release, in its folder, lead to its tag. Every version of a page gives search
+    engines the address of the newest version as the canonical one.
     """
     if folder:
         config["repository"]["branch"] = f"v{versions.current()}"
@@ -411,7 +410,7 @@ def settings(config: dict, folder: str | None = None) -> dict:
 def address(config: dict) -> str:
     """The public address of the pages, ending in a slash; "" without a public repository.
 
-    It is what the configuration says, or where GitHub Pages puts those of its repository.
+    It comes from the configuration; without one it is the repository's GitHub Pages address.
     """
     url, own = config["repository"]["url"], config["html"].get("baseurl")
     found = book_doors.GITHUB.fullmatch(url)
@@ -428,7 +427,7 @@ def address(config: dict) -> str:
 def render(out: Path) -> Path:
     """Run Jupyter Book on out/_build/source; returns the folder of pages next to it.
 
-    Raises BookError with the warnings, each of which stops the build.
+    Any warning stops the build: raises BookError with the warnings.
     """
     built = out / "_build"
     for old in (built / "html", built / ".doctrees"):
@@ -442,7 +441,7 @@ def render(out: Path) -> Path:
 
 
 def build(out: Path = BOOK, folder: str | None = None) -> Path:
-    """Build the book into out/_build/html, a line for each step; returns that folder.
+    """Build the book into out/_build/html, print a line for each step, and return that folder.
 
     Raises BookError.
     """
@@ -462,7 +461,7 @@ def written_settings() -> dict:
 def publish(folder: str, site: Path = ROOT / "site") -> Path:
     """Build the book and put its pages into the website's folder, "" for its root; returns it.
 
-    Raises BookError for a folder of another version, or one that is there already.
+    Raises BookError if the folder belongs to another version or already exists.
     """
     expected = versions.folder_of(versions.current())
     if folder not in ("", expected):

@@ -1,9 +1,9 @@
 """The page "Review a change", as Markdown, and the data that its script reads.
 
-The page asks neither a kernel nor a network: changes, files and recorded runs are in one script
-next to it, and what is right is packed in it, so that neither a search in the page nor a glance
-at its source tells it. book/assets/diffs/diffs.js shows a change as the terminal does and scores
-it by the same rules.
+The page needs no kernel and no network: changes, files and recorded runs are in one script next
+to it. The right answers are packed, so that neither a search in the page nor a glance at its source
+gives them away. book/assets/diffs/diffs.js shows a change as the terminal does and scores it by the
+same rules.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def sources() -> str:
 
 
 def script() -> str:
-    """The data of the page's script."""
+    """The data that the page's script reads."""
     runs = recorded.all_of()
     found = {"files": dict(repository.files()), "runs": review_diff.RUNS, "before": runs["before"],
              "cases": [shown(case) | {"after": runs["after"][case.id]}
@@ -103,7 +103,7 @@ def script() -> str:
 
 
 def shown(case: Case) -> dict:
-    """A change as its script needs it; what is right is packed."""
+    """A change as the script needs it; the right answer is packed."""
     consequences = review_diff.shuffled(case, len(case.consequences), 0)
     repairs = review_diff.shuffled(case, len(case.repairs), 1)
     return {"id": case.id, "form": case.form, "title": case.title, "text": case.text,
@@ -116,7 +116,7 @@ def shown(case: Case) -> dict:
 
 
 def packed(case: Case, consequences: list[int], repairs: list[int]) -> str:
-    """What is right, as text that nobody reads by accident."""
+    """The right answer, as text that you cannot read by accident."""
     truth = {"kind": case.kind, "run": case.run, "number": case.number, "source": case.source,
              "why": case.why,
              "measured": recorded.measured(case.id, case.run, case.number) if case.faulty else "",

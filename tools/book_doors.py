@@ -1,7 +1,7 @@
-"""The ways from a page into its notebook: a host on the web, or a machine of the reader's own.
+"""The links from a page to its notebook, on a web host or on the reader's own machine.
 
-All of them open the learner's copy, in which no guess has its answer below it, and follow from one
-setting, the repository's address in book/_config.yml. Without it a page offers the file alone.
+All of them open the learner's copy, which leaves out the answers to the guesses. They depend on one
+setting, the repository's address in book/_config.yml. Without it a page offers only the file.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dlsys_helpers.paths import EXERCISES, NOTEBOOKS
 from dlsys_helpers.stages import Stage
 
 GITHUB = re.compile(r"https://github\.com/(?P<owner>[\w-]+)/(?P<name>[\w.-]+?)/?")
-FOLDER = "open"  # of the copies, in the folder of a version's pages
-BRANCH = "learner-copies"  # .ci/copies pushes them there: Colab opens notebooks of a repository
+FOLDER = "open"  # for the copies, in the folder of a version's pages
+BRANCH = "learner-copies"  # .ci/copies pushes them there: Colab opens notebooks from a repository
 ROW = ('\n\n<p class="doors">{words} <a class="button" href="../' + FOLDER + '/{file}" download>'
        "Download</a></p>\n")
 WORDS = ("Work on your own copy, in which every answer waits for your guess. Its first cell "
@@ -34,7 +34,7 @@ class Home(NamedTuple):
 
 
 def ways(home: Home, file: str) -> dict[str, str]:
-    """Where a copy opens, by the name of the place; nothing without a home on GitHub."""
+    """Where a copy opens, by the name of the host; empty without a home on GitHub."""
     found = GITHUB.fullmatch(home.repository)
     if not found:
         return {}
@@ -49,20 +49,20 @@ def ways(home: Home, file: str) -> dict[str, str]:
 
 
 def row(home: Home, file: str) -> str:
-    """The line of a page that leads to its notebook."""
+    """The line on a page that links to its notebook."""
     links = " ".join(f'<a class="button" href="{address}">{name}</a>'
                      for name, address in ways(home, file).items())
     return ROW.format(words=f"{WORDS} {links}".strip(), file=file)
 
 
 def files(stage: Stage) -> dict[str, str]:
-    """The names of a stage's copies, by the folder of the notebook that each is made from."""
+    """The file names of a stage's copies, by the folder of the original notebook."""
     return {NOTEBOOKS.name: paths.lesson_copy(stage.number).name,
             EXERCISES.name: f"{stage.stem}.ipynb"}
 
 
 def write_copies(html: Path, stages: Iterable[Stage]) -> None:
-    """The copies in the folder of the pages, to which the theme's buttons lead."""
+    """The copies in the folder of the pages, where the theme's buttons lead."""
     (html / FOLDER).mkdir()
     for stage in stages:
         lesson, sheet = files(stage).values()

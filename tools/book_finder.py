@@ -1,10 +1,10 @@
 """The symptom finder: what people see, the test, the fix and the traps, as page and search data.
 
-The rows come from book/symptoms.yml, the guides' tables of signs and the lessons' keep cells; the
-rules by which words are read come from book/finder.yml, how people put each cause from
-book/finder_said.yml. All are stored in src/dlsys/symptoms.json, by which `dlsys find` ranks, and
-written next to the pages for book/assets/finder/finder.js, which ranks alike on this page and on
-that of search results:
+The rows come from book/symptoms.yml, the guides' tables of signs and the lessons' keep cells, the
+rules for reading words from book/finder.yml, and the ways in which people describe each cause from
+book/finder_said.yml. `dlsys find` ranks by src/dlsys/symptoms.json, which stores all of them. A
+copy next to the pages is for book/assets/finder/finder.js, which ranks the same way on this page
+and on the page of search results:
 
     .venv/bin/python -m tools.book_finder
 """
@@ -31,7 +31,7 @@ from tools import book_gallery, book_pages, book_traps, book_units, finder_recor
 
 BOOK = ROOT / "book"
 OTHERS = "More signs"  # the group of traps that symptoms.yml does not name
-SHOWN = 6  # other words of a row that the page shows; the finder knows all
+SHOWN = 6  # how many of a row's other words the page shows; the finder knows them all
 TRAP = re.compile(r"\d\d\.\d+")
 COMMA = re.compile(r", (?![^(]*\))")  # but not within parentheses
 SIGNS = re.compile(r"^## Signs of .*?\n\n((?:\|.*\n)+)", re.MULTILINE)
@@ -61,8 +61,8 @@ class Row(NamedTuple):
     also: list[str]
     test: str
     fix: str
-    causes: list[str]  # traps by number, or sentences where no trap shows the cause
-    page: str = ""  # where a row without causes leads
+    causes: list[str]  # trap numbers, or sentences for causes that no trap shows
+    page: str = ""  # where a row without causes links to
 
 
 def page(lessons: book_pages.Lessons) -> str:
@@ -88,7 +88,7 @@ def page(lessons: book_pages.Lessons) -> str:
 
 
 def measured() -> str:
-    """What the finder does on phrases of people who asked, see tests/test_find.py."""
+    """How the finder does on phrases from people who asked, see tests/test_find.py."""
     got = finder_record.RECORD.entries()
     unseen, later, newest = got["unseen"], got["later"], got["newest"]
     every = unseen["with"] + unseen["without"] + unseen["rows"]
@@ -127,7 +127,7 @@ def cells(row: Row) -> tuple[str, str, str, str]:
 
 
 def places(row: Row) -> str:
-    """Where a row leads; several causes are numbered, the most frequent first."""
+    """The links of a row; several causes are numbered, the most frequent first."""
     found = [cause_place(cause) for cause in row.causes] or [row.page]
     if len(found) == 1:
         return found[0]
@@ -158,7 +158,7 @@ def groups(lessons: book_pages.Lessons) -> dict[str, list[Row]]:
 
 
 def row_from_entry(entry: dict, lessons: book_pages.Lessons) -> Row:
-    """A row of symptoms.yml: with causes, with a part of a lesson, or with neither."""
+    """A row of symptoms.yml, which has causes, a part of a lesson, or neither."""
     if "trap" in entry or "causes" in entry:
         return row_with_causes(entry, lessons)
     place = book_pages.part_of(entry["lesson"], entry["part"], f"Lesson {entry['lesson']}: ") if (
@@ -172,7 +172,7 @@ def other_words(entry: dict) -> list[str]:
 
 
 def row_with_causes(entry: dict, lessons: book_pages.Lessons) -> Row:
-    """A row with causes; a test or fix that it lacks comes from the keep cell of its first trap."""
+    """A row with causes; the keep cell of its first trap supplies a missing test or fix."""
     causes = [entry["trap"]] if "trap" in entry else entry["causes"]
     first = next((cause for cause in causes if TRAP.fullmatch(cause)), None)
     keep = book_traps.keep_parts(lessons[int(first[:2])], first) if first else {}
@@ -204,13 +204,13 @@ def signs(guide: str) -> list[Row]:
 
 
 def plain_text(cell: str) -> str:
-    """A text's words without its Markdown: code keeps its back-ticks, a link its text."""
+    """A text without its Markdown, except that code keeps its backticks and a link its text."""
     words = BOLD.sub(r"\1", LINK.sub(r"\1", cell))
     return " ".join(html.unescape(MARKUP.sub("", words)).split())
 
 
 def rules() -> dict:
-    """The rules of book/finder.yml as they are looked up: stems for words, levels as numbers."""
+    """The rules of book/finder.yml ready for look-up: words as stems, levels as numbers."""
     told = yaml.safe_load((BOOK / "finder.yml").read_text("utf-8"))
     stem = functools.partial(find.stem, endings=told["endings"])
     same = {" ".join(map(stem, find.WORD.findall(one))): group[0]
@@ -227,7 +227,7 @@ def rules() -> dict:
 
 
 def stored_row(row: Row) -> dict:
-    """A row for `dlsys find`; it takes the names of traps from the catalog."""
+    """A row for `dlsys find`, which takes the names of traps from the catalog."""
     causes = [{"trap": cause, "rules": list(rules_of(cause))} if TRAP.fullmatch(cause) else
               {"says": plain_text(cause)} for cause in row.causes]
     page = {"page": plain_text(row.page)} if row.page else {}
@@ -236,12 +236,12 @@ def stored_row(row: Row) -> dict:
 
 
 def stored_rows(lessons: book_pages.Lessons) -> list[dict]:
-    """All rows as they are stored, in the order of the page."""
+    """All rows as they are stored, in page order."""
     return [stored_row(row) for group in groups(lessons).values() for row in group]
 
 
 def rows_file(lessons: book_pages.Lessons) -> str:
-    """Rules, what words say of causes, and rows as JSON, a row on each line."""
+    """The rules, the word weights and the rows as JSON, one row per line."""
     rows = stored_rows(lessons)
     said = json.dumps(finder_words.weights(rows, find.stored()["said"]), separators=(",", ":"))
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
@@ -252,7 +252,7 @@ def rows_file(lessons: book_pages.Lessons) -> str:
 def link_of(row: Row) -> tuple[str, str]:
     """Title and address of the page of a row's first trap, or of its other page.
 
-    A row that no page covers leads to itself on the finder's page.
+    A row without such a page links to itself on the finder's page.
     """
     for cause in row.causes:
         if TRAP.fullmatch(cause):
@@ -265,8 +265,8 @@ def link_of(row: Row) -> tuple[str, str]:
 
 
 def script(lessons: book_pages.Lessons) -> str:
-    """What the pages' script ranks by: the rules, what words say of causes, and of each row its
-    words, its causes by their place among those, title and address."""
+    """The data that the pages' script ranks by: the rules, the word weights, and for each row its
+    words, the indices of its causes, its title and its address."""
     stored, rows = stored_rows(lessons), []
     said = dict(finder_words.weights(stored, find.stored()["said"]))
     place = {cause: at for at, cause in enumerate(said["causes"])}
@@ -284,20 +284,20 @@ def script(lessons: book_pages.Lessons) -> str:
 
 
 def texts() -> dict:
-    """What the page says in the terminal's words."""
+    """The texts that the page shares with the terminal."""
     return {"markup": find.MARKUP.pattern, "headings": find.HEADINGS, "unsure": find.UNSURE,
             "none": find.NONE_OF_OURS, "english": find.ENGLISH, "search": find.SEARCH,
             "long": find.long_text()}
 
 
 def built_lessons() -> book_pages.Lessons:
-    """The lessons as they were built, by number."""
+    """The built lessons, by number."""
     return {s.number: nbformat.read(NOTEBOOKS / f"{s.stem}.ipynb", as_version=4)
             for s in catalog.written()}
 
 
 def update() -> None:
-    find.stored()["rules"] = rules()  # by which the phrases are read
+    find.stored()["rules"] = rules()  # reading the phrases needs them
     find.STORED.write_text(rows_file(built_lessons()), "utf-8")
 
 

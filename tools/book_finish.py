@@ -1,8 +1,8 @@
-"""Finish the built pages: drop style rules that no page uses, write what robots read.
+"""Finish the built pages: drop style rules that no page uses, write files for search engines.
 
-Pages themselves are made by templates and events, see book_theme.py. What stays here has no place
-in Sphinx: the theme ships each style sheet as one file, with the rules of all that it could show,
-its scripts with their maps, and no option leaves any of it out.
+Templates and events make the pages themselves, see book_theme.py. This module does what Sphinx
+cannot: the theme ships each style sheet as one file with rules for everything that it could show,
+and its scripts with their maps, and no option leaves any of it out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tinycss2
 WORD = re.compile(r"[A-Za-z_][\w-]*")
 CLASS = re.compile(r"\.(-?[A-Za-z_][\w-]*)")
 ICON_FONT = re.compile(r"Font ?Awesome|--fa-font|--pst-icon-|--pst-breadcrumb-divider")
-# Loaded by no page: icons as a script and as fonts, bootstrap, maps for who develops the theme.
+# No page loads these: icons as a script and as fonts, bootstrap, maps for developers of the theme.
 UNUSED = ("_static/scripts/fontawesome.js*", "_static/scripts/bootstrap.js*",
           "_static/vendor/fontawesome", "_static/**/*.map", "_static/*-macros.html",
           "_sources/**/*.md")
@@ -37,7 +37,7 @@ def finish(html: Path, address: str) -> None:
 # ---- style sheets
 
 def slim(html: Path) -> None:
-    """Take out of the theme's style sheets what no page uses."""
+    """Remove from the theme's style sheets what no page uses."""
     used = words(html)
     for file in {file for name in STYLES for file in (html / "_static").glob(name)}:
         rules = tinycss2.parse_stylesheet(file.read_text("utf-8"), skip_comments=True,
@@ -47,13 +47,13 @@ def slim(html: Path) -> None:
 
 
 def words(html: Path) -> set[str]:
-    """Every word in pages and scripts; no element can have a class that is not among them."""
+    """Every word in pages and scripts, and so every class that an element can have."""
     return {word for kind in ("*.html", "*.js") for file in html.rglob(kind)
             if file.name != "searchindex.js" for word in WORD.findall(file.read_text("utf-8"))}
 
 
 def used_rules(rules: Iterable, used: set[str]) -> Iterator:
-    """The rules of a style sheet that may match an element, also those inside @media."""
+    """The rules of a style sheet that may match an element, including those inside @media."""
     for rule in rules:
         if rule.type == "qualified-rule":
             if may_match(tinycss2.serialize(rule.prelude), used) and not is_icon(rule):
@@ -73,7 +73,7 @@ def may_match(selectors: str, used: set[str]) -> bool:
 
 
 def is_icon(rule: tinycss2.ast.QualifiedRule) -> bool:
-    """Whether a rule draws an icon next to text: without the icon font it is an empty box."""
+    """Whether a rule draws an icon next to text, which is an empty box without the icon font."""
     return bool(re.search(r":(?:before|after)", tinycss2.serialize(rule.prelude))
                 and ICON_FONT.search(tinycss2.serialize(rule.content)))
 
@@ -81,7 +81,7 @@ def is_icon(rule: tinycss2.ast.QualifiedRule) -> bool:
 # ---- robots
 
 def write_robots(html: Path, address: str) -> None:
-    """robots.txt; with a public address also a site map, which must hold addresses."""
+    """Write robots.txt and, if there is a public address, a site map, which needs one."""
     robots = "User-agent: *\nAllow: /\n"
     if address:
         robots += f"Sitemap: {address}sitemap.xml\n"
@@ -112,9 +112,9 @@ INDEX = """<!doctype html>
 
 
 def write_indexes(html: Path) -> None:
-    """Lead from each folder of pages to the page that has its name, else to the first page.
+    """Redirect each folder of pages to the page with its name, else to the first page.
 
-    Without it a server lists the folder's files to a reader who shortens an address.
+    Otherwise a reader who shortens an address gets the server's list of the folder's files.
     """
     for folder in {page.parent for page in html.rglob("*.html")} - {html}:
         parts = folder.relative_to(html).parts

@@ -1,4 +1,4 @@
-"""The page "What would you see?", and what the pages of traps say of the gallery, as Markdown."""
+"""The page "What would you see?", and the gallery's sections on trap pages, as Markdown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dlsys_model.gallery_explorer import walk
 from tools import book_pages
 
 TITLE = "What would you see?"
-# Told only of faults that ran with two seeds; the readings are those of the first.
+# Shown only for faults that ran with two seeds; the readings are from the first seed.
 SURPRISES = {
     "mask": "Without the causal mask both losses are lower than any prose allows: training "
             "ends at {loss}, validation at {validation}. The model copies each next letter "
@@ -95,7 +95,7 @@ def faults_by_instrument(found: list[Fault]) -> str:
 
 
 def faults_not_in_curves(found: list[Fault]) -> str:
-    """The faults that the curves do not show, and those that nothing shows."""
+    """The faults that no curve shows, and those that no instrument shows."""
     seen = {one.key: gallery.findings(one.key) for one in found}
     whole = [one for one in found if not gallery.ending(one.key)]
     nothing = [one for one in whole if not seen[one.key]]
@@ -112,7 +112,7 @@ def faults_not_in_curves(found: list[Fault]) -> str:
 
 
 def surprising() -> list[str]:
-    """Results that nobody would have predicted, with numbers; [] without a second seed."""
+    """Surprising results with their numbers; [] without a second seed."""
     known = gallery.record()["faults"]
     told = [f"- {text.format(**last_readings(key))} {trap_link(faults.BY_KEY[key])}"
             for key, text in SURPRISES.items() if len(known.get(key, {}).get("seeds", ())) > 1]
@@ -120,7 +120,7 @@ def surprising() -> list[str]:
 
 
 def last_readings(key: str) -> dict[str, str]:
-    """The last readings of a run by instrument, and the healthy band of validation there."""
+    """The last readings of a run by instrument, and the healthy band of the validation loss."""
     run = gallery.record()["faults"][key]
     found = {name: gallery.curve(key, name)[-1] for name in gallery.CURVES}
     low, high = (limits[-1] for limits in gallery.limits("validation"))
@@ -165,7 +165,7 @@ def program() -> str:
 # ---- on the page of a trap, and in the symptom finder
 
 def link(trap: str) -> str:
-    """What follows a trap's name in a row of the finder: its first fault here; "" for none."""
+    """The first fault of a trap here, for its row in the finder; "" for none."""
     keys = [one.key for one in gallery.recorded() if one.trap == trap]
     return f"; {curves_of(keys[0], '', 'gallery')}" if keys else ""
 
@@ -176,7 +176,7 @@ def curves_of(key: str, up: str, text: str) -> str:
 
 
 def lines(trap: str) -> list[str]:
-    """A section for a trap's page: what its faults did in the language model; [] for none."""
+    """A section for a trap's page on what its faults did in the language model; [] for none."""
     found = [one for one in gallery.recorded() if one.trap == trap]
     rows = [f"- *{sentence(one.name)}* {book_pages.plain(gallery.evidence_of(one.key))} "
             f"See {curves_of(one.key, '../', 'its curves')}.\n\n{changed(one.key)}"
@@ -185,7 +185,7 @@ def lines(trap: str) -> list[str]:
 
 
 def changed(key: str) -> str:
-    """What the fault changes in the program, as a block below an entry of a list."""
+    """The fault's change to the program, as a block below a list entry."""
     block = f"```diff\n{faults.difference(key)}\n```\n"
     return "\n".join(f"  {line}".rstrip() for line in block.splitlines()) + "\n"
 

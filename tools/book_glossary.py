@@ -8,7 +8,7 @@ from tools import book_pages, book_units, words
 
 
 def page() -> str:
-    """The page, a table of all terms by the alphabet."""
+    """The page, an alphabetical table of all terms."""
     rows = [(name(term), term.clause, book_units.link(term.home) if term.home else "")
             for term in glossary.terms()]
     return "\n\n".join([
@@ -21,6 +21,6 @@ def page() -> str:
 
 
 def name(term: Term) -> str:
-    """The term as a target of links, and its other spellings."""
+    """The term as a link target, and its other spellings."""
     shown = term.name if term.is_call else book_pages.plain(term.name)
     return f'<span id="{words.anchor(term)}"></span>{shown}'

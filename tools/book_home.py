@@ -27,10 +27,10 @@ from tools.book_pages import (
 )
 from tools.stage_drawings import drawing
 
-SHOWN_TRAP = "01.1"  # the trap that the page asks, measures and has repaired
+SHOWN_TRAP = "01.1"  # visitors guess about this trap and repair it
 PHRASES = ("loss is NaN at step 500", "padded batch gives other answers",
            "memory grows every epoch", "loss jumps after resume")
-# It works without a script: the form opens the page of the finder.
+# It works without a script: the form opens the finder's page.
 FINDER = """<form class="ask-finder" action="symptoms.html" role="search">
 <label for="home-finder">What do you see in your own run?</label>
 <input id="home-finder" name="q" type="search" autocomplete="off"
@@ -60,8 +60,8 @@ def how_long(template: str, lessons: Lessons) -> str:
 # ---- the guess
 
 def card(lesson: NotebookNode) -> str:
-    """The last statements of a trap's broken code and its question; what was measured and the
-    bench, on which a visitor repairs it, wait for a guess.
+    """The last statements of a trap's broken code and its question; the measurement and the
+    repair bench appear after the guess.
     """
     question, answer = (book_traps.outputs_of(lesson, SHOWN_TRAP, tag)
                         for tag in ("guess", "measured"))
@@ -82,7 +82,7 @@ def card(lesson: NotebookNode) -> str:
 
 
 def bench(trap: Trap, lesson: NotebookNode) -> str:
-    """The repair bench of the trap; the page promises one. Raises UserError without one."""
+    """The repair bench of the trap. Raises UserError if it has none: the page promises one."""
     found = repair_candidates.bench(trap.id)
     if not found:
         raise UserError(f"trap {trap.id}: no place of its exercise holds three mistakes, and the "
@@ -91,13 +91,13 @@ def bench(trap: Trap, lesson: NotebookNode) -> str:
 
 
 def situation(lesson: NotebookNode) -> list[str]:
-    """What a visitor has to know of the code: the situation, as the lesson tells it."""
+    """What a visitor has to know about the code: the lesson's situation."""
     return [without_heading(c.source)
             for c in book_traps.cells(lesson, SHOWN_TRAP, "situation", "markdown")]
 
 
 def broken_code(lesson: NotebookNode) -> str:
-    """The trap's broken code after its last empty line."""
+    """The trap's broken code, from its last empty line on."""
     [cell] = [c for c in lesson.cells if c.cell_type == "code"
               and c.metadata.get("dlsys", {}).get("trap") == SHOWN_TRAP
               and c.metadata.dlsys.role == "break"]
@@ -107,7 +107,7 @@ def broken_code(lesson: NotebookNode) -> str:
 # ---- where to go
 
 def ways(lessons: Lessons) -> str:
-    """The four things to come for, each with the page that begins it."""
+    """Four reasons to come, each with the page to start from."""
     traps = sum(len(catalog.traps(number)) for number in lessons)
     found = (("notebooks/01_activations", "Learn",
               f"{count(len(lessons), 'stage')}, {traps} traps. Guess each, see it measured, then "
@@ -126,7 +126,7 @@ def ways(lessons: Lessons) -> str:
 # ---- the finder
 
 def finder() -> str:
-    """A box that asks the symptom finder, and phrases to try."""
+    """A search box for the symptom finder, and phrases to try."""
     tried = " ".join(f'<a href="symptoms.html?q={quote_plus(phrase)}">{phrase}</a>'
                      for phrase in PHRASES)
     return raw(FINDER.format(phrases=tried))
@@ -135,7 +135,7 @@ def finder() -> str:
 # ---- the stages
 
 def stage_map(lessons: Lessons) -> str:
-    """The stages as cards; those without a lesson say so and lead nowhere."""
+    """The stages as cards; those without a lesson say so and have no link."""
     cards = [written_card(s, lessons[s.number]) if s.number in lessons else waiting_card(s)
              for s in STAGES]
     return f'<ol class="stage-map">{"".join(cards)}</ol>'
@@ -163,7 +163,7 @@ def card_text(entry: Stage) -> str:
 # ---- hours, machine, code
 
 def hours(lessons: Lessons) -> str:
-    """Reading and exercise time of all lessons, in a sentence."""
+    """A sentence with the reading and exercise time of all lessons."""
     read, slow, solve = (round(sum(minutes) / 60) for minutes in (
         map(book_minutes.of_lesson, lessons.values()),
         map(book_minutes.of_newcomer, lessons.values()), map(exercise_minutes, lessons)))
@@ -185,7 +185,7 @@ def requirements() -> str:
 
 
 def code_links(home: book_doors.Home | None) -> str:
-    """Links to the code and to a machine that runs it; nothing without a public repository."""
+    """Links to the code and to a machine that runs it; empty without a public repository."""
     if not home or not home.repository:
         return ""
     places = book_doors.ways(home, paths.lesson_copy(1).name)

@@ -1,7 +1,7 @@
 """The page "Six incidents", as Markdown, and the data that its script reads.
 
-The page asks neither a kernel nor a network. What a probe shows, the list of causes and the debrief
-are packed, so that neither a search in the page nor a glance at its source tells the cause.
+The page needs no kernel and no network. Probe results, the list of causes and the debrief are
+packed, so that neither a search in the page nor a glance at its source gives the cause away.
 book/assets/incidents/incidents.js follows the rules of dlsys_incidents/searches.py.
 """
 
@@ -74,7 +74,7 @@ def page() -> str:
 
 
 def script() -> str:
-    """The data of the page's script."""
+    """The data that the page's script reads."""
     found = {"budget": BUDGET, "dollars": DOLLARS, "days": DAYS, "letters": searches.LETTERS,
              "most": searches.MOST, "points": searches.POINTS, "guessed": searches.GUESSED,
              "enough": searches.ENOUGH, "dear": searches.DEAR,
@@ -83,7 +83,7 @@ def script() -> str:
 
 
 def shown(incident: Incident) -> dict:
-    """An incident as its script needs it: what is free to see, and the rest packed."""
+    """An incident as the script needs it: what readers may see, and the rest packed."""
     return {"id": incident.id, "digest": incident.digest, "number": incident.number,
             "title": incident.title, "situation": incident.situation, "chat": incident.chat,
             "bill": incident.bill, "curves": [*map(drawn, incident.curves)],
@@ -103,5 +103,5 @@ def drawn(curve: Curve) -> dict:
 
 
 def packed(what: Any) -> str:
-    """Text that nobody reads by accident."""
+    """The text, packed so that you cannot read it by accident."""
     return base64.b64encode(json.dumps(what).encode()).decode()

@@ -14,17 +14,17 @@ SOURCE = ("[Brysbaert 2019](https://doi.org/10.1016/j.jml.2019.104047)", 238)
 
 
 def of_lesson(lesson: NotebookNode) -> int:
-    """Minutes for a whole lesson, by fives."""
+    """Minutes for a whole lesson, rounded up to a multiple of five."""
     return by_fives(lesson.cells)
 
 
 def of_newcomer(lesson: NotebookNode) -> int:
-    """Minutes for a whole lesson whose ideas are new, by fives."""
+    """Minutes for a whole lesson whose ideas are new, rounded up to a multiple of five."""
     return by_fives(lesson.cells, NEW)
 
 
 def of_core(lesson: NotebookNode) -> int:
-    """Minutes for a lesson without the traps off its core path, by fives."""
+    """Minutes for a lesson without the traps off its core path, rounded up to fives."""
     return by_fives(core(lesson.cells))
 
 
@@ -34,7 +34,7 @@ def of_trap(lesson: NotebookNode, trap: str) -> int:
 
 
 def formula() -> str:
-    """How the minutes are counted, in one sentence of Markdown."""
+    """One sentence of Markdown on how the minutes are counted."""
     source, silent = SOURCE
     return (f"Reading times assume {PRACTISED.words} words and {PRACTISED.lines} lines of code a "
             f"minute, which is slower than the {silent} words a minute of silent reading "

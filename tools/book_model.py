@@ -1,7 +1,7 @@
-"""The model that writes in the book's pages: its panel, and the page that tells how it came about.
+"""The model that writes in the book's pages: its panel, and the page on how it was trained.
 
-`python -m tools.own_model` trains it. The weights are no part of a page: the panel asks for their
-script once it comes near the screen.
+`python -m tools.own_model` trains it. The weights are not part of a page: the panel loads
+their script once it is about to scroll into view.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tools import book_pages
 from tools.own_model import PACKED, RECORD
 
 FROM = "mean_of_weights_from"
-FOLDER = "model"  # of the website: script, style and weights
+FOLDER = "model"  # on the website, for script, style and weights
 
 
 def panel(starts: bool = False) -> str:
-    """The panel, for a page at the root of the book; `starts`: it writes by itself."""
+    """The panel, for a page at the root of the book; with `starts` it writes by itself."""
     layers = json.loads(RECORD.read_text("utf-8"))["shape"]["layers"]
     box = page.piece(layers, f"{FOLDER}/weights.js", "traps/", starts=starts)
     return book_pages.raw(f'<link rel="stylesheet" href="{FOLDER}/model.css">\n'
@@ -27,13 +27,13 @@ def panel(starts: bool = False) -> str:
 
 
 def write_assets(assets: Path) -> None:
-    """Write script, style and weights into the folder of what the book copies as it is."""
+    """Write script, style and weights into the folder that the book copies unchanged."""
     page.write_assets(assets / FOLDER)
     (assets / FOLDER / "weights.js").write_text(page.weights_script(PACKED.read_bytes()), "utf-8")
 
 
 def filled_in(template: str) -> str:
-    """The written page with its marks replaced by the panel and by what the record holds."""
+    """The written page with its marks replaced by the panel and by values from the record."""
     facts = json.loads(RECORD.read_text("utf-8"))
     first, last = facts["curve"][0], facts["curve"][-1]
     marks = {"panel": panel(), "weights": f"{facts['weights']:,}", "parts": len(facts["parts"]),

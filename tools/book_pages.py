@@ -18,7 +18,7 @@ from dlsys_helpers.stages import STAGES, Stage, stage
 from tools import book_minutes, gpu_evidence, gpu_tables, solutions
 from tools import proof as proofs
 
-# Before a question: without a script nothing is hidden. guess_first.js says what `which` does.
+# Goes before a question. Without a script nothing is hidden. guess_first.js explains `which`.
 GUESS_FIRST = """<script src="{up}site/guess_first.js"{which}></script>
 <link rel="stylesheet" href="{up}explorers/guess.css">
 <script defer src="{up}explorers/guess.js"></script>"""
@@ -28,7 +28,7 @@ Lessons = dict[int, NotebookNode]
 
 
 def generated(lessons: Lessons) -> dict[str, str]:
-    """The generated pages for looking up, by name, in the order of the contents."""
+    """The generated reference pages, by name, in the order of the contents."""
     pages = {"traps": traps_page(lessons), "wrong_answers": wrong_answers_page(list(lessons)),
              "errata": errata_page(lessons), "gpu_evidence": gpu_page(lessons)}
     if RESULTS.exists():
@@ -39,7 +39,7 @@ def generated(lessons: Lessons) -> dict[str, str]:
 
 
 def label(kind: str, trap: str) -> str:
-    """The target of a trap or exercise: ``trap-01-1``."""
+    """The link target of a trap or exercise: ``trap-01-1``."""
     return f"{kind}-{trap.replace('.', '-')}"
 
 
@@ -53,12 +53,12 @@ def part_of(number: int, heading: str, before: str = "") -> str:
 
 
 def address_of(number: int, heading: str) -> str:
-    """Where a part of a lesson is, by its heading."""
+    """The address of a part of a lesson, by its heading."""
     return f"notebooks/{stage(number).stem}.html#{make_id(heading)}"
 
 
 def link(kind: str, trap: str, text: str) -> str:
-    """Markdown that leads to a trap in its lesson or to its exercise."""
+    """Markdown that links to a trap in its lesson or to its exercise."""
     return f"{{ref}}`{text.replace('`', '')} <{label(kind, trap)}>`"
 
 
@@ -110,7 +110,7 @@ WRONG = "wrong_answers/{:02d}"  # the page of a stage, below that of all
 
 
 def wrong_answers_page(stages: Sequence[int]) -> str:
-    """What the kill matrix is, how many wrong answers there are, and the page of each stage."""
+    """The overview of the kill matrix: how many wrong answers there are, and each stage's page."""
     rows = [(f"[{number}. {stage(number).title}]({WRONG.format(number)}.md)",
              str(len(catalog.traps(number))),
              str(sum(len(registry.find(t.id).wrong_answers) for t in catalog.traps(number))))
@@ -125,7 +125,7 @@ def wrong_answers_page(stages: Sequence[int]) -> str:
 
 
 def wrong_answers(stages: Iterable[int]) -> dict[str, str]:
-    """The kill matrix, a page a stage, by name: each wrong answer, and what its check says."""
+    """The kill matrix, one page per stage, by name: each wrong answer, and what its check says."""
     return {WRONG.format(number): wrong_answers_of(stage(number)) for number in stages}
 
 
@@ -143,7 +143,7 @@ def wrong_answers_of(entry: Stage) -> str:
 
 
 def proof(id: str) -> str:
-    """What else proves a check, in one sentence: other right answers, and mutants of the answer."""
+    """One sentence on what else proves a check: other right answers, and mutants of the answer."""
     routes, record = len(solutions.with_kept_answers(id).right_answers), proofs.RECORD.entry(id)
     if not record:
         return f"In addition, {routes} right answers by other routes pass."
@@ -201,7 +201,7 @@ def gpu_page(lessons: Lessons) -> str:
 
 
 def predictions(lessons: Lessons) -> list[str]:
-    """How far the predictions of the lessons were right: a figure, and what was furthest off."""
+    """How good the lessons' predictions were: a figure, and the predictions furthest off."""
     found = [pair for number, notebook in lessons.items()
              for pair in gpu_tables.pairs(f"{number:02}", htmls(notebook))]
     if not found:
@@ -225,7 +225,7 @@ def predictions(lessons: Lessons) -> list[str]:
 
 
 def htmls(notebook: NotebookNode) -> Iterator[str]:
-    """The outputs of a notebook that are HTML."""
+    """The HTML outputs of a notebook."""
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if "text/html" in output.get("data", {}):
@@ -241,7 +241,7 @@ def record(entry: dict) -> str:
 
 
 def raw(text: str) -> str:
-    """HTML that a page shows without changes."""
+    """HTML for a page, which shows it unchanged."""
     return f"`````{{raw}} html\n{text}\n`````"
 
 
@@ -256,7 +256,7 @@ def defined_names(code: str) -> list[str]:
 
 
 def in_a_sentence(names: Sequence[str]) -> str:
-    """Names for a sentence: "a, b and c"."""
+    """Join names for a sentence: "a, b and c"."""
     *first, last = names or [""]
     return f"{', '.join(first)} and {last}" if first else last
 
@@ -280,14 +280,14 @@ def without_reports(code: str) -> str:
 
 
 def reporter(node: ast.stmt) -> str:
-    """The name of the call that a statement is, if it only reports; else ""."""
+    """The name of the call if the statement only reports, as `print` does; else ""."""
     call = node.value if isinstance(node, ast.Expr) else None
     name = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
     return name if name in {"print", "claim"} else ""
 
 
 def told_and_measured(text: str) -> str:
-    """A folklore cell with what was measured in a separate paragraph."""
+    """A folklore cell with the measured part in a separate paragraph."""
     return re.sub(r"\s+(?=\*\*Measured:\*\*)", "\n\n", text)
 
 

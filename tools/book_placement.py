@@ -1,7 +1,7 @@
 """The page "Where to begin", as Markdown, and the data that its script reads.
 
-The questions are those of `dlsys review`, each drawn once. book/assets/placement/placement.js asks
-and judges by the model of dlsys/placement_model.py, whose numbers come with the questions.
+The questions are those of `dlsys review`, each drawn once. book/assets/placement/placement.js picks
+and scores them by the model in dlsys/placement_model.py, whose numbers come with the questions.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def page() -> str:
 
 
 def table(found: dict[str, dict]) -> str:
-    """The record, a row for each kind of learner."""
+    """The record as a table, with a row for each kind of learner."""
     head = ("a learner who", "gaps in the plan", "time of the plan",
             "gaps in the same time on the core path", "first ten hours: plan",
             "first ten hours: core path", "questions")
@@ -85,7 +85,7 @@ def percent(share: float) -> str:
 
 
 def script() -> str:
-    """The data of the page's script."""
+    """The data that the page's script reads."""
     of = model.course()
     numbers = {
         "level": model.LEVEL, "of_stage": model.OF_STAGE, "leans": model.LEANS, "step": model.STEP,
@@ -99,7 +99,7 @@ def script() -> str:
 
 
 def item(id: str, minutes: int) -> dict:
-    """A trap with one of its questions; what is right is packed, as nobody reads it by accident."""
+    """A trap with one of its questions; the answer is packed, so you cannot read it by accident."""
     trap, question = catalog.trap(id), questions.about(id)[0](random.Random(48))
     truth = {"answer": question.answer, "within": question.within, "shown": question.shown,
              "why": question.why}

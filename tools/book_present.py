@@ -1,7 +1,7 @@
-"""A presenter's page for each stage: plans by the clock, what to break live, the questions.
+"""A presenter's page for each stage: timed plans, what to break live, the questions.
 
-The plans are made from the catalog and the lessons; what to change live and what is asked comes
-from book/present.yml, which is written by hand.
+The plans come from the catalog and the lessons; what to change live and which questions learners
+ask comes from book/present.yml, which is written by hand.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ GUESS, RUN, COMPARE = 2, 2, 3  # a show of hands, a live run, comparing answers 
 
 
 class Frame(NamedTuple):
-    """A session: its length and pause, the most core traps, those with their exercise first,
-    whether other traps, the quiz and the GPU section may follow, and the minutes of the opening, of
-    the closing and at least of the questions, which take what is left."""
+    """A session: minutes, pause, the most core traps, and the most of these with their exercise.
+
+    long: whether other traps, the quiz and the GPU section may follow. edge: the minutes of the
+    opening and of the closing; the questions take at least as many, and all that is left.
+    """
 
     minutes: int
     pause: int
@@ -40,7 +42,7 @@ class Frame(NamedTuple):
 
 
 class Block(NamedTuple):
-    """One row of a plan: how many minutes, what, and the trap that it is about."""
+    """One row of a plan: its minutes, its text, and its trap if it has one."""
 
     minutes: int
     text: str
@@ -65,7 +67,7 @@ def name(entry: Stage) -> str:
 
 
 def data() -> dict[int, dict]:
-    """What is written by hand, by stage. Raises UserError for an id or a word that is unknown."""
+    """The handwritten part, by stage. Raises UserError for an unknown id or word."""
     written = yaml.safe_load(DATA.read_text("utf-8"))
     for number, entry in written.items():
         own = {trap.id: trap for trap in catalog.traps(number)}
@@ -83,7 +85,7 @@ def data() -> dict[int, dict]:
 # ---- plans
 
 def plan(lesson: NotebookNode, frame: Frame, slides: dict[str, int]) -> list[Block]:
-    """The blocks of a session, in order; they add up to its minutes.
+    """The blocks of a session, in order; their minutes add up to those of the session.
 
     slides: the number of each trap's first slide, see `first_slides`.
     """
@@ -108,7 +110,7 @@ def plan(lesson: NotebookNode, frame: Frame, slides: dict[str, int]) -> list[Blo
 
 
 def fitting(groups: Iterable[list[Block]], left: int, most: int) -> tuple[list[Block], int]:
-    """Pack groups greedily, each whole, at most `most` of them; the blocks and the minutes left."""
+    """Pack at most `most` whole groups greedily; returns their blocks and the minutes left."""
     taken: list[Block] = []
     for group in groups:
         cost = sum(block.minutes for block in group)
@@ -118,14 +120,14 @@ def fitting(groups: Iterable[list[Block]], left: int, most: int) -> tuple[list[B
 
 
 def first_slides(lesson: NotebookNode) -> dict[str, int]:
-    """The number of the slide with which each trap begins, as `dlsys slides` counts them."""
+    """The number of each trap's first slide, as `dlsys slides` counts them."""
     found = ((re.match(r"## (\d\d\.\d+) ", slide.heading), number)
              for number, slide in enumerate(deck.slides(lesson), 1))
     return {heading[1]: number for heading, number in found if heading}
 
 
 def shown_block(lesson: NotebookNode, trap: Trap, slide: int) -> Block:
-    """The block in which a trap is explained and guessed, and its code runs live."""
+    """The block in which learners guess and the presenter runs a trap's code and explains it."""
     told = [*book_traps.cells(lesson, trap.id, "situation", "markdown"),
             *book_pages.unfolded(book_traps.cells(lesson, trap.id, "break")),
             *book_traps.cells(lesson, trap.id, "why", "markdown"),
@@ -143,7 +145,7 @@ def solved_block(trap: Trap) -> Block:
 
 
 def extras(lesson: NotebookNode) -> list[Block]:
-    """What a long session also has time for, after the traps."""
+    """The quiz and the GPU section, for which a long session has time after the traps."""
     gpu = [c for c in lesson.cells if c.metadata.get("dlsys", {}).get("role") == "gpu"]
     asked = sum("<details" in c.source for c in lesson.cells
                 if c.metadata.get("dlsys", {}).get("role") == "quiz")
@@ -164,7 +166,7 @@ def with_pause(blocks: list[Block], minutes: int) -> list[Block]:
 
 
 def clock(blocks: list[Block]) -> str:
-    """A plan as a table: when each block begins, how long it takes, what it is."""
+    """A plan as a table with the start, the minutes and the text of each block."""
     begins = [sum(b.minutes for b in blocks[:k]) for k in range(len(blocks))]
     return book_pages.table(("Begins", "Minutes", "What"),
                             [(f"{start // 60}:{start % 60:02d}", str(block.minutes), block.text)
@@ -196,7 +198,7 @@ def page(entry: Stage, lesson: NotebookNode, written: dict) -> str:
 
 
 def left_out(number: int, blocks: list[Block]) -> str:
-    """The traps that a plan skips, for reading at home, and its exercises left for home."""
+    """The traps that a plan skips, and the exercises that it leaves for home."""
     shown = {b.trap for b in blocks}
     solved = {b.trap for b in blocks if b.text.startswith("Exercise")}
     skipped = [t.id for t in catalog.traps(number) if t.id not in shown]

@@ -1,12 +1,12 @@
 """The repair bench of a trap's page: the reader picks code, and the exercise's check answers.
 
-Every candidate is in the page with its verdict, so the page asks neither a kernel nor a network.
-repair_candidates.py chooses the candidates. The message to a mistake comes from the record of
-`tools.proof`, which says when it is stale; a stale message is computed again while the book is
-built. The right candidate shows what its lesson measured after the repair.
+Every candidate is in the page with its verdict, so the page needs no kernel and no network.
+repair_candidates.py chooses the candidates. The message for a mistake comes from the record of
+`tools.proof`, which says when it is stale; the build of the book computes a stale message again.
+The right candidate shows what its lesson measured after the repair.
 
-Without a script a candidate's verdict is folded below it; site/repair.js makes a button of each
-candidate and shuffles them at each visit.
+Without a script a candidate's verdict is folded below it; site/repair.js turns each candidate into
+a button and shuffles them at each visit.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from dlsys_helpers.verdicts import STATUSES
 from tools import book_pages, proof, repair_candidates
 from tools.repair_candidates import Bench
 
-ABOVE, BELOW = 8, 14  # lines shown around the place; of more, the outermost are left out
-FIRST_LINES = 4  # of these, so many are the function's head
-HELPER_LINES = 8  # of a function that the code calls and that only the check's file defines
-MOST_NUMBERS = 4  # lines that the lesson printed after its repair
+ABOVE, BELOW = 8, 14  # the most lines shown above and below the place
+FIRST_LINES = 4  # of the lines above, how many come from the function's head
+HELPER_LINES = 8  # the longest function shown that only the check's file defines
+MOST_NUMBERS = 4  # lines shown of what the lesson printed after its repair
 FILES = ('<link rel="stylesheet" href="{up}site/repair.css">\n'
          '<script defer src="{up}site/repair.js"></script>')
 
@@ -66,7 +66,7 @@ def drawn(trap: Trap, found: Bench, numbers: str) -> str:
 
 
 def shuffled(id: str, found: Bench) -> list[tuple[str, str]]:
-    """Code and name of mistake of each candidate, in an order that depends on the id alone.
+    """The code and mistake name of each candidate, in an order that depends only on the id.
 
     The right one has the name "".
     """
@@ -75,7 +75,7 @@ def shuffled(id: str, found: Bench) -> list[tuple[str, str]]:
 
 
 def asked(trap: Trap, found: Bench) -> str:
-    """What is to be written, in the words of the exercise, and what to do."""
+    """The task in the words of the exercise, and what to do."""
     first, _, rest = docstring(trap.id).partition("\n\n")
     where = ("Which of these lines belongs in the gap" if found.before
              else "Which one keeps this promise")
@@ -86,7 +86,7 @@ def asked(trap: Trap, found: Bench) -> str:
 
 
 def docstring(id: str) -> str:
-    """What the exercise promises: the docstring of its worked answer."""
+    """The exercise's promises: the docstring of its worked answer."""
     function = registry.find(id).function
     return next(ast.get_docstring(node) or "" for node in ast.walk(
         ast.parse(repair_candidates.worked_answers(id[:2])[id][1]))
@@ -94,7 +94,7 @@ def docstring(id: str) -> str:
 
 
 def place(found: Bench) -> str:
-    """The code around the place, which is a gap; "" if the place is all of it."""
+    """The code with a gap at the place; "" if the place is all of the code."""
     if not found.before:
         return ""
     above, below = found.before.split("\n"), found.after.split("\n")
@@ -108,7 +108,7 @@ def place(found: Bench) -> str:
 
 
 def marked(code: str, shared: set[str]) -> str:
-    """A candidate as HTML; where candidates share lines, with a mark at those that are its own."""
+    """A candidate as HTML; if the candidates share lines, its other lines are marked."""
     lines = zip(code.split("\n"), coloured(code).split("\n"), strict=True)
     return "\n".join(f'<span class="own-line">{drawn}</span>' if shared and line not in shared
                      else drawn for line, drawn in lines)
@@ -120,7 +120,7 @@ def candidate(code: str, told: str, right: bool) -> str:
 
 
 def verdict(message: str, numbers: str) -> str:
-    """The message to a candidate: its check's message, or for the right one that it passes."""
+    """What a candidate gets: its check's message, or for the right one that it passes."""
     status = STATUSES["wrong" if message else "pass"]
     head = f"<strong>{status.mark} {status.word.capitalize()}.</strong>"
     if message:
@@ -130,7 +130,7 @@ def verdict(message: str, numbers: str) -> str:
 
 
 def helpers(id: str, found: Bench) -> str:
-    """The short functions and values that the code uses and only the check's file explains."""
+    """The short functions and values that the code uses and only the check's file defines."""
     module = repair_candidates.check_module(registry.find(id))
     codes = "\n".join([found.before, *found.codes, found.after])
     used = [name for name in dict.fromkeys(repair_candidates.WORD.findall(codes))
@@ -155,7 +155,7 @@ LEXER, FORMATTER = PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(now
 
 @functools.cache
 def coloured(code: str) -> str:
-    """Code as HTML in the page's colours; it ends as the code does, where Pygments ends a line."""
+    """Code as HTML in the page's colours, without the newline that Pygments adds."""
     drawn = highlight(code, LEXER, FORMATTER)
     return drawn if code.endswith("\n") else drawn.removesuffix("\n")
 
@@ -163,7 +163,7 @@ def coloured(code: str) -> str:
 # ---- what the lesson measured
 
 def numbers(lesson: NotebookNode, trap: str) -> str:
-    """What the cells of a trap's repair printed or claimed, as HTML; "" for nothing."""
+    """The printed output of a trap's repair cells, or else their claims, as HTML; "" for none."""
     cells = [c for c in lesson.cells if c.cell_type == "code"
              and c.metadata.get("dlsys", {}).get("trap") == trap
              and c.metadata.dlsys.role == "repair"]

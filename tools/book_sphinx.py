@@ -22,24 +22,24 @@ from tools import social_cards
 
 log = logging.getLogger(__name__)
 NAMED = re.compile(r"(trap|exercise)-(\d\d)-(\d+)")  # ids that never change
-MARK, STEP = "step-mark", "step-"  # classes of the mark at which a step begins, from book.mark
+MARK, STEP = "step-mark", "step-"  # classes of a step's mark, see book.mark
 ASKED = ("break", "guess")  # the code and the question appear side by side
 
 
 class StepName(nodes.General, nodes.TextElement):
-    """The name of a step: a heading that no table of contents lists."""
+    """The name of a step, a heading that is in no table of contents."""
 
 
 class Fold(nodes.General, nodes.Element):
-    """What is folded: its first child, a `FoldName`, says what it holds."""
+    """Folded content; its first child, a `FoldName`, says what it contains."""
 
 
 class FoldName(nodes.General, nodes.TextElement):
-    """The line of a fold that stays in sight."""
+    """The line of a fold that stays visible."""
 
 
 def pieces(tex: str) -> list[str]:
-    """A formula cut before each relation outside of all braces, where a line may break."""
+    """Split a formula before each relation outside of braces, where a line may break."""
     parts, depth = [""], 0
     for token in re.findall(r"\\[a-zA-Z]+|\\.|.", tex, re.DOTALL):
         depth += (token == "{") - (token == "}")
@@ -52,7 +52,7 @@ def pieces(tex: str) -> list[str]:
 def draw(self, node: nodes.Element, parts: list[str], display: str, frame: str) -> None:
     try:
         *before, last = [mathml(part, display) for part in parts]
-    except ValueError as error:  # Jupyter Book stops at a warning, with page and line
+    except ValueError as error:  # Jupyter Book stops at a warning and names page and line
         log.warning(str(error), location=node)
         before, last = [], html.escape(node.astext())
     if "behind" in node:  # punctuation, see book_theme.hold_together
@@ -70,7 +70,7 @@ def draw_block(self, node: nodes.Element) -> None:
 
 
 def permanent_first(_app: Sphinx, doctree: nodes.document) -> None:
-    """Put a trap's permanent id first, so that its heading links to it and not to its words."""
+    """Put a trap's permanent id first, so that its heading links by id, not by its words."""
     for section in doctree.findall(nodes.section):
         section["ids"].sort(key=lambda name: not NAMED.fullmatch(name))
 
@@ -78,7 +78,7 @@ def permanent_first(_app: Sphinx, doctree: nodes.document) -> None:
 # ---- the steps of a trap
 
 def group_steps(_app: Sphinx, doctree: nodes.document) -> None:
-    """Put what belongs to a step of a trap into one block, which begins with the step's name."""
+    """Put all nodes of a trap's step into one block, which begins with the step's name."""
     for section in [*doctree.findall(nodes.section)]:
         number = next((m for m in map(NAMED.fullmatch, section["ids"]) if m), None)
         if number and number[1] == "trap":
@@ -129,21 +129,21 @@ def div(classes: str, *found: nodes.Node) -> nodes.container:
 
 
 def tags(name: str, classes: str = "") -> tuple:
-    """How a node is written: as this element."""
+    """The pair of functions that write a node as this HTML element."""
     said = f' class="{classes}"' if classes else ""
     return (lambda self, _node: self.body.append(f"<{name}{said}>"),
             lambda self, _node: self.body.append(f"</{name}>\n"))
 
 
 def summary(doctree: nodes.document | None) -> str:
-    """The first paragraph of a page, in the length that search engines show."""
+    """The first paragraph of a page, cut to the length that search engines show."""
     found = next(doctree.findall(nodes.paragraph), None) if doctree else None
     return textwrap.shorten(found.astext(), 160, placeholder=" \u2026") if found else ""
 
 
 def describe(app: Sphinx, page: str, _template: str, context: dict,
              doctree: nodes.document | None) -> None:
-    """Title, description and preview of a page; addresses only where the book has a public one.
+    """Title, description and preview of a page; addresses only if the book has a public one.
 
     The picture is the card of the page's stage: social_cards.py draws it.
     """
@@ -165,9 +165,9 @@ def describe(app: Sphinx, page: str, _template: str, context: dict,
 
 
 class English(SearchEnglish):
-    """The language of the search, in which each word of the book is stemmed once.
+    """The language of the search; stems each word of the book once.
 
-    Sphinx does it once a page.
+    Sphinx stems it again on every page.
     """
 
     def init(self, options: dict[str, str]) -> None:
@@ -190,7 +190,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_node(StepName, html=tags("h3", "step-name"))
     app.add_node(Fold, html=tags("details", "more"))
     app.add_node(FoldName, html=tags("summary"))
-    # Before Sphinx collects the contents, which show the same mark and lead to the same place.
+    # Runs before Sphinx collects the contents, so they get the same mark and the same link.
     for prepare in (permanent_first, group_steps):
         app.connect("doctree-read", prepare, priority=400)
     app.connect("html-page-context", describe)

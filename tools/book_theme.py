@@ -1,4 +1,4 @@
-"""A Sphinx extension: what the course changes in the theme's pages, by templates and events.
+"""A Sphinx extension that changes the theme's pages by templates and events.
 
 The templates are in book/_templates. book/_config.yml names this module, so Jupyter Book's own
 process loads it.
@@ -25,21 +25,21 @@ from sphinx.util.images import get_image_size
 
 from tools.stage_drawings import nan
 
-# What every page would load, and the words in a page that show that it is of use there.
+# What every page would load, and the words by which we tell that a page needs it.
 IDLE = {"design-tabs.js": ("sd-tab-set",), "sphinx-design.min.css": ('class="sd-',),
         "explorer.js": ("data-explorer",),
         "explorer.css": ("data-explorer", "data-guess", "data-model")}
-# Beside "Print to PDF", on pages that fold code.
+# Next to "Print to PDF", on pages that fold code.
 PRINT_CODE = {"type": "javascript", "label": "print-code-button", "text": ".pdf, all code",
               "icon": "fas fa-file-pdf", "tooltip": "Print to PDF, with the folded code"}
-BEHIND = re.compile(r"[,.;:)?]+")  # punctuation that must not be parted from a formula
+BEHIND = re.compile(r"[,.;:)?]+")  # punctuation that must stay with its formula
 
 
 # ---- each page
 
 def prepare(app: Sphinx, page: str, _template: str, context: dict[str, Any],
             _doctree: nodes.document | None) -> None:
-    """Leave out what a page does not use, and pass the list of pages to its side bar."""
+    """Leave out what a page does not use, and pass the list of pages to its sidebar."""
     body = context.get("body", "")
     for kind in ("script_files", "css_files"):
         context[kind] = [asset for asset in context[kind] if is_needed(asset.filename, body)]
@@ -60,13 +60,13 @@ def is_needed(file: str, body: str) -> bool:
 
 
 def offers_download(button: dict[str, str]) -> bool:
-    """Whether a download button is useful: the Markdown of a handwritten page is not offered."""
+    """Whether a download button is useful, which one for a page's Markdown is not."""
     return not button.get("url", "").endswith(".md")
 
 
 @dataclasses.dataclass(frozen=True)
 class ListedPage:
-    """A page in the bar's list, with the pages below it."""
+    """A page in the sidebar's list, with the pages below it."""
 
     name: str
     title: str  # as HTML
@@ -74,15 +74,15 @@ class ListedPage:
 
     @functools.cached_property
     def names(self) -> frozenset[str]:
-        """Of the page and of all that are below it."""
+        """The names of the page and of all pages below it."""
         return frozenset({self.name}).union(*(page.names for page in self.below))
 
 
 @functools.cache
 def contents(env: BuildEnvironment) -> list[tuple[str, list[ListedPage]]]:
-    """The parts of the book as the bar lists them: captions and pages, the same on every page.
+    """The parts of the book as the sidebar lists them on every page: captions and pages.
 
-    The theme resolves all of it again for each page, a tenth of what a build takes.
+    The theme would resolve them again for each page, which takes a tenth of a build.
     """
     return [(part["caption"], listed_pages(env, part)) for part in parts(env, env.config.root_doc)]
 
@@ -98,14 +98,14 @@ def listed_pages(env: BuildEnvironment, part: addnodes.toctree) -> list[ListedPa
 
 
 def lost_page_drawing() -> str:
-    """The drawing of the page that no address leads to: a loss that is no number any more."""
+    """The drawing on the "page not found" page: a loss that has become nan."""
     return f'<svg viewBox="0 0 120 54" aria-hidden="true">{nan()}</svg>'
 
 
-# ---- what the theme and its parts write
+# ---- overrides of what the theme and its parts write
 
 def open_fold(self, node: nodes.Element) -> None:
-    """A folded cell. MyST-NB names every one "Toggle hidden content"; its own line says more."""
+    """Open a folded cell with its own prompt, not MyST-NB's "Toggle hidden content"."""
     kinds = " ".join(node["classes"])
     shown, hidden = (html.escape(node[f"prompt_{what}"]) for what in ("show", "hide"))
     self.body.append(f'<details class="admonition hide {kinds}">\n<summary>'
@@ -118,9 +118,9 @@ def close_fold(self, _node: nodes.Element) -> None:
 
 
 def open_cell(self, node: nodes.entry) -> None:
-    """A cell of a table; on a phone it shows its column's name, which `label_cells` has set.
+    """Open a table cell; on a phone it shows its column's name, which `label_cells` has set.
 
-    A corner without a word heads nothing: a screen reader would read out an empty heading.
+    An empty corner becomes a plain cell, or a screen reader would read out an empty heading.
     """
     type(self).visit_entry(self, node)
     if isinstance(node.parent.parent, nodes.thead) and not node.astext():
@@ -135,7 +135,7 @@ def close_cell(self, node: nodes.entry) -> None:
 
 
 def open_image(self, node: nodes.image) -> None:
-    """A picture with its size, so that nothing moves when it comes."""
+    """Open a picture with its size, so that nothing moves when it loads."""
     size = get_image_size(Path(self.builder.srcdir) / node["uri"])
     type(self).visit_image(self, node)
     if size:
@@ -148,7 +148,7 @@ def close_image(self, node: nodes.image) -> None:
 
 
 def finish_nodes(_app: Sphinx, doctree: nodes.document, _page: str) -> None:
-    """Pictures are loaded when they come into sight, cells know their columns."""
+    """Load pictures only when they scroll into view, and label table cells by column."""
     for image in doctree.findall(nodes.image):
         image["loading"] = "lazy"
     for box in doctree.findall(nodes.container):
@@ -157,8 +157,10 @@ def finish_nodes(_app: Sphinx, doctree: nodes.document, _page: str) -> None:
 
 
 def label_cells(tables: Iterable[nodes.table]) -> None:
-    """In a table whose cells a phone shows one below the other, each cell knows its column, and
-    one without content takes no line there."""
+    """Label each cell with its column, for phones, which show a row's cells one below the other.
+
+    Empty cells get the class that hides them there.
+    """
     for table in tables:
         [head], [body] = table.findall(nodes.thead), table.findall(nodes.tbody)
         names = [entry.astext() for entry in head.findall(nodes.entry)]
@@ -185,5 +187,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_node(nodes.entry, override=True, html=(open_cell, close_cell))
     app.connect("doctree-read", hold_together)
     app.connect("doctree-resolved", finish_nodes)
-    app.connect("html-page-context", prepare, priority=900)  # after those of the theme
+    app.connect("html-page-context", prepare, priority=900)  # after the theme's own handlers
     return {"parallel_read_safe": True, "parallel_write_safe": True}

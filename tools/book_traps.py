@@ -1,4 +1,4 @@
-"""One page for each trap, read in a minute; made from the cells of its lesson, as Markdown."""
+"""A one-minute page for each trap, made from the cells of its lesson, as Markdown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dlsys_watch.rules import all_rules
 from tools import book_gallery, book_pages, book_repair, watch_record
 
 LABEL = re.compile(r"\*\*(Keep|In\s+your\s+own\s+code|Source|Seen\s+in\s+the\s+wild):\*\*")
-CLAIM = "holds: "  # how a claim that held begins, in its text output
+CLAIM = "holds: "  # how the text output of a claim that held begins
 
 
 def name(trap: str) -> str:
@@ -38,7 +38,7 @@ def pages(lessons: book_pages.Lessons) -> dict[str, str]:
 def cells(lesson: NotebookNode, trap: str, role: str, kind: str = "code") -> list[NotebookNode]:
     """The cells of one step of a trap, in order."""
     found = ((cell, cell["metadata"].get("dlsys", {})) for cell in lesson["cells"]
-             if cell["cell_type"] == kind)  # as keys: an attribute is looked up ten times as long
+             if cell["cell_type"] == kind)  # keys, because attribute access takes ten times as long
     return [cell for cell, facts in found if facts.get("trap") == trap and facts["role"] == role]
 
 
@@ -66,7 +66,7 @@ def page(trap: Trap, lesson: NotebookNode) -> str:
 
 
 def helpers(lesson: NotebookNode, trap: str, shown: list[NotebookNode]) -> list[str]:
-    """A sentence on the names in the code that folded cells of the lesson define; [] without."""
+    """A sentence on the names in the code that the lesson defines in folded cells; [] for none."""
     defined = {name for c in lesson.cells if c.cell_type == "code" and book_pages.folded(c)
                for name in book_pages.defined_names(c.source)}
     used = dict.fromkeys(node.id for c in book_pages.unfolded(shown)
@@ -78,9 +78,9 @@ def helpers(lesson: NotebookNode, trap: str, shown: list[NotebookNode]) -> list[
 
 
 def guess_first(lesson: NotebookNode, trap: str, measured: list[str]) -> list[str]:
-    """What was measured, below the question of the lesson, for whose answer it waits.
+    """The measurement, which stays hidden until the reader answers the lesson's question.
 
-    The rest of the page is in sight: who comes from the finder has the fault already.
+    The rest of the page is visible: readers who come from the finder already have the fault.
     """
     question, answer = (outputs_of(lesson, trap, tag) for tag in ("guess", "measured"))
     if not (question and answer):
@@ -92,14 +92,14 @@ def guess_first(lesson: NotebookNode, trap: str, measured: list[str]) -> list[st
 
 
 def outputs_of(lesson: NotebookNode, trap: str, tag: str) -> list[str]:
-    """The stored HTML of a trap's cells with this tag: of a question, or of its answer."""
+    """The stored HTML of a trap's cells with this tag, a question or its answer."""
     return [book_pages.raw("".join(o.data["text/html"])) for c in lesson.cells
             if of_trap(c, trap) and tag in c.metadata.get("tags", [])
             for o in c.get("outputs", []) if "text/html" in o.get("data", {})]
 
 
 def the_repair(lesson: NotebookNode, trap: str) -> list[str]:
-    """The code of the repair; where that only reports, as after a change of words, its text."""
+    """The code of the repair; its text if the code only reports."""
     codes = [c for c in repair_code(lesson, trap) if book_pages.without_reports(c.source)]
     return [*map(book_pages.fenced, codes)] or [
         c.source for c in cells(lesson, trap, "repair", "markdown")]
@@ -115,7 +115,7 @@ def repair_code(lesson: NotebookNode, trap: str) -> list[NotebookNode]:
 
 
 def cause(lesson: NotebookNode, trap: str) -> list[str]:
-    """The lesson's text on the cause, with one picture: the first that marks the fault, if any."""
+    """The lesson's text on the cause, with one picture, if possible one that marks the fault."""
     told = cells(lesson, trap, "why", "markdown")
     drawn = [(c, o) for c in cells(lesson, trap, "why") for o in c.outputs if is_figure(o)]
     drawn.sort(key=lambda pair: "marks=" not in pair[0].source)
@@ -127,7 +127,7 @@ def is_figure(output: NotebookNode) -> bool:
 
 
 def picture(output: NotebookNode) -> str:
-    """A stored figure with its alt text, loaded when it comes into sight; see `write_pictures`."""
+    """A stored figure with its alt text, loaded once it scrolls into view; see `write_pictures`."""
     alt = html.escape(output.metadata.get("image/png", {}).get("alt", ""))
     with Image.open(io.BytesIO(png(output))) as drawn:
         width, height = drawn.size
@@ -146,7 +146,7 @@ def file_name(output: NotebookNode) -> str:
 
 
 def write_pictures(lessons: book_pages.Lessons, folder: Path) -> None:
-    """Write the figures of all traps, of which their pages show some, into `folder`."""
+    """Write all figures of all traps into `folder`; the pages show some of them."""
     folder.mkdir(parents=True, exist_ok=True)
     for lesson in lessons.values():
         for cell in (c for c in lesson.cells if c.metadata.get("dlsys", {}).get("trap")):
@@ -171,7 +171,7 @@ def keep_parts(lesson: NotebookNode, trap: str) -> dict[str, str]:
 
 
 def readings(cell: NotebookNode) -> str:
-    """What a cell printed and drew, and the claims that held for it."""
+    """The printed output and the figures of a cell, and its claims that held."""
     claims = [text.removeprefix(CLAIM) for o in cell.outputs
               if (text := o.get("data", {}).get("text/plain", "")).startswith(CLAIM)]
     drawn = "".join(f"{picture(o)}\n\n" for o in cell.outputs if is_figure(o))
@@ -179,7 +179,7 @@ def readings(cell: NotebookNode) -> str:
 
 
 def printed(cell: NotebookNode) -> str:
-    """What a cell printed, as a block; "" for nothing."""
+    """The printed output of a cell, as a block; "" for none."""
     text = "".join(o.text for o in cell.outputs if o.output_type == "stream").strip()
     return f"```text\n{text}\n```\n\n" if text else ""
 

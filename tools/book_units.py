@@ -9,7 +9,7 @@ from tools import book_pages, book_traps
 
 
 def page(numbers: list[int]) -> str:
-    """The page, a table a stage; numbers: the stages whose lessons are built."""
+    """The page, one table per stage; numbers: the stages whose lessons are built."""
     known = [unit for unit in units.units() if unit.stage in numbers]
     parts = ["# What you can learn here",
              f"The course teaches {len(known)} units: concepts, formulas, calls of PyTorch and "
@@ -26,7 +26,7 @@ def page(numbers: list[int]) -> str:
 
 
 def link(unit: Unit) -> str:
-    """Markdown that leads to the section of a unit."""
+    """Markdown that links to the section of a unit."""
     folded = "" if unit.open else ", *folded*"
     if unit.page:
         return f"[{unit.page}]({unit.page}.md){folded}"
@@ -36,7 +36,7 @@ def link(unit: Unit) -> str:
 
 
 def address(unit: Unit) -> str:
-    """Where the section of a unit is in the book."""
+    """The address in the book of a unit's section."""
     if unit.page:
         return f"{unit.page}.html"
     return f"{book_traps.name(unit.trap)}.html" if unit.trap else book_pages.address_of(
@@ -44,9 +44,10 @@ def address(unit: Unit) -> str:
 
 
 def told() -> dict:
-    """What the finder's page finds units by: the rules, the places, and of each unit its place.
+    """The data by which the finder's page finds units: rules, places, and each unit's place.
 
-    A place has its words, its address, and whether a trap, whose name counts less, is around.
+    A place has its words, its address, the name of its trap or section, and whether it is a trap,
+    because a trap's name counts less.
     """
     found = {unit.place: [unit.place, address(unit), units.around(unit), bool(unit.trap)]
              for unit in units.units()}

@@ -3,8 +3,8 @@
     python -m tools.booklet 08           book/_build/booklets/08_transformers.pdf
     python -m tools.booklet 08 --code    with the code that the page folds
 
-The book must be built. Chromium prints it twice: a page cannot know on which sheet a heading will
-stand, but the PDF says it, so the second print has the numbers of the first.
+Build the book first. Chromium prints the page twice, because only the PDF says on which sheet a
+heading is: the second print gets the page numbers from the first.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def print_booklet(tab: Page, page: Path, out: Path, code: bool = False) -> int:
 
 
 def sheets(pdf: bytes) -> list[int]:
-    """The objects that are the sheets of a PDF of Chromium's, in order."""
+    """The page objects of a PDF from Chromium, in order."""
     nodes = {int(number): [int(kid) for kid in kids.split()[::3]] for number, kids in re.findall(
         rb"(\d+) 0 obj\s*<<[^>]*?/Type /Pages[^>]*?/Kids \[([^\]]*)\]", pdf)}
     below = {kid for kids in nodes.values() for kid in kids}
@@ -61,14 +61,14 @@ def sheets(pdf: bytes) -> list[int]:
 
 
 def places(pdf: bytes) -> dict[str, int]:
-    """The sheet, counted from 1, of each anchor that a link of the PDF leads to."""
+    """The sheet, counted from 1, of each anchor that the PDF links to."""
     order = {number: place for place, number in enumerate(sheets(pdf), 1)}
     found = re.findall(rb"/(\S+) \[(\d+) 0 R /XYZ", pdf)
     return {unescaped(name): order[int(number)] for name, number in found if int(number) in order}
 
 
 def unescaped(name: bytes) -> str:
-    """A name of a PDF as text: #2E is a full stop."""
+    """Decode a name in a PDF: #2E is a full stop."""
     return re.sub(rb"#([0-9A-Fa-f]{2})", lambda m: bytes([int(m[1], 16)]), name).decode()
 
 

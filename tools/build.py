@@ -32,14 +32,14 @@ from tools.lessons import Source
 from tools.views import all_views, as_text
 
 FOLDERS = {"lesson": "notebooks", "exercise": "exercises", "solution": "solutions"}
-DRAFTS = "drafts"  # git ignores it; no command, test or page reads it
+DRAFTS = "drafts"  # ignored by git and by every command, test and page
 
 
 def build(source: Source, again: bool = False) -> list[str]:
     """Write the notebooks of a lesson, run where no stored outputs fit; a draft's under drafts/.
 
-    again: run them even then. Raises CellFailed; of a draft, returns the failures of all its
-    notebooks, which are written all the same, so that one can look at them.
+    again: run them even then. Raises CellFailed; for a draft, returns the failures of all its
+    notebooks and writes them all the same, so that you can look at them.
     """
     failed = []
     for view, book in all_views(source).items():
@@ -68,7 +68,7 @@ def build(source: Source, again: bool = False) -> list[str]:
 
 
 def with_outputs(book: NotebookNode, name: str, again: bool) -> str:
-    """Give a notebook the outputs stored under this name, or run it; returns which, and why."""
+    """Give a notebook the outputs stored under this name, or run it; says which, and why."""
     old = nbformat.read(ROOT / name, as_version=4) if (ROOT / name).exists() else None
     why = ["asked to"] if again else why_run(book, old)
     if why:
@@ -81,7 +81,7 @@ def with_outputs(book: NotebookNode, name: str, again: bool) -> str:
 
 
 def why_run(book: NotebookNode, old: NotebookNode | None) -> list[str]:
-    """Why a notebook has to run, given what was stored; [] where its outputs can be kept."""
+    """Why a notebook has to run, given the stored one; [] if its outputs can be kept."""
     if old is None:
         return ["new"]
     if "rests_on" not in old.metadata["dlsys"]:
@@ -90,7 +90,7 @@ def why_run(book: NotebookNode, old: NotebookNode | None) -> list[str]:
 
 
 def build_draft(path: Path, again: bool) -> int:
-    """Write a lesson under drafts/, say what it lacks and what comes next; returns the status."""
+    """Write a lesson under drafts/, say what it lacks and what comes next; returns its status."""
     source = lessons.read(path, draft=True)
     failed = build(source, again)
     missing = [*failed, *source.notes]
@@ -119,7 +119,7 @@ def as_json(traps: list[Trap]) -> str:
 
 
 def stale(sources: list[Source]) -> list[str]:
-    """Generated files that a build would change; of outputs it compares explorers' pictures."""
+    """Generated files that a build would change; among outputs, only explorers' pictures count."""
     found = []
     for source in sources:
         for view, book in all_views(source).items():
@@ -132,7 +132,7 @@ def stale(sources: list[Source]) -> list[str]:
 
 
 def paths_of(only: list[str]) -> list[Path]:
-    """The lesson files, all or those whose number is named. Raises SystemExit for none."""
+    """The lesson files, all or those with these numbers. Raises SystemExit if there are none."""
     found = lesson_names.with_model(paths.lessons())
     wanted = {one if one == lesson_names.YOUR_MODEL else one.zfill(2)[:2] for one in only}
     chosen = [p for p in found if not only or lesson_names.key(p) in wanted]
@@ -143,7 +143,7 @@ def paths_of(only: list[str]) -> list[Path]:
 
 
 def out_of_date(path: Path, book: NotebookNode) -> list[str]:
-    """The name of a generated notebook that is not `book`, or whose explorers have changed."""
+    """What is out of date in a notebook's file: all of it, its outputs, or explorers."""
     name = str(path.relative_to(ROOT))
     if not path.exists():
         return [name]
@@ -181,7 +181,7 @@ def write_lessons(chosen: list[Source], again: bool = False) -> None:
 
 
 def stale_records(source: Source) -> Iterator[str]:
-    """The records in tests/records/ that are stale after a build, a line each."""
+    """One line for each record in tests/records/ that is stale after a build."""
     path = NOTEBOOKS / f"{source.path.stem}.ipynb"
     if line := sweep.stale(path):
         yield line

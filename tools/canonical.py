@@ -10,12 +10,12 @@ from tools.install_cell import is_install
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]{6,}")
 LIVE_ONLY = "A live control: run this cell to use it."
-READABLE = {"image/png", "text/html"}  # what a widget of ours stores for a reader without a kernel
+READABLE = {"image/png", "text/html"}  # what our widgets store for readers without a kernel
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def canonical(notebook: NotebookNode) -> NotebookNode:
-    """Strip from outputs what changes between runs; number code cells 1 to n. In place."""
+    """Strip, in place, what changes between runs from outputs; number code cells 1 to n."""
     notebook.metadata.pop("widgets", None)
     notebook.metadata.pop("papermill", None)
     notebook.metadata["language_info"] = {"name": "python"}
@@ -23,7 +23,7 @@ def canonical(notebook: NotebookNode) -> NotebookNode:
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code" and is_install(cell):
-            cell.execution_count, cell.outputs = None, []  # where the course is, it says nothing
+            cell.execution_count, cell.outputs = None, []  # no output where the course is installed
         elif cell.cell_type == "code":
             count += 1
             cell.execution_count = count if cell.outputs or cell.execution_count else None
@@ -32,7 +32,7 @@ def canonical(notebook: NotebookNode) -> NotebookNode:
 
 
 def _merged(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """Consecutive pieces of one stream as one: how they arrive depends on timing."""
+    """Join consecutive pieces of one stream, because timing decides how they are split."""
     merged: list[NotebookNode] = []
     for out in outputs:
         last = merged[-1] if merged else None
@@ -52,7 +52,7 @@ def _clean(out: NotebookNode, count: int | None) -> NotebookNode:
         out.text = ADDRESS.sub(" at 0x0", out.text)
     data = out.get("data", {})
     if data.pop(WIDGET, None) is not None and not READABLE & data.keys():
-        data["text/plain"] = LIVE_ONLY  # the widget's repr says nothing to a reader
+        data["text/plain"] = LIVE_ONLY  # the widget's repr is useless to a reader
     for kind in ("text/plain", "text/html"):
         if kind in data:
             data[kind] = ADDRESS.sub(" at 0x0", data[kind])

@@ -2,8 +2,8 @@
 
     python -m tools.core_path        the stages whose record is stale; 05 for one
 
-The tests ask whether the record in tests/records/core.json is of today's cells and run one path
-themselves: all of them take five minutes.
+The tests check that the record in tests/records/core.json is of today's cells, and run only one
+path themselves, because all of them take five minutes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def traps(book: NotebookNode) -> set[str]:
 
 
 def is_short(path: Path) -> bool:
-    """Whether the path leaves a trap out. If not, it is the lesson, which nbval runs."""
+    """Whether the path leaves out a trap; otherwise it is the whole lesson, which nbval runs."""
     return traps(core(path)) != traps(nbformat.read(path, as_version=4))
 
 
@@ -58,15 +58,15 @@ def run(path: Path) -> NotebookNode:
 
 
 def rests_on(path: Path) -> dict[str, str]:
-    """Fingerprints of what decides whether the path runs."""
+    """Fingerprints of everything that decides whether the path runs."""
     return fingerprints.rests_on({f"cell {c.id}": c.source for c in core(path).cells
                                   if c.cell_type == "code" and not install_cell.is_install(c)})
 
 
 def stale(path: Path) -> str:
-    """Why the record of a core path does not count, with the command; "" if it does.
+    """Why the record of a core path does not count, with the command that renews it; "" if it does.
 
-    Also "" if the path leaves no trap out: it is the lesson itself, which other tests run.
+    Also "" if the path leaves out no trap: then it is the whole lesson, which other tests run.
     """
     why = RECORD.stale(path.stem, rests_on(path)) if is_short(path) else ""
     return f"core path of {why}" if why else ""

@@ -1,9 +1,9 @@
 """Record the changes of review mode: ``make diffs``, or ``python -m tools.diffs larger-batch``.
 
-Each change is run for real, on one thread: its own run with five seeds, with and without the
-change, with the right repair and with the old lines typed back, and with two seeds after each
-wrong repair; and all eight runs with one seed, which a reviewer may ask for. Two minutes of CPU for
-all of them. Runs lie in tests/records/; what a reviewer is shown goes into the package.
+Runs each change for real, on one thread: its own run with five seeds, with and without the change,
+with the right repair and with the old lines typed back, and with two seeds after each wrong repair;
+and all eight runs with one seed, which a reviewer may ask for. All this takes two minutes of CPU.
+Runs go to tests/records/; what a reviewer sees goes into the package.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tools.records import Record
 RECORD = Record("diffs.json", done="run", renew="make diffs", lines=True)
 SEEDS = range(5)
 FEW = range(2)  # for a wrong repair
-BEFORE = "before"  # the entry of the repository without any change
-FLOOR = 1e-4  # rounding: differences up to this, as a share of a number or of 1, say nothing
+BEFORE = "before"  # the entry for the unchanged repository
+FLOOR = 1e-4  # smaller differences, relative to the number or to 1, are rounding
 SIGMAS = 3
 Numbers = dict[str, float]
 
 
 def rests_on(files: Mapping[str, str], *others: Mapping[str, str]) -> dict[str, str]:
-    """What runs of these versions of the repository rest on."""
+    """The dependencies of runs of these versions of the repository."""
     essences = [fingerprints.essence(text) for version in (files, *others)
                 for name, text in sorted(version.items())]
     return {"repository": fingerprints.fingerprint("\0".join(essences)),
@@ -49,12 +49,12 @@ def now(key: str) -> dict[str, str]:
 
 
 def stale() -> list[str]:
-    """The entries that are missing or rest on something that changed."""
+    """The entries that are missing or depend on something that changed."""
     return [key for key in (BEFORE, *case_files.cases()) if RECORD.stale(key, now(key))]
 
 
 def all_runs(files: Mapping[str, str], seeds: range) -> dict[str, list[dict]]:
-    """Each of the eight runs with these seeds; a run that stops says why."""
+    """Each of the eight runs with these seeds; for a run that stops, the reason."""
     with repository.loaded(files) as repo:
         return {run: [attempt(run, repo, seed) for seed in seeds] for run in runs.RUNS}
 
@@ -70,19 +70,19 @@ def attempt(run: str, repo, seed: int) -> dict:
 
 
 def plain(value: float) -> float | str:
-    """A number of six digits; what is not finite as text, as JSON has none of it."""
+    """A number to six digits; as text if it is not finite, because JSON has only finite ones."""
     value = float(value)
     return float(f"{value:.6g}") if math.isfinite(value) else str(value)
 
 
 def values(files: Mapping[str, str], case: Case, seeds: range = SEEDS) -> list[float | str]:
-    """The case's number with each seed."""
+    """The number that the case measures, for each seed."""
     with repository.loaded(files) as repo:
         return [plain(runs.measure(case.run, repo, seed).numbers[case.number]) for seed in seeds]
 
 
 def other_repairs(case: Case) -> list[Mapping[str, str]]:
-    """Repairs that count when somebody types them: a changed line typed back, other spellings."""
+    """Repairs that also count if typed: the old line typed back, other spellings."""
     back = [case.reverted] if case.kind == case_files.CHANGED else []
     return back + case.other_repairs
 
@@ -104,14 +104,14 @@ def record(key: str) -> dict:
 # ---- what the runs prove
 
 def before(run: str, number: str) -> list[float]:
-    """A number of the unchanged repository with each seed."""
+    """A number of the unchanged repository, for each seed."""
     return [row["numbers"][number] for row in RECORD.entry(BEFORE)["runs"][run]]
 
 
 def sigmas(plain_values: list[float], changed: list[float | str]) -> float:
-    """How many standard deviations of the plain runs lie between the means; inf where exact.
+    """The difference of the means, in standard deviations of the plain runs.
 
-    Plain runs that agree to rounding have no deviation: then any real difference is exact.
+    inf for a real difference if the plain runs agree to rounding and so have no deviation.
     """
     changed = [float(value) for value in changed]
     middle = statistics.mean(plain_values)
@@ -129,12 +129,12 @@ def moved(case: Case) -> float:
 
 
 def moved_after(case: Case, place: int) -> float:
-    """The same after one of its repairs."""
+    """How far the number is still off after one of the repairs."""
     return sigmas(before(case.run, case.number), RECORD.entry(case.id)["repairs"][place])
 
 
 def moved_when_typed(case: Case) -> list[float]:
-    """The same after each repair that only counts when somebody types it."""
+    """How far the number is still off after each repair in `other_repairs`."""
     return [sigmas(before(case.run, case.number), row)
             for row in RECORD.entry(case.id)["typed"]]
 
@@ -146,10 +146,10 @@ def moved_by_healthy(case: Case) -> dict[str, float]:
             for name in rows[0]}
 
 
-# ---- what a reviewer is shown
+# ---- what a reviewer sees
 
 def condensed() -> dict:
-    """One seed of each run: the unchanged repository's, and what each change shows differently."""
+    """One seed of each run: of the unchanged repository, and what differs after each change."""
     entries = RECORD.entries()
     first = {run: rows[0] for run, rows in entries[BEFORE]["runs"].items()}
     return {"before": first, "after": {
@@ -158,7 +158,7 @@ def condensed() -> dict:
 
 
 def differing(first: dict, other: dict) -> dict:
-    """A run without what equals the other run's."""
+    """A run without the parts that equal the other run's."""
     if "stopped" in other:
         return other
     found = {kind: {name: value for name, value in other[kind].items()

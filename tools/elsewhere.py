@@ -1,13 +1,13 @@
-"""Run lessons with other versions than the locked ones, each from its notebook file alone.
+"""Run lessons with versions other than the locked ones, each from its notebook file alone.
 
     python -m tools.elsewhere colab             with Colab's versions: all lessons
     python -m tools.elsewhere newest 01 14      with today's newest: these
 
-Each environment is a folder of its own, .colab/ or .newest/, created again when its list of
-versions has changed. Colab's list is recorded in deploy/colab.txt. The newest one is resolved from
-the package's own floors at each call, from pip's index. The course is not in the environment: the
-first cell of each notebook installs the wheel, and what else the stage needs. A claim that does not
-hold, and a cell that fails, make the run fail.
+Each environment has its own folder, .colab/ or .newest/, created again when its list of versions
+changes. Colab's list is recorded in deploy/colab.txt. Each call resolves the newest one from the
+package's own floors and pip's index. The course is not in the environment: the first cell of each
+notebook installs the wheel and whatever else the stage needs. A claim that does not hold or a cell
+that fails makes the run fail.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TIMEOUT = 900  # seconds for one cell: the nightly machine is shared
 
 
 class Place(NamedTuple):
-    """An environment without the course: its name, and the Python that it is made with."""
+    """An environment without the course: its name and its Python."""
 
     name: str
     python: str
@@ -51,12 +51,12 @@ class Place(NamedTuple):
         return str(self.home / "bin/python")
 
 
-# Colab's own Python, and the newest one; ELSEWHERE_PYTHON is a path, where uv finds none.
+# Colab's own Python, and the newest one; ELSEWHERE_PYTHON is a path, in case uv finds none.
 PLACES = {"colab": Place("colab", "3.13"), "newest": Place("newest", "3.14")}
 
 
 def versions(place: Place, settings: dict[str, str]) -> str:
-    """The list of versions, as pip takes it. Raises SystemExit if it cannot be resolved."""
+    """The list of versions in pip's format. Raises SystemExit if it cannot be resolved."""
     if place.name == "colab":
         return (ROOT / "deploy/colab.txt").read_text("utf-8")
     floors = "\n".join(needed.project()["dependencies"])
@@ -69,7 +69,7 @@ def versions(place: Place, settings: dict[str, str]) -> str:
 
 
 def set_up(place: Place) -> None:
-    """Make the environment, unless it is there for this list of versions."""
+    """Create the environment, unless it already exists for this list of versions."""
     settings = {**os.environ, **as_pip_is_told()}
     wanted, made = versions(place, settings), place.home / "made-for"
     if made.is_file() and made.read_text("utf-8") == wanted:
@@ -92,23 +92,23 @@ def _python(place: Place) -> str:
     return os.environ.get("ELSEWHERE_PYTHON", place.python)
 
 
-# What uv calls pip's settings; where pip separates several by blanks, uv takes commas for files.
+# uv's names for pip's settings; pip separates several files by spaces, uv by commas.
 UV_NAMES = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "cert": "SSL_CERT_FILE",
             "find-links": "UV_FIND_LINKS", "constraint": "UV_CONSTRAINT", "proxy": "ALL_PROXY"}
 
 
 def as_pip_is_told() -> dict[str, str]:
-    """pip's settings as variables for uv, which does not read what configures pip."""
+    """pip's settings as variables for uv, which does not read pip's configuration."""
     said = subprocess.run([sys.executable, "-m", "pip", "config", "list"], check=True, text=True,
                           capture_output=True).stdout
     found = re.findall(r"^[^=]*\.([\w-]+)='(.*)'$", said, re.MULTILINE)
     told = {UV_NAMES[key]: value.replace("\\n", " ") for key, value in found if key in UV_NAMES}
-    told["UV_INDEX_STRATEGY"] = "unsafe-best-match"  # as pip: the best of all indexes
+    told["UV_INDEX_STRATEGY"] = "unsafe-best-match"  # like pip, take the best of all indexes
     return {name: value for name, value in told.items() if name not in os.environ}
 
 
 def wheel(folder: Path) -> Path:
-    """The course's wheel, made of this checkout."""
+    """The course's wheel, built from this checkout."""
     subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation",
                     "-w", str(folder), str(ROOT)], check=True)
     shutil.rmtree(ROOT / "build", ignore_errors=True)
@@ -116,7 +116,7 @@ def wheel(folder: Path) -> Path:
 
 
 def kernels_of(place: Place) -> type[AsyncKernelManager]:
-    """A manager of kernels of this environment, whatever kernels are registered here."""
+    """A kernel manager for this environment that ignores the kernels registered here."""
     class Manager(AsyncKernelManager):
         kernel_spec = KernelSpec(
             argv=[place.own_python, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
@@ -125,7 +125,7 @@ def kernels_of(place: Place) -> type[AsyncKernelManager]:
 
 
 def run(place: Place, path: Path, folder: Path, course: Path) -> NotebookNode:
-    """A learner's copy of a lesson, run in a folder that holds nothing else, without the course."""
+    """Run a learner's copy of a lesson in an otherwise empty folder, without the course."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     subprocess.run([place.own_python, "-m", "pip", "uninstall", "-qq", "-y",
                     needed.PACKAGE], check=True, env=env)
@@ -136,13 +136,13 @@ def run(place: Place, path: Path, folder: Path, course: Path) -> NotebookNode:
                             kernel_manager_class=kernels_of(place),
                             resources={"metadata": {"path": str(folder)}})
     client.execute(env={**env, "DLSYS_WHEEL": str(course), "DLSYS_PROGRESS": "off",
-                        "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # else it warns of Python 3.13
+                        "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # else it warns about Python 3.13
                         "DLSYS_WORK": str(folder)})
     return book
 
 
 def claims(book: NotebookNode) -> int:
-    """How many claims hold, by the lines that they leave."""
+    """How many claims hold, counted from the lines that they print."""
     return sum(o.get("data", {}).get("text/plain", "").startswith("holds: ")
                for cell in book.cells for o in cell.get("outputs", []))
 

@@ -1,11 +1,11 @@
-"""Record what the exam's probes measure for each fault and some fixes: the tests run few scripts.
+"""Record what the exam's probes measure for each fault and some fixes, so tests run few scripts.
 
     .venv/bin/python -m tools.exam        the scripts whose record is stale
 
-tests/records/exam.json holds the numbers of each script on three seeds, those of a fault's other
-forms and of oddities on one, under a fingerprint of what they rest on: the script, the probes, the
+tests/records/exam.json has the numbers of each script on three seeds, or on one for a fault's other
+forms and for oddities, with a fingerprint of their dependencies: the script, the probes, the
 pictures, the pinned packages. The ranges are in no record: the tests compare them with these
-numbers. A script without a record is measured there.
+numbers, and measure a script that has no record.
 """
 
 from __future__ import annotations
@@ -52,25 +52,25 @@ def rests_on(source: str) -> dict[str, str]:
 
 @cache
 def _stored() -> dict[str, Facts]:
-    """The entries of the record by the fingerprint of their script."""
+    """The entries of the record, by the fingerprint of their script."""
     return {entry["rests_on"]["script"]: entry for entry in RECORD.entries().values()}
 
 
 @cache
 def numbers_by_seed(source: str) -> list[Found]:
-    """The numbers of a script on each seed, from the record; else measured, on one seed."""
+    """The numbers of a script: from the record, on each seed, or measured on one seed."""
     return recorded(source) or [measured(source, SEEDS[0])]
 
 
 def recorded(source: str) -> list[Found]:
-    """The numbers of a script in the record, whatever its name there; none if it is stale."""
+    """The recorded numbers of a script, whatever its name in the record; none if stale."""
     now = rests_on(source)
     entry = _stored().get(now["script"], {})
     return entry["shows"] if entry.get("rests_on") == now else []
 
 
 def measured(source: str, seed: int, *names: str) -> Found:
-    """What the probes show, all or these; without the curve, to four digits."""
+    """The readings of all probes, or of these, to four digits and without the curve."""
     found = probes.look(source, *laws.pictures(), seed, names or tuple(numbers.HEALTHY))
     return {probe: {name: float(f"{value:.4g}") for name, value in shown.items()
                     if name != "curve"} for probe, shown in found.items()}
@@ -79,7 +79,7 @@ def measured(source: str, seed: int, *names: str) -> Found:
 def main() -> None:
     """Write the record: measure stale scripts again, keep fresh ones, drop those that are gone.
 
-    It is written after each script, so that it may be stopped and started again.
+    Writes the record after each script, so you may stop this and start it again.
     """
     named, once = scripts(), variants.every() | decoys.alone()
     entries = {name: entry for name, entry in RECORD.entries().items() if name in named}

@@ -1,4 +1,4 @@
-"""Run a notebook from its first cell to its last; a cell that fails is named with its line."""
+"""Run a notebook from its first cell to its last, and name the cell and line that failed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class CellFailed(SystemExit):
-    """A cell raised or wrote to stderr: notebook, cell, line and error, in one message."""
+    """A cell raised or wrote to stderr; the message names notebook, cell, line and error."""
 
 
 def run(book: NotebookNode, name: str) -> None:
@@ -38,7 +38,7 @@ def run(book: NotebookNode, name: str) -> None:
 
 
 def failure(book: NotebookNode) -> str:
-    """The cell that raised, its line, the error's type and text; "" if none did."""
+    """The cell that raised, its line, and the error's type and text; "" if none did."""
     for cell in book.cells:
         for error in cell.get("outputs", []):
             if error.output_type == "error":
@@ -48,9 +48,9 @@ def failure(book: NotebookNode) -> str:
 
 
 def line_of(cell: NotebookNode, error: NotebookNode) -> str:
-    """Number and text of the line at which a cell failed; "" if the error does not tell.
+    """Number and text of the line at which a cell failed; "" if the error does not say.
 
-    A claim that fails shows no traceback, but the cell contains its text.
+    A failed claim shows no traceback, but the cell contains its text.
     """
     lines = cell.source.splitlines()
     found = re.search(rf"Cell In\[{cell.execution_count}\], line (\d+)", traceback(error))

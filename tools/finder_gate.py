@@ -1,9 +1,9 @@
-"""How far the finder's words may be believed: fits `gate` in book/finder.yml.
+"""Fit `gate` in book/finder.yml, which turns the finder's scores into confidence.
 
-The gathered phrases of book/finder_said.yml are cut into folds of whole repositories; each fold is
-asked with weights that were trained on the others. A logistic curve over what find.belief counts
-then says how often a right cause is among the three likeliest. Takes a minute or two; put the
-line that it prints into book/finder.yml:
+Splits the gathered phrases of book/finder_said.yml into folds of whole repositories, and asks each
+fold with weights trained on the others. A logistic curve over the evidence of find.belief then says
+how often a right cause is among the three likeliest. Takes a minute or two; put the line that it
+prints into book/finder.yml:
 
     .venv/bin/python -m tools.finder_gate
 """
@@ -23,19 +23,19 @@ LEVELS = (0.5, 0.65, 0.8)
 
 
 def fold(phrase: dict) -> int:
-    """The fold that a phrase and all others of its repository are in."""
+    """The fold of a phrase, the same for all phrases of its repository."""
     return zlib.crc32(finder_words.repository(phrase).encode()) % FOLDS
 
 
 def evidence(shares: dict[str, float]) -> tuple[float, float]:
-    """What find.belief counts: the best cause's share, compared with none's and by itself."""
+    """The evidence of find.belief: the best cause's log share, relative to none's and alone."""
     best = max(share for cause, share in shares.items() if cause != find.NONE)
     alone = math.log(max(best, find.LEAST))
     return alone - math.log(max(shares[find.NONE], find.LEAST)), alone
 
 
 def asked() -> list[tuple[tuple[float, float], bool, bool]]:
-    """For each gathered phrase its evidence, whether it has a cause, and whether that is shown."""
+    """For each gathered phrase its evidence, whether it has a cause, and whether we show it."""
     gathered, found = yaml.safe_load(finder_words.SAID.read_text("utf-8"))["gathered"], []
     told = find.stored()
     kept = told["said"]
@@ -56,7 +56,7 @@ def asked() -> list[tuple[tuple[float, float], bool, bool]]:
 
 
 def fitted(found: list[tuple[tuple[float, float], bool, bool]]) -> tuple[float, float, float]:
-    """Bias and two slopes; phrases with and without a cause count as much in all."""
+    """Bias and two slopes; phrases with and without a cause have the same total weight."""
     from sklearn.linear_model import LogisticRegression
     caused = sum(has for _, has, _ in found)
     less = caused / max(1, len(found) - caused)

@@ -1,9 +1,9 @@
-"""How well the symptom finder answers what people wrote, into tests/records/finder.json.
+"""Record in tests/records/finder.json how well the symptom finder answers what people wrote.
 
-tests/finder_phrases.yml is looked at while rows and spellings are improved, and finder_fresh.yml
-only measures. finder_unseen.yml, finder_later.yml (the hardest) and finder_newest.yml each came
-after the finder had been fitted, and were tried once before anything else was changed. book_finder
-shows the figures on the finder's page:
+You may look at tests/finder_phrases.yml while you improve rows and spellings; finder_fresh.yml only
+measures. finder_unseen.yml, finder_later.yml (the hardest) and finder_newest.yml each came after a
+fit of the finder, and were tried once before anything else changed. book_finder shows the figures
+on the finder's page:
 
     .venv/bin/python -m tools.finder_record
 """
@@ -25,17 +25,16 @@ PHRASES = {"seen": ROOT / "tests" / "finder_phrases.yml",
            "unseen": ROOT / "tests" / "finder_unseen.yml",
            "later": ROOT / "tests" / "finder_later.yml",
            "newest": ROOT / "tests" / "finder_newest.yml"}
-# What was measured when the finder was last changed; a change may raise these counts only. Every
-# new row changes the weights of all words, which moves answers that have nothing to do with it: one
-# trap moved 21 of 450, and a count by up to two. So a count may fall by SLACK before it is a
-# finding.
+# The counts at the last change of the finder; a change should only raise them. But every new row
+# changes the weights of all words and so moves unrelated answers: one trap moved 21 of 450, and a
+# count by up to two. So a count may fall by SLACK before it is a finding.
 SLACK = 3
 FLOORS = {"seen": {"shown": 118, "found": 110, "honest": 33},
           "fresh": {"shown": 94, "found": 75, "honest": 45},
           "unseen": {"shown": 49, "found": 41, "honest": 25, "hedged": 30, "told": 5},
           "later": {"shown": 13, "found": 9, "honest": 14, "hedged": 24},
           "newest": {"honest": 22, "hedged": 26}}
-OF = {"honest": "without", "hedged": "without", "told": "rows"}  # what a count is counted of
+OF = {"honest": "without", "hedged": "without", "told": "rows"}  # what a count is out of
 # The most phrases that get a likely answer without the right cause, with the same slack.
 CEILINGS = {"seen": 6, "fresh": 3, "unseen": 2, "later": 7, "newest": 2}
 FLOORS_AT = "tools/finder_record.py"
@@ -47,13 +46,13 @@ def phrases(name: str) -> list[dict]:
 
 
 def measure(name: str) -> dict[str, int]:
-    """Counts over a set's phrases.
+    """Count over a set's phrases how often the finder is right.
 
-    shown: a right trap among the three causes that are shown. found, first: the same and as the
-    very first, without those shown under the line that no cause fits. honest: phrases without a
-    trap that get none, as no cause fits or as the likeliest is no trap; nothing: those where no
-    cause fits; hedged: these and those where one is no more than possible. told: phrases whose
-    cause is the sentence of a row without a trap, where that is among the three. mistaken: phrases
+    shown: a right trap is among the three causes shown. found, first: the same, and a right trap is
+    the first, both without phrases for which the finder says that no cause fits. honest: phrases
+    without a trap that get none, because no cause fits or the likeliest is no trap; nothing: those
+    where no cause fits; hedged: these and those whose best cause is only possible. told: phrases
+    whose cause is the sentence of a row without a trap, if it is among the three. mistaken: phrases
     of all three kinds that get a likely or very likely answer without the right cause.
     """
     known = find.index(find.rows())
@@ -80,14 +79,14 @@ def measure(name: str) -> dict[str, int]:
 
 
 def rests_on(name: str) -> dict[str, str]:
-    """What the counts of a set rest on: its phrases, the finder's rows, and how it ranks them."""
+    """The dependencies of a set's counts: its phrases, the finder's rows, and the ranking code."""
     return {"phrases": fingerprints.fingerprint(PHRASES[name].read_text("utf-8")),
             "rows": fingerprints.fingerprint(find.STORED.read_text("utf-8")),
             "dlsys.find": fingerprints.module_fingerprint("dlsys.find")}
 
 
 def stale() -> list[str]:
-    """A line for each set whose counts no longer hold, with the command; [] where all do."""
+    """A line for each set whose counts are stale, with the command; [] if none are."""
     return [why for name in PHRASES if (why := RECORD.stale(name, rests_on(name)))]
 
 

@@ -1,4 +1,4 @@
-"""What a word says of a cause: by these weights the symptom finder tells causes apart.
+"""The weights of words for causes, by which the symptom finder tells causes apart.
 
 They are trained on book/finder_said.yml, the finder's rows and the catalog's symptoms, and stored
 next to the rows by tools.book_finder.
@@ -21,17 +21,17 @@ from tools import fingerprints
 
 SAID = ROOT / "book" / "finder_said.yml"
 STRENGTH = 5  # C of the regression
-GATHERED = 3  # weight of a phrase from a public thread; one that was made up counts 1
-GROUP = 0.8  # weight of a group of words; a word as rare counts 1
-LEAST = 9  # the smallest weight that is kept, in tenths
-STEPS = 40  # of the training; more of them fit these phrases better and others worse
+GATHERED = 3  # weight of a phrase from a public thread; an invented one counts 1
+GROUP = 0.8  # weight of a group of words; an equally rare word counts 1
+LEAST = 9  # the smallest weight that we keep, in tenths
+STEPS = 40  # of training; more steps fit these phrases better and others worse
 
 
 def phrases(rows: list[dict], without: Container[str] = ()) -> Iterator[tuple[str, str, float]]:
-    """What somebody may say, the cause that it means, and how much that counts.
+    """The training phrases: the text, the cause that it means, and its weight.
 
-    A row's first cause counts whole, its second half, its third a third. without: repositories
-    whose gathered phrases are left out.
+    A row's first cause has weight 1, its second 1/2, its third 1/3. without: repositories whose
+    gathered phrases are left out.
     """
     told = yaml.safe_load(SAID.read_text("utf-8"))
     for cause, said in {**told["causes"], find.NONE: told["none"]}.items():
@@ -49,19 +49,19 @@ def phrases(rows: list[dict], without: Container[str] = ()) -> Iterator[tuple[st
 
 
 def repository(phrase: dict) -> str:
-    """Where a gathered phrase is from, so that its neighbours can be told."""
+    """The repository of a gathered phrase, by which to find its neighbours."""
     return phrase["from"].partition("#")[0].lower()
 
 
 def read(rows: list[dict], without: Container[str] = ()) -> list[tuple[list[str], str, float]]:
-    """The phrases as the finder reads them: tokens and groups, the cause, how much it counts."""
+    """The phrases as the finder reads them: tokens and groups, cause, weight."""
     found = ((find.widened(find.plain(said)), cause, much)
              for said, cause, much in phrases(rows, without))
     return [one for one in found if one[0]]
 
 
 def weights(rows: list[dict], stored: dict) -> dict:
-    """What words say about causes: the stored weights while phrases and rules are unchanged."""
+    """The word weights; the stored ones as long as phrases and rules are unchanged."""
     said = read(rows)
     of = fingerprints.fingerprint(json.dumps([said, STRENGTH, GROUP, LEAST, STEPS]))
     return stored if stored.get("of") == of else {"of": of, **trained(said)}
@@ -75,7 +75,7 @@ def trained(said: list[tuple[list[str], str, float]]) -> dict:
     that frequency in hundredths, then pairs: how many causes after the last one, and a weight.
     These and `bias` are in tenths, and weights below LEAST are left out.
     """
-    from scipy.sparse import csr_matrix  # seldom: who builds or tests the rest waits for neither
+    from scipy.sparse import csr_matrix  # seldom needed, and slow to import
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import normalize
@@ -91,7 +91,7 @@ def trained(said: list[tuple[list[str], str, float]]) -> dict:
     vectors = normalize(csr_matrix((values, (rows, columns)), shape, "float32"))
     model = LogisticRegression(C=STRENGTH, max_iter=STEPS)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # it stops early by intent
+        warnings.simplefilter("ignore", ConvergenceWarning)  # it stops early on purpose
         model.fit(vectors, [cause for _, cause, _ in said],
                   sample_weight=[much for *_, much in said])
     return {"causes": list(model.classes_), "bias": tenths(model.intercept_),
@@ -104,7 +104,7 @@ def tenths(numbers: Iterable[float]) -> list[int]:
 
 
 def with_gaps(weights: list[int]) -> Iterator[int]:
-    """The large weights, each after its distance from the one before, which keeps numbers short."""
+    """The large weights, each after its distance from the last one, to keep the numbers short."""
     last = 0
     for place, weight in enumerate(weights):
         if abs(weight) >= LEAST:

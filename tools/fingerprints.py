@@ -3,10 +3,9 @@
     rests_on(["from dlsys_helpers import fit\\nfit(model, x, y)"])
     -> {"code": "1c9f...", "dlsys_helpers.train": "77ab...", "torch": "2.14.1", ...}
 
-A record keeps this mapping. Where it differs from today's, the record is stale, and the keys that
-differ say why. A fingerprint is taken of the parsed code, so that comments, docstrings and layout
-never count. Words that only speak to a reader do not count either: see `lesson_words` and
-`check_words`.
+A record keeps this mapping. If it differs from today's, the record is stale, and the keys that
+differ say why. Fingerprints are of the parsed code, so comments, docstrings and layout never count.
+Words for readers do not count either: see `lesson_words` and `check_words`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from dlsys_helpers.paths import ROOT
 
 SRC = ROOT / "src"
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "jax")
-# These keep, judge and show what a learner did, or draw: no number depends on them.
+# These store, judge and show learners' work, or draw: no number depends on them.
 IGNORED = {f"dlsys_helpers.{name}" for name in (
     "acting", "cards", "catalog", "diagrams", "drawings", "errors", "expect",
     "gradient_graphs", "guesses", "judging", "number_lines", "plots", "progress", "room_client",
@@ -40,8 +39,8 @@ def rests_on(code: Iterable[str] | Mapping[str, str], ignored: Collection[str] =
              ) -> dict[str, str]:
     """The dependencies of these cells' results, each with its fingerprint or version.
 
-    code: the sources of cells; with names, each cell is a separate part, in their order.
-    ignored: modules that are used and do not count.
+    code: the sources of cells; in a mapping, each named cell is a separate part, in order.
+    ignored: modules that do not count although the cells use them.
     """
     cells = {name: [cell] for name, cell in code.items()} if isinstance(code, Mapping) else {
         "code": list(code)}
@@ -57,7 +56,7 @@ def rests_on(code: Iterable[str] | Mapping[str, str], ignored: Collection[str] =
 
 
 def changes(stored: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """The names of the parts that differ, sorted."""
+    """The sorted names of the parts that differ."""
     return sorted(name for name in stored.keys() | now.keys() if stored.get(name) != now.get(name))
 
 
@@ -71,30 +70,29 @@ def fingerprint(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-# ---- what counts of a piece of code
+# ---- which parts of the code count
 
 Words = Callable[[ast.Call], Iterator[ast.expr]]  # the arguments of a call that hold words
 
 
 def no_words(_: ast.Call) -> Iterator[ast.expr]:
-    """None: every text counts."""
+    """No words, so every text counts."""
     yield from ()
 
 
-# Calls of a lesson that show something: all their texts are words.
+# Calls by which a lesson shows something; all their texts are words.
 SHOWING = {"print", "show", "new_axes", "annotate", "legend", "suptitle", "supxlabel", "supylabel",
            "text"}
-SHOWS = ("draw_", "plot_", "set_")  # the same for names that begin so: set_title, draw_grids
-DRAWN = {"label", "labels", "title", "alt"}  # words by name, in any call of matplotlib or ours
+SHOWS = ("draw_", "plot_", "set_")  # the same for names with these prefixes: set_title, draw_grids
+DRAWN = {"label", "labels", "title", "alt"}  # keywords of words, in matplotlib's calls and ours
 
 
 def lesson_words(call: ast.Call) -> Iterator[ast.expr]:
-    """What a lesson says of its numbers: a claim's text, a question, what a figure or print shows.
-    """
+    """A lesson's words on its numbers: claim texts, questions, the texts of figures and prints."""
     name = _name(call)
     if name == "claim":
         yield from call.args[:1]
-    elif name == "asks":   # of a table of GPU measurements; a prediction may be words
+    elif name == "asks":   # a table of GPU measurements; predictions may be words
         yield from (one for one in call.args if isinstance(one, ast.JoinedStr)
                     or (isinstance(one, ast.Constant) and isinstance(one.value, str)))
     elif name == "guess":
@@ -105,14 +103,14 @@ def lesson_words(call: ast.Call) -> Iterator[ast.expr]:
         yield from (keyword.value for keyword in call.keywords if keyword.arg in DRAWN)
 
 
-# Where a check speaks to a learner or names something for a reader: no verdict depends on it.
+# Arguments by which a check speaks to learners or names something; no verdict depends on them.
 SPEAKS = {"Broken": (0, 2, 3), "promise": (1,), "promise_table": (0,), "wrong": (0,), "probe": (0,),
           "right": (0,), "equivalent": (1,)}
-SAID = {"look", "says", "what", "shown"}  # the same by name
+SAID = {"look", "says", "what", "shown"}  # the same for keywords
 
 
 def check_words(call: ast.Call) -> Iterator[ast.expr]:
-    """What a check says: messages, promises, the names of mistakes and of routes."""
+    """The words of a check: messages, promises, the names of mistakes and of routes."""
     name = _name(call)
     places = (0,) if name.startswith("expect_") and name != "expect_parts" else SPEAKS.get(name, ())
     yield from (call.args[place] for place in places if place < len(call.args))
@@ -126,10 +124,10 @@ def _name(call: ast.Call) -> str:
 
 @functools.cache
 def essence(code: str, words: Words = no_words) -> str:
-    """Python code as its parsed form, without docstrings and words: equal where it does the same.
+    """The parsed form of Python code, without docstrings and words: equal if it does the same.
 
-    Written out by hand, as the output of `ast.dump` differs between versions of Python. Of an
-    f-string that speaks, the calls inside count: they may draw random numbers.
+    Not by `ast.dump`, whose output differs between versions of Python. The calls inside an f-string
+    count even if it is words, because they may draw random numbers.
     """
     tree = ast.parse(code)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -139,7 +137,7 @@ def essence(code: str, words: Words = no_words) -> str:
 
 
 def _part_that_counts(call: ast.Call, text: ast.expr) -> str:
-    """Of a table of promises its keys and the cases that decide them; nothing of other words."""
+    """The keys and deciding cases of a table of promises; "" for other words."""
     if _name(call) != "promise_table":
         return ""
     return "\n".join(" | ".join((row.key, *row.cases))
@@ -147,7 +145,7 @@ def _part_that_counts(call: ast.Call, text: ast.expr) -> str:
 
 
 def _written(value: object, silent: Mapping[int, str]) -> Iterator[str]:
-    """A node as text. silent: what counts of each word, by the id of its node."""
+    """A node as text. silent: the part of each word that counts, by the id of its node."""
     if isinstance(value, list):
         yield "["
         for item in value:
@@ -168,11 +166,11 @@ def _written(value: object, silent: Mapping[int, str]) -> Iterator[str]:
 
 
 EMPTY = (None, [], "")
-UNSEEN = {"ctx", "kind", "type_comment", "type_ignores"}  # say nothing that the rest does not
+UNSEEN = {"ctx", "kind", "type_comment", "type_ignores"}  # redundant
 
 
 def _fields(node: ast.AST) -> Iterator[tuple[str, object]]:
-    """The fields of a node that count; what is empty may be missing in another Python."""
+    """The fields of a node that count; empty ones do not, as other Pythons may lack them."""
     for name, part in ast.iter_fields(node):
         if name == "body" and _has_docstring(node):
             part = part[1:]
@@ -186,11 +184,11 @@ def _has_docstring(node: ast.AST) -> bool:
 
 
 def _texts(node: ast.AST) -> Iterator[ast.expr]:
-    """The outermost texts in an expression, f-strings whole."""
+    """The outermost texts in an expression; an f-string is one text."""
     if isinstance(node, ast.JoinedStr) or (
             isinstance(node, ast.Constant) and isinstance(node.value, str)):
         yield node
-    elif not isinstance(node, ast.Call):  # what a call is given may be a key
+    elif not isinstance(node, ast.Call):  # an argument of a call may be a key
         for child in ast.iter_child_nodes(node):
             yield from _texts(child)
 
@@ -216,7 +214,7 @@ def names_of(node: ast.AST) -> set[str]:
 # ---- what a piece of code uses
 
 def used_modules(code: str) -> set[str]:
-    """The modules under src/ that lesson code imports something from and then uses it."""
+    """The modules under src/ from which lesson code imports something that it uses."""
     tree = ast.parse(code)
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     return {module for name, module in _imports(tree) if name in used}
@@ -225,8 +223,8 @@ def used_modules(code: str) -> set[str]:
 def with_imports(modules: Iterable[str]) -> set[str]:
     """These modules and all that they import, transitively.
 
-    Not those that read what a learner wrote, the command `dlsys` among them, nor the list of the
-    stages' names, which grows with each stage: no number or output of a lesson depends on them.
+    Leaves out the modules that read learners' work, such as the command `dlsys`, and the list of
+    stage names, which grows with each stage: no number or output of a lesson depends on them.
     """
     found: set[str] = set()
     left = list(modules)
@@ -251,12 +249,12 @@ def imported_by(module: str) -> list[str]:
 
 @functools.cache
 def module_fingerprint(module: str) -> str:
-    """Of a module under src/; its docstrings and comments do not count."""
+    """Fingerprint of a module under src/; docstrings and comments do not count."""
     return fingerprint(essence(source(module)))
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Each import from a module under src/: the name it binds, and the module."""
+    """For each import from a module under src/, the name that it binds and the module."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             continue

@@ -1,11 +1,11 @@
-"""Bring a lesson's notebooks and records up to date, step by step; a second call goes on.
+"""Bring a lesson's notebooks and records up to date, step by step; call again to continue.
 
     python -m tools.finish 05
 
-Builds the lesson, runs its core path alone, proves the checks that are not proven as they stand,
-sweeps the claims over five seeds, and measures the symptom finder, whose rows name every trap. A
-step is skipped where its record is fresh, and the sweep keeps its record after each seed. Fifty
-seeds are the nightly run's.
+Builds the lesson, runs its core path alone, proves the checks that have no fresh proof, sweeps the
+claims over five seeds, and measures the symptom finder, whose rows name every trap. Skips a step
+whose record is fresh, and saves the sweep's record after each seed. The nightly run does fifty
+seeds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tools.rows import Row
 
 
 class Step(NamedTuple):
-    """One record of a lesson: its name, whether it is left, and what renews it.
+    """One record of a lesson: its name, whether it is still to do, and the function that renews it.
 
     renew returns rows that say what prevents it; none if it wrote the record.
     """
@@ -41,7 +41,7 @@ class Step(NamedTuple):
 def steps(source: lessons.Source) -> Iterator[Step]:
     """The records of a built lesson. The finder comes last: its score may take several tries."""
     notebook = notebook_of(source)
-    if source.path.stem.startswith("00"):  # the start page claims nothing
+    if source.path.stem.startswith("00"):  # the start page has no claims
         return
     if source.stage:  # *Your model* has neither traps nor exercises
         yield Step("core path", lambda: lacks_core(notebook),
@@ -59,7 +59,7 @@ def notebook_of(source: lessons.Source) -> Path:
 
 
 def command(module: str, *words: str) -> list[str]:
-    """Run a command of tools/ to its end; what it said, empty if it was content."""
+    """Run a command of tools/ to its end; returns its output, empty if it succeeded."""
     done = subprocess.run([sys.executable, "-m", module, *words], cwd=ROOT, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     said = [line for line in done.stdout.splitlines() if line.strip()]
@@ -69,7 +69,7 @@ def command(module: str, *words: str) -> list[str]:
 # ---- the notebooks
 
 def built(console: Console, source: lessons.Source) -> list[Row]:
-    """Build the lesson; the cell that fails is the only row."""
+    """Build the lesson; a cell that fails is the only row."""
     with rows.step(console, "build") as say:
         try:
             with contextlib.redirect_stdout(io.StringIO()):
@@ -99,13 +99,13 @@ def ran_alone(console: Console, source: lessons.Source) -> list[Row]:
 
 def unproven(source: lessons.Source) -> list[str]:
     """The exercises of a lesson whose record is missing or stale."""
-    for kept in (proof.fresh, proof.has_fresh_feedback):  # of the answers before this build
+    for kept in (proof.fresh, proof.has_fresh_feedback):  # of the answers before the build
         kept.cache_clear()
     return [id for id in source.traps if not proof.has_fresh_feedback(id)]
 
 
 def proved(console: Console, source: lessons.Source) -> list[Row]:
-    """Prove each exercise that is left; each is recorded at once."""
+    """Prove each exercise that is left, and record each at once."""
     found: list[Row] = []
     wanted = unproven(source)
     for place, id in enumerate(wanted, 1):
@@ -130,12 +130,12 @@ def scored(console: Console) -> list[Row]:
 # ---- the claims
 
 def lacks_sweep(notebook: Path) -> bool:
-    """Whether a lesson's current claims are not swept, or one did not hold."""
+    """Whether a lesson's current claims are not swept yet, or one did not hold."""
     return bool(sweep.stale(notebook, sweep.SEEDS) or sweep.stored(notebook)["failed"])
 
 
 def swept(console: Console, source: lessons.Source) -> list[Row]:
-    """Sweep seed by seed, with a record after each: a call that is stopped loses one seed."""
+    """Sweep seed by seed, with a record after each, so that stopping loses only one seed."""
     notebook = notebook_of(source)
     sweep.refuse_other_versions()
     growing = sweep.grow(notebook, sweep.SEEDS, 1)
@@ -152,7 +152,7 @@ def swept(console: Console, source: lessons.Source) -> list[Row]:
 # ---- all of it
 
 def finish(source: lessons.Source) -> list[Row]:
-    """All steps that are left; the rows of the first one that finds some."""
+    """Run the steps that are left until one finds something; returns its rows."""
     console = rows.screen()
     if found := built(console, source):
         return found
@@ -162,7 +162,7 @@ def finish(source: lessons.Source) -> list[Row]:
 
 
 def changed() -> str:
-    """What `git status` says is new or changed; empty outside of a clone."""
+    """The new and changed files in `git status`; empty outside of a clone."""
     done = subprocess.run(["git", "status", "--short"], cwd=ROOT, capture_output=True, text=True)
     return done.stdout.rstrip()
 

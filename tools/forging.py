@@ -1,8 +1,8 @@
-"""Forge what a law receives: any form must end in a clear "wrong", and cost little.
+"""Forge the outcomes that a law receives: it must call any forgery wrong, at little cost.
 
-    python -m tools.forging 01.1=8 01.2=1     so many parts of each exercise's outcome
+    python -m tools.forging 01.1=8 01.2=1     how many parts of each exercise's outcome
 
-Prints one line of JSON: what is wrong with each exercise's law, "" for nothing.
+Prints one line of JSON: for each exercise what is wrong with its law, or "".
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ from dlsys_helpers.acting import Foreign, Outcome
 from dlsys_helpers.paths import ROOT
 from tools import solutions
 
-CPU_SECONDS = 600  # many times what all of it takes
+CPU_SECONDS = 600  # many times the usual time
 PARTS = 8  # of an outcome, in full
 
 
 def complaints(counts: Mapping[str, int]) -> dict[str, str]:
-    """Id of each exercise to what is wrong with its law, "" for nothing, from a limited process.
+    """Map each exercise to what is wrong with its law, or "", in a process with limits.
 
-    counts: how many parts of its outcome are forged. The process's address space may grow by 1 GiB:
-    a law that multiplies more fails by accident. A law that calculates without end is
-    killed with it.
+    counts: how many parts of its outcome to forge. The process's address space may grow by 1 GiB:
+    a law that needs more fails by accident. A law that never ends is killed with the process.
     """
     asked = [f"{id}={count}" for id, count in sorted(counts.items())]
     done = subprocess.run([sys.executable, "-m", "tools.forging", *asked], capture_output=True,
@@ -45,7 +44,7 @@ def complaints(counts: Mapping[str, int]) -> dict[str, str]:
 
 
 def parts(value: Any, path: tuple = ()) -> Iterator[tuple[tuple, Any]]:
-    """Path and value of every part of a plain value, containers and the whole included."""
+    """Path and value of every part of a plain value, including containers and the whole."""
     yield path, value
     items = value.items() if type(value) is dict else (
         enumerate(value) if type(value) in (list, tuple) else ())
@@ -87,7 +86,7 @@ DTYPES = (torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8,
 
 
 def disguises(value: torch.Tensor) -> dict[str, Any]:
-    """Tensors that share some aspects of the right one."""
+    """Tensors that look like the right one in some respects."""
     n = value.shape
     found = {str(dtype): value.to(dtype) for dtype in DTYPES if dtype is not value.dtype}
     found |= {"as list": value.tolist(), "one axis more": value[None], "flat": value.flatten()[:1],
@@ -124,12 +123,12 @@ def hostile(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def equal_number(odd: Any, value: Any) -> bool:
-    """Whether both are numbers and equal: a law may take 0.0 for 0."""
+    """Whether both are equal numbers, one int and one float: a law may accept 0.0 for 0."""
     return {type(odd), type(value)} == {int, float} and odd == value
 
 
 def sampled(found: list, count: int) -> list:
-    """At most `count` items: all, or both ends and a fixed sample between them; for 1 the last."""
+    """At most `count` items: all, or both ends and a fixed sample in between; if 1, the last."""
     if len(found) <= count:
         return found
     if count == 1:
@@ -138,7 +137,7 @@ def sampled(found: list, count: int) -> list:
 
 
 def forged(value: Any, count: int) -> Iterator[tuple[str, Any]]:
-    """The value with one of `count` parts replaced, and with all tensors by one and the same."""
+    """The value with one of `count` parts replaced, and with the same odd value for all tensors."""
     found = list(parts(value))
     for path, part in sampled(found, count):
         for name, odd in hostile(part):
@@ -153,10 +152,10 @@ def forged(value: Any, count: int) -> Iterator[tuple[str, Any]]:
 
 
 def judge_forged(id: str, count: int) -> None:
-    """Every forged outcome of an exercise is wrong, by a law's own words.
+    """Assert that the law itself calls every forged outcome of an exercise wrong.
 
-    So many parts of the first case; where it is more than one, also the first and the last part of
-    the last case, which has other sizes.
+    Forges `count` parts of the first case; if `count` is more than one, also the first and the last
+    part of the last case, which has other sizes.
     """
     exercise, answer = registry.find(id), solutions.worked(id)
     cases = exercise.arrange(0)
@@ -174,10 +173,10 @@ def judge_forged(id: str, count: int) -> None:
 
 
 def complaint(id: str, count: int) -> str:
-    """What is wrong with a law, or ""."""
+    """What is wrong with a law, or "" for nothing."""
     try:
         judge_forged(id, count)
-    except Exception as error:  # a law must let nothing out, and what it does is reported
+    except Exception as error:  # a law must not raise; report what it raised
         return f"{type(error).__name__}: {error}"[:500]
     return ""
 
@@ -196,7 +195,7 @@ def main() -> None:
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0).step()  # loads the compiler
     limit_memory(1.0)
     asked = (word.partition("=") for word in sys.argv[1:])
-    with acting.standard_session():  # once: that of each of some 800 values is quicker inside
+    with acting.standard_session():  # once, so that 800 inner ones are quick
         found = {id: complaint(id, int(count)) for id, _, count in asked}
     print(json.dumps(found))
 

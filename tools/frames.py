@@ -2,11 +2,12 @@
 
     python -m tools.frames        the explorers whose record is stale
 
-Frames: computed, finite, with a sentence, small enough. The visit: every value of every control,
-both themes, narrow pages, as tests/explorer_visit.py has it. tests/records/explorers.json holds for
-each explorer a fingerprint of its code, the bytes of its frames, and a fingerprint of what its
-visit rests on. Where the first matches, the tests compute only the frames that they look at; where
-the second does, too, they look at few settings, on one page for all. Otherwise they do it all.
+Frames must be computed, finite, small enough, and have a sentence. A visit tries every value of
+every control, both themes and narrow pages, see tests/explorer_visit.py. For each explorer,
+tests/records/explorers.json has a fingerprint of its code, the size of its frames in bytes, and a
+fingerprint of its visit's dependencies. If the first matches, the tests compute only the frames
+that they look at; if both match, they look at few settings, all on one page. Otherwise they do it
+all.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ RECORD = Record("explorers.json", done="computed", renew=RENEW)
 VISIT = "tests/test_browser_explorers.py::test_a_visit_to_its_page_finds_nothing_amiss"
 LOOKED_WITH = [*(ROOT / "src" / "dlsys_helpers" / name for name in fingerprints.FRONT_END),
                *(ROOT / "tests" / f"explorer_{name}.py" for name in ("oracle", "visit"))]
-LIMIT_BYTES = 180_000  # as base64 in a page a third more
+LIMIT_BYTES = 180_000  # a third more as base64 in a page
 
 
 def rests_on(name: str) -> dict[str, str]:
@@ -43,13 +44,13 @@ def rests_on(name: str) -> dict[str, str]:
 
 @cache
 def fresh(name: str) -> bool:
-    """Whether an explorer's frames are recorded as today's code makes them."""
+    """Whether the record of an explorer's frames is of today's code."""
     return RECORD.stale(name, rests_on(name)) == ""
 
 
 @cache
 def looks_fingerprints() -> dict[str, str]:
-    """Fingerprints of the front end and of what looks at it."""
+    """Fingerprints of the front end and of the code that inspects it."""
     texts = {path.name: path.read_text("utf-8") for path in LOOKED_WITH}
     return {name: fingerprints.fingerprint(
                 fingerprints.essence(text) if name.endswith(".py") else text)
@@ -57,7 +58,7 @@ def looks_fingerprints() -> dict[str, str]:
 
 
 def visit_rests_on(name: str) -> dict[str, str]:
-    """Fingerprints of what a visit to an explorer's page rests on: frames, front end, the looks."""
+    """Fingerprints of a visit's dependencies: frames, front end, the code that inspects it."""
     return rests_on(name) | looks_fingerprints()
 
 
@@ -68,7 +69,7 @@ def visited(name: str) -> bool:
 
 
 def stale(name: str) -> str:
-    """Why an explorer's record no longer counts, and what to do, in a line; "" if it does."""
+    """A line on why an explorer's record no longer counts, and what to do; "" if it does."""
     why = RECORD.stale(name, rests_on(name))
     if not why and (changed := fingerprints.changes(RECORD.entry(name).get("visited", {}),
                                                     visit_rests_on(name))):
@@ -101,7 +102,7 @@ def flaws(frames: bytes, keys: Collection[str]) -> Iterator[str]:
 
 
 class Visits:
-    """A pytest plugin: the explorers whose visit passed."""
+    """A pytest plugin that collects the explorers whose visit passed."""
 
     def __init__(self) -> None:
         self.passed = set()
@@ -112,17 +113,17 @@ class Visits:
 
 
 def visit(explorers: Collection[str]) -> set[str]:
-    """Visit these explorers' pages in full; returns those without a fault."""
+    """Visit these explorers' pages in full; returns the explorers that passed."""
     visits = Visits()
     if explorers:
-        # What is imported here already asserts nothing.
+        # pytest cannot rewrite modules that are imported already; they have no asserts.
         quiet = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
         pytest.main([*quiet, *(f"{ROOT / VISIT}[{name}]" for name in explorers)], [visits])
     return visits.passed
 
 
 def write(record: Mapping[str, dict]) -> None:
-    """Write the record; what was known of it before no longer counts."""
+    """Write the record, and forget what is cached of the old one."""
     RECORD.write_all({name: record[name] for name in sorted(record)})
     fresh.cache_clear()
     visited.cache_clear()

@@ -1,8 +1,8 @@
 """Record the gallery: ``make gallery``, or ``python -m tools.gallery mask list`` for some faults.
 
-One process, one thread, half a minute of CPU a run. Each run that ends is kept, so that a stopped
-recording goes on where it was; what is recorded of the same program and text is not run again. All
-runs lie in tests/records/; what a page and an explorer show of them goes into the package.
+One process, one thread, half a minute of CPU a run. Saves each finished run, so that you can stop a
+recording and continue it; recorded runs of the same program and text do not run again. All runs are
+in tests/records/; the part that a page and an explorer show goes into the package.
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ from tools.records import Record
 
 RECORD = Record("gallery.json", done="run", renew="make gallery", lines=True)
 INSTRUMENTS = "dlsys_model.instruments"
-HEALTHY = tuple(range(5))  # seeds of the healthy band; the first is compared with the faults
+HEALTHY = tuple(range(5))  # seeds of the healthy band; faults are compared with the first
 SEEDS = (0, 1)
 
 
 def planned_runs() -> list[tuple[str, int]]:
-    """Every run of the record, fault and seed: the healthy ones first, then a seed at a time."""
+    """The fault and seed of every run: the healthy ones first, then one seed after the other."""
     return [("healthy", seed) for seed in HEALTHY] + [
         (fault.key, seed) for seed in SEEDS for fault in faults.FAULTS]
 
 
 def rests_on(key: str) -> dict[str, str]:
-    """What a run with this fault rests on: its program and text, the instruments, torch."""
+    """The dependencies of a run with this fault: its program and text, the instruments, torch."""
     return {"program and text": instruments.digest(key),
             INSTRUMENTS: fingerprints.module_fingerprint(INSTRUMENTS),
             "torch": fingerprints.pinned()["torch"]}
 
 
 def recorded_runs() -> dict[str, dict]:
-    """What is recorded, by "fault seed"; {} without a record."""
+    """The recorded runs, by "fault seed"; {} without a record."""
     return RECORD.entries()
 
 
 def stale() -> list[tuple[str, int]]:
-    """The runs that are not recorded, or with another program, other instruments or torch."""
+    """The runs that are not recorded, or whose program, instruments or torch have changed."""
     return [(key, seed) for key, seed in planned_runs()
             if RECORD.stale(f"{key} {seed}", rests_on(key))]
 
 
 def write_record(runs: dict[str, dict]) -> None:
-    """Write the record; runs that are no longer wanted are left out."""
+    """Write the record without the runs that are no longer planned."""
     names = [f"{key} {seed}" for key, seed in planned_runs()]
     RECORD.write_all({name: runs[name] for name in names if name in runs})
 
 
 def condensed(runs: dict[str, dict]) -> dict:
-    """What the package holds of the runs: see gallery.record. A fault without a run is left out."""
+    """The part of the runs for the package, see gallery.record; without faults that have no run."""
     healthy = [runs[f"healthy {seed}"] for seed in HEALTHY if f"healthy {seed}" in runs]
     bands = {name: gallery.band(healthy, name) for name in gallery.INSTRUMENTS}
     mine = {f.key: [seed for seed in SEEDS if f"{f.key} {seed}" in runs] for f in faults.FAULTS}
@@ -82,7 +82,7 @@ def false_alarms(healthy: list[dict]) -> int:
 
 
 def publish(runs: dict[str, dict]) -> None:
-    """Write what the package holds."""
+    """Write the package's part of the runs."""
     gallery.RECORD.parent.mkdir(exist_ok=True)
     text = json.dumps(condensed(runs), separators=(",", ":"))
     gallery.RECORD.write_text(text.replace(',"faults"', ',\n"faults"').replace("},", "},\n") + "\n",

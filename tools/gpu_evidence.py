@@ -1,4 +1,4 @@
-"""The GPU measurements that lessons declare: their records' state, and validation of a record.
+"""The GPU measurements that lessons declare: the state of their records, and their validation.
 
 Needs no Jupyter: `make record` uses it on a bare GPU machine.
 """
@@ -57,7 +57,7 @@ def _declared(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _statements(source: str) -> list[ast.stmt]:
-    """The statements of a cell; one that is not plain Python (magics) has none."""
+    """The statements of a cell; none if it is not plain Python (magics)."""
     try:
         return ast.parse(source).body
     except SyntaxError:
@@ -115,7 +115,7 @@ def _entry(stem: str, node: ast.FunctionDef, call: ast.Call,
 
 
 def outer_names(source: str) -> set[str]:
-    """The names that a function takes from outside: read in it, and neither set there nor given."""
+    """The names that a function takes from outside: it reads them, but does not bind them."""
     nodes = list(ast.walk(ast.parse(source)))
     names = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
     inside = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
@@ -154,7 +154,7 @@ REMEDIES = {"commit": "Set DLSYS_COMMIT where the checkout has no git history.",
 
 
 def check_provenance(origin: Any) -> None:
-    """Raise RecordError unless it says where a measurement comes from, in full."""
+    """Raise RecordError unless it says in full where a measurement comes from."""
     _check_fields("provenance", origin, PROVENANCE)
     if not re.fullmatch("[0-9a-f]{7,40}", origin["commit"]):
         raise RecordError(f"provenance: commit is {origin['commit']!r}, expected 7 to 40 hex "

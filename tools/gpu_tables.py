@@ -1,4 +1,4 @@
-"""What the book makes of the tables of GPU sections: rows for a phone, a figure of predictions."""
+"""Turn the tables of GPU sections into rows for a phone and a figure of predictions."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import NamedTuple
 from bs4 import BeautifulSoup
 
 NEAR = 1.2                       # within 20 % counts as near
-SIGN = "dlsys-gpu"               # the class of what a GPU section puts out
+SIGN = "dlsys-gpu"               # the class of a GPU section's output
 LEAST, MOST = 1 / 16, 16         # ends of the axis
 WIDTH, LEFT, RIGHT, ROW, TOP = 440, 64, 30, 22, 6
 BYTES = re.compile(r"\b(memory|MB|GB)\b")
-COUNTED = "bytes held"           # stage 10 counts them in the small and in the real stack
+COUNTED = "bytes held"           # counts, which stage 10 makes in the small and in the real stack
 TICKS = {1 / 16: "1/16", 1 / 4: "1/4", 1: "as predicted", 4: "4 times", 16: "16 times"}
 
 
 def labelled(text: str) -> str:
-    """HTML whose GPU tables say in each cell which column it is, as a phone shows them."""
+    """HTML whose GPU table cells name their column, which a phone shows."""
     if SIGN not in text:
         return text
     soup = BeautifulSoup(text, "html.parser")
@@ -31,22 +31,22 @@ def labelled(text: str) -> str:
         for line in table.select("tbody tr") if table else ():
             for name, cell in zip(head, line.select("td"), strict=True):
                 cell["data-label"] = name
-                cell["style"] = cell["style"].partition(";")[0]  # a word may stay whole
+                cell["style"] = cell["style"].partition(";")[0]  # keeps words whole
     return str(soup)
 
 
 class Pair(NamedTuple):
-    """A question of a GPU section that had a number as its prediction, and has a measurement."""
+    """A question of a GPU section with a number as its prediction and a measurement."""
 
     stage: str
     asked: str
     predicted: str
     measured: str
-    above: str = ""                  # the question before it, where this one asks "the same"
+    above: str = ""                  # the question before it, if this one asks "the same"
 
     @property
     def ratio(self) -> float:
-        """What was measured, over what was predicted."""
+        """The measured number divided by the predicted one."""
         return _number(self.measured) / _number(self.predicted)
 
     @property
@@ -61,10 +61,10 @@ class Pair(NamedTuple):
 def pairs(stage: str, outputs: Iterator[str]) -> Iterator[Pair]:
     """The pairs in the tables of a lesson's GPU section, from the HTML of its stored outputs.
 
-    A row whose measurement is a count as well is left out.
+    Leaves out rows whose measurement is a count, too.
     """
     for output in outputs:
-        if SIGN not in output:  # most outputs, and reading one takes a while
+        if SIGN not in output:  # most outputs; parsing one takes a while
             continue
         table = BeautifulSoup(output, "html.parser").select_one(f".{SIGN} > table")
         head = [cell.text for cell in table.select("th")] if table else []
@@ -82,7 +82,7 @@ def pairs(stage: str, outputs: Iterator[str]) -> Iterator[Pair]:
 
 
 def _number(text: str) -> float:
-    """The number that a cell holds; 0 where it holds words, or more than a number."""
+    """The number in a cell; 0 if the cell contains words, or more than a number."""
     try:
         return float(text.replace(",", ""))
     except ValueError:
@@ -90,7 +90,7 @@ def _number(text: str) -> float:
 
 
 def finding(found: Sequence[Pair]) -> str:
-    """What the figure shows, in a sentence."""
+    """One sentence on what the figure shows."""
     kinds = [[p for p in found if p.in_bytes], [p for p in found if not p.in_bytes]]
     near = [sum(p.near for p in kind) for kind in kinds]
     return (f"Counted bytes were right within 20 % in {near[0]} of {len(kinds[0])} cases, other "
@@ -128,7 +128,7 @@ def _text(x: float, y: float, words: str, anchor: str) -> str:
 
 
 def _mark(pair: Pair, y: float) -> str:
-    """A square for bytes, a dot for times and rates; its question appears under the pointer."""
+    """A square for bytes, a dot for times and rates; hover over it to see its question."""
     x = _x(pair.ratio)
     shape = (f'<rect x="{x - 5:.1f}" y="{y - 5:.1f}" width="10" height="10" fill="none" '
              'stroke="currentColor" stroke-width="2">' if pair.in_bytes else
@@ -139,6 +139,6 @@ def _mark(pair: Pair, y: float) -> str:
 
 
 def furthest(found: Sequence[Pair], count: int = 8) -> list[Pair]:
-    """The pairs that lie furthest apart, the furthest first."""
+    """The predictions that are furthest off, the worst first."""
     return sorted((pair for pair in found if not pair.near),
                   key=lambda pair: -abs(math.log(pair.ratio)))[:count]

@@ -1,8 +1,8 @@
 """Record the incidents: `make incidents`, or `python -m tools.incidents restart`.
 
 Each incident has a module in tools/incident_runs/ that plants its fault in a small real run, on one
-thread. Five seeds prove the symptom; what a learner is shown is the first of them. What is shown
-goes into the package, without what proves it.
+thread. Five seeds prove the symptom; learners see the first one. Only what they see goes into the
+package.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROVEN = ("healthy", "fault", "repaired")
 
 
 def now(name: str) -> dict[str, str]:
-    """What a record of this incident rests on."""
+    """The dependencies of this incident's record."""
     files = {one: (RUNS / f"{one}.py").read_text("utf-8") for one in (name, "small")}
     return {one: fingerprints.fingerprint(fingerprints.essence(text))
             for one, text in files.items()} | {
@@ -36,7 +36,7 @@ def now(name: str) -> dict[str, str]:
 
 
 def stale() -> list[str]:
-    """Why incidents are to be recorded again, one sentence each."""
+    """One sentence for each incident to record again, with the reason."""
     return [why for name in incident_files.ORDER if (why := RECORD.stale(name, now(name)))]
 
 
@@ -48,7 +48,7 @@ def record(name: str) -> dict:
 
 
 def rounded(row: dict) -> dict:
-    """What is shown, with numbers of six digits."""
+    """What learners see, with numbers to six digits."""
     return {"numbers": {name: plain(value) for name, value in row["numbers"].items()},
             "curves": {name: {line: [plain(v) for v in values] for line, values in lines.items()}
                        for name, lines in row["curves"].items()}}
@@ -59,7 +59,7 @@ def plain(value: float) -> float:
 
 
 def sigmas(name: str, other: str) -> float:
-    """How many standard deviations of the healthy runs lie between them and others."""
+    """How far other runs are from the healthy ones, in standard deviations of the latter."""
     rows = RECORD.entry(name)["seeds"]
     healthy = [row["healthy"] for row in rows]
     difference = abs(statistics.mean(row[other] for row in rows) - statistics.mean(healthy))

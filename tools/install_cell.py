@@ -1,8 +1,8 @@
-"""The first cell of lessons and worksheets: outside this repository it installs what is missing.
+"""The first cell of lessons and worksheets; outside this repository it installs what is missing.
 
-Its name, its version and its address come from pyproject.toml and book/_config.yml. A learner names
-another wheel by the variable DLSYS_WHEEL, or puts one next to the notebook. The cell belongs to no
-lesson: outputs, sweep and records rest on all cells but this one.
+The package's name, version and address come from pyproject.toml and book/_config.yml. A learner can
+name another wheel in the variable DLSYS_WHEEL, or put one next to the notebook. The cell belongs to
+no lesson: outputs, sweep and records depend on all cells except this one.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ arrive("{version}", "{address}", "{needs}")'''
 
 
 def text(code: Iterable[str]) -> str:
-    """The cell for a notebook of these code cells."""
+    """The install cell for a notebook with these code cells."""
     needs = " ".join(release.beyond_base("\n".join(code)))
     return CELL.format(version=versions.current(), address=address(), needs=needs)
 
 
 def address() -> str:
-    """Where a release keeps the course's wheel; "" while the course has no public home."""
+    """The address of the release's wheel; "" while the course has no public home."""
     config = yaml.safe_load((ROOT / "book/_config.yml").read_text("utf-8"))
     home, version = config["repository"]["url"].rstrip("/"), versions.current()
     return f"{home}/releases/download/v{version}/{arrival.wheel_name(version)}" if home else ""

@@ -1,7 +1,7 @@
 """Parse a lesson source and lint it: every rule of the format is here.
 
-What is wrong is always refused. What is missing, or only too long, is noted where a draft is asked
-for, and refused otherwise.
+Always refuses what is wrong. What is missing, or only too long, it notes in a draft and refuses
+otherwise.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ from tools import solutions
 TRAP_ORDER = ["situation", "break", "guess", "look", "why", "repair", "more", "folklore",
               "exercise", "hint", "keep"]
 OPTIONAL = {"more", "folklore"}
-# The steps of a trap that are visible; all else is folded under More.
+# The visible steps of a trap; everything else is folded under More.
 OPEN = ("situation", "guess", "look", "why", "repair", "keep")
 FOLDED = {"more", "folklore"}
-MAX_WORDS = 350  # open words of a trap
+MAX_WORDS = 350  # visible words of a trap
 MIN_PICTURES = 6  # figures of a stage
-WIDEST_BAND = 3  # the highest guess that counts as right, over the lowest
+WIDEST_BAND = 3  # the highest guess that counts as right, divided by the lowest
 MAX_FAULT = 60  # characters of a fault's name
 STAGE_ORDER = ["setup", "hook", "concept", "explore", "trap", "quiz", "gpu", "summary"]
 STAGE_ROLES = {"setup", "hook", "concept", "explore", "quiz", "gpu", "summary", "start"}
-# In this order; the other parts come before the traps. Further: concepts that no trap needs.
+# The parts from the traps on, in this order. Further: concepts that no trap needs.
 TAIL = ["trap", "further", "quiz", "gpu", "summary"]
 FURTHER = "## Further"
 SOLUTION = re.compile(r"^[ \t]*# BEGIN SOLUTION\n(.*?)^[ \t]*# END SOLUTION[ \t]*$", re.M | re.S)
 MAX_LINES, MAX_COLUMNS = 20, 76
-MIN_QUESTIONS = 4  # for review, about each trap
-MAX_CORE, MAX_CORE_MINUTES = 5, 60  # the short way through a stage: traps, exercise time
-MAX_TEACHING, MAX_BESIDE = 15, 3  # lines of code in a cell, and in a cell of claims
-MAX_CLAIMS, MAX_FOLDED_CLAIMS = 1, 6  # in a row: in the line of a trap, and elsewhere
-PLUMBING = "plumbing"  # tag of a cell that measures and teaches nothing: it is folded
+MIN_QUESTIONS = 4  # review questions about each trap
+MAX_CORE, MAX_CORE_MINUTES = 5, 60  # core path of a stage: traps, exercise time
+MAX_TEACHING, MAX_BESIDE = 15, 3  # lines of code in a cell, and next to claims
+MAX_CLAIMS, MAX_FOLDED_CLAIMS = 1, 6  # in a row: in the visible steps of a trap, and elsewhere
+PLUMBING = "plumbing"  # tag of a cell that measures but teaches nothing; it is folded
 DRAWS = {"show", *(name for name in dlsys_helpers.__all__ if name.startswith(("draw_", "plot_")))}
-# Here code is shown as it is: set-up, an answer's place, one call, and what a GPU runs.
+# No rule on density applies to set-up, exercises, explorer calls and GPU code.
 NOT_DENSE = {"setup", "exercise", "explore", "gpu"}
 NUMBER_WORDS = dict(enumerate((
     "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
     "thirteen", "fourteen", "fifteen"), 2))
 PARAMETERS = ("SEED", "THREADS", "DEVICE")
-PLACEHOLDER = "TODO:"  # every text that `make new` wrote holds it
+PLACEHOLDER = "TODO:"  # in every text that `make new` writes
 
 
 class RuleBroken(SystemExit):
     """A lesson breaks a rule: file, cell, what is wrong and the remedy, in one line.
 
-    place: the file to edit, with the line where one is known, "lessons/05_x.py:120".
+    place: the file to edit, with the line if it is known: "lessons/05_x.py:120".
     """
 
     def __init__(self, message: str, place: str) -> None:
@@ -79,7 +79,7 @@ class Note(str):
 
 
 class Source:
-    """One lesson: its cells with role, trap and id set; of a draft, what it lacks in `notes`."""
+    """One lesson: its cells with role, trap and id set; `notes` lists what a draft lacks."""
 
     def __init__(self, path: Path, draft: bool = False) -> None:
         self.path = path
@@ -100,9 +100,9 @@ class Source:
         raise RuleBroken(f"{self.name}{where}: {what} {remedy}", place or self.place(cell))
 
     def lacks(self, cell: NotebookNode | None, what: str, remedy: str, place: str = "") -> None:
-        """Refuse what keeps no draft from running; in a draft, note it and go on.
+        """Refuse a fault that a draft may have; in a draft, note it and go on.
 
-        place: the file to edit, where it is not the lesson.
+        place: the file to edit, if it is not the lesson.
         """
         if not self.draft:
             self.refuse(cell, what, remedy, place)
@@ -115,7 +115,7 @@ class Source:
         return f"{self.path.parent.name}/{self.path.name}"
 
     def place(self, cell: NotebookNode | None) -> str:
-        """Where a cell begins: file and line; the file alone where no cell is meant."""
+        """The file and line where a cell begins; only the file for None."""
         if cell is None or cell["id"] not in self.lines:
             return self.name
         return f"{self.name}:{self.lines[cell['id']]}"
@@ -133,21 +133,21 @@ class Source:
                 and (kind is None or c.cell_type == kind)]
 
     def title(self, trap: str) -> str:
-        """The situation, which is the trap's heading; a draft may have none."""
+        """The trap's heading, which names the situation; "untitled" if a draft has none."""
         found = self.of(trap, "situation")
         return found[0].source.splitlines()[0].removeprefix("## ").strip() if found else "untitled"
 
     def fault(self, trap: str) -> str:
-        """The fault in the words of somebody who searches for it: fault="..." of its situation."""
+        """The fault in the words that people search for: fault="..." on its situation."""
         return next((c.metadata["fault"] for c in self.of(trap, "situation")
                      if c.metadata.get("fault")), "")
 
     def is_core(self, trap: str) -> bool:
-        """Whether the trap is on the short way through the stage: core=true on its situation."""
+        """Whether the trap is on the stage's core path: core=true on its situation."""
         return any(c.metadata.get("core") is True for c in self.of(trap, "situation"))
 
     def minutes(self, trap: str) -> int:
-        """How long a trap's exercise takes; 0 while a draft has none, or does not say."""
+        """The minutes of a trap's exercise; 0 if a draft has none, or does not say."""
         return sum(c.metadata.get("minutes", 0) for c in self.of(trap, "exercise"))
 
     def exercise(self, trap: str) -> NotebookNode:
@@ -171,7 +171,7 @@ class Source:
 
 @lru_cache(128)
 def _parsed(text: str) -> list[NotebookNode]:
-    """The cells of a lesson's text: jupytext takes a tenth of a second, and each is read often."""
+    """The cells of a lesson's text, cached because jupytext takes a tenth of a second."""
     return jupytext.reads(text, fmt="py:percent").cells
 
 
@@ -201,7 +201,7 @@ def _label(source: Source) -> None:
 def read(path: Path, draft: bool = False) -> Source:
     """The lesson at `path`, with every rule checked. Raises RuleBroken, which names the remedy.
 
-    The `notes` of a draft list what it lacks; what is wrong is still refused.
+    The `notes` of a draft list what it lacks; errors are still refused.
     """
     source = Source(path, draft)
     if path.stem.startswith("00"):
@@ -232,7 +232,7 @@ def rule_title(source: Source) -> None:
 
 
 def rule_count(source: Source) -> None:
-    """A hook that counts the traps says so on its marker, so that a further one is noticed."""
+    """A hook that counts the traps says so on its marker, so that we notice a new trap."""
     number = len(source.traps)
     for cell in [c for c in source.of(role="hook") if "traps" in c.metadata]:
         word = NUMBER_WORDS.get(number, str(number))
@@ -275,7 +275,7 @@ def rule_stage_order(source: Source) -> None:
 
 
 def parts(source: Source) -> list[str]:
-    """For each cell its part of the lesson: its role, "trap", or "further" for a late concept."""
+    """The part of the lesson for each cell: its role, "trap", or "further" for a late concept."""
     seen = ["trap" if c.metadata["role"] in TRAP_ORDER else c.metadata["role"]
             for c in source.cells]
     last = len(seen) - seen[::-1].index("trap") if "trap" in seen else len(seen)
@@ -301,12 +301,12 @@ def rule_trap_order(source: Source) -> None:
 
 
 def place(id: str) -> tuple[int, ...]:
-    """The place of an id in the order of numbers: 09.10 comes after 09.9."""
+    """The sort key of an id: 09.10 comes after 09.9."""
     return tuple(map(int, id.split(".")))
 
 
 def rule_ids(source: Source) -> None:
-    """The ids of a stage are 1 to n; a lesson may tell its traps in another order."""
+    """The ids of a stage are 1 to n; a lesson may have its traps in a different order."""
     wanted = [f"{source.stage:02d}.{n}" for n in range(1, len(source.traps) + 1)]
     strange = [trap for trap in source.traps if not trap.startswith(f"{source.stage:02d}.")]
     for trap in strange:
@@ -341,7 +341,7 @@ def rule_break(source: Source) -> None:
 
 
 def rule_core(source: Source) -> None:
-    """A stage has a short way: one to five traps, with an hour of exercises at most."""
+    """A stage has a core path: one to five traps, with at most an hour of exercises."""
     core = [trap for trap in source.traps if source.is_core(trap)]
     spent = sum(source.minutes(trap) for trap in core)
     if not core:
@@ -374,7 +374,7 @@ def rule_guess(source: Source) -> None:
 
 
 def sole_call(cell: NotebookNode, name: str) -> ast.Call | None:
-    """The call of this function that is all of the cell, or None."""
+    """The call of this function if it is the whole cell, else None."""
     match ast.parse(cell.source).body:
         case [ast.Expr(value=ast.Call(func=ast.Name(id=called)) as call)] if called == name:
             return call
@@ -382,7 +382,7 @@ def sole_call(cell: NotebookNode, name: str) -> ast.Call | None:
 
 
 def question_in(source: Source, trap: str, cell: NotebookNode) -> guesses.Question:
-    """The question of a guess cell, its arguments being literals."""
+    """The question of a guess cell, whose arguments are literals."""
     call = sole_call(cell, "guess")
     named = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
     id, text = map(ast.literal_eval, call.args)
@@ -397,7 +397,7 @@ def question_in(source: Source, trap: str, cell: NotebookNode) -> guesses.Questi
 
 
 def answer_fits(source: Source, question: guesses.Question, cell: NotebookNode) -> None:
-    """A choice is answered by its index, a number by a range of guesses that count as right."""
+    """A choice is answered by an index, a number by the range of guesses that count as right."""
     call = sole_call(cell, "measured")
     id, value = call.args
     ranged = [word.arg for word in call.keywords] == ["right"]
@@ -417,8 +417,8 @@ def answer_fits(source: Source, question: guesses.Question, cell: NotebookNode) 
 class Fairness(NamedTuple):
     """What a guess reveals: the place of the right choice, and whether the quoted person is right.
 
-    place, choices: of the right choice, and how many there are; None for a number. quoted: whether
-    somebody who is quoted above the question is right; None if nobody is.
+    place, choices: the index of the right choice, and the number of choices; None if the answer is
+    a number. quoted: whether the person quoted above the question is right; None without a quote.
     """
 
     trap: str
@@ -438,11 +438,11 @@ def fairness(source: Source) -> Iterator[Fairness]:
                        len(asked.choices) or None, None if said is None else said == "right")
 
 
-QUOTED = re.compile(r"[\"\u201c][^\"\u201d]{12,}[\"\u201d]")  # a saying, not a word
+QUOTED = re.compile(r"[\"\u201c][^\"\u201d]{12,}[\"\u201d]")  # a quoted sentence, not a quoted word
 
 
 def rule_quoted(source: Source) -> None:
-    """Who speaks above a question is right about as often as chance: each guess says which."""
+    """Quoted people are right about as often as by chance, so each guess says whether they are."""
     for trap in source.traps:
         text = "\n".join(c.source for c in source.of(trap, "situation"))
         speaks = QUOTED.search(NOT_PROSE.sub(" ", text)) is not None
@@ -504,7 +504,7 @@ def rule_checks(source: Source) -> None:
 
 
 def exercise_function(source: Source, trap: str) -> ast.FunctionDef:
-    """The function (or class) that an exercise asks for: the last one defined in its cell."""
+    """The function or class that an exercise asks for, which is the last one in its cell."""
     cell = source.exercise(trap)
     found = [n for n in ast.parse(cell.source).body
              if isinstance(n, ast.FunctionDef | ast.ClassDef)]
@@ -514,7 +514,7 @@ def exercise_function(source: Source, trap: str) -> ast.FunctionDef:
 
 
 def rule_questions(source: Source) -> None:
-    """Weeks later each trap comes back as a question, which is drawn from several."""
+    """Weeks later, review draws one of several questions about each trap."""
     folder = "src/dlsys_checks/questions/"
     for trap in source.traps:
         found = imported(source, folder, lambda: questions.about(trap))  # noqa: B023
@@ -527,7 +527,7 @@ def rule_questions(source: Source) -> None:
 
 
 def imported(source: Source, folder: str, load: Callable[[], Any]) -> Any:
-    """What `load` returns; a file of this folder that cannot be imported is refused by line."""
+    """Return `load()`; refuse, with its line, a file in this folder that cannot be imported."""
     try:
         return load()
     except Exception as error:
@@ -562,7 +562,7 @@ def rule_size(source: Source) -> None:
 
 
 def rule_density(source: Source) -> None:
-    """A code cell teaches or claims, and is short either way."""
+    """A code cell either teaches or claims, and is short in both cases."""
     for cell in source.of(kind="code"):
         if cell.metadata["role"] in NOT_DENSE:
             continue
@@ -591,7 +591,7 @@ def rule_claims_in_a_row(source: Source) -> None:
 
 
 def rule_more(source: Source) -> None:
-    """What is folded says what it holds, so that one need not open it."""
+    """Folded text says what it is about, so that readers need not open it."""
     for trap in source.traps:
         for cell in source.of(trap, "more")[:1]:
             if not cell.metadata.get("topics"):
@@ -631,7 +631,7 @@ def rule_pictures(source: Source) -> None:
 
 
 def rule_core_alone(source: Source) -> None:
-    """The core path runs by itself: no name that it uses comes from a trap off the path."""
+    """The core path runs alone: no name that it uses comes from a trap off the path."""
     known: set[str] = set()
     elsewhere: dict[str, str] = {}
     for cell in source.of(kind="code"):
@@ -649,7 +649,7 @@ def rule_core_alone(source: Source) -> None:
 
 
 def is_aside(source: Source, cell: NotebookNode) -> bool:
-    """Whether a cell belongs to a trap off the core path; an explorer, to the trap above it."""
+    """Whether a cell belongs to a trap off the core path; explorers belong to the trap above."""
     trap = cell.metadata.get("trap")
     if cell.metadata["role"] == "explore":
         at = next(n for n, one in enumerate(source.cells) if one is cell)
@@ -683,13 +683,13 @@ def calls(node: ast.AST) -> list[str]:
 
 @cache
 def count_claims(code: str) -> int:
-    """How many claims a cell writes down."""
+    """The number of claims in a cell."""
     return calls(ast.parse(code)).count("claim")
 
 
 @cache
 def teaching_lines(code: str) -> int:
-    """The lines of a cell, blank ones left out, that belong to no claim."""
+    """The number of non-blank lines in a cell that belong to no claim."""
     claimed = {line for node in ast.parse(code).body if "claim" in calls(node)
                for line in range(node.lineno, node.end_lineno + 1)}
     return sum(bool(text.strip()) for n, text in enumerate(code.splitlines(), 1)
@@ -698,7 +698,7 @@ def teaching_lines(code: str) -> int:
 
 @cache
 def only_claims(code: str) -> bool:
-    """Whether a cell holds claims and nothing else but a few lines that compute their values."""
+    """Whether a cell has only claims and a few lines that compute their values."""
     tree = ast.parse(code)
     defines = any(isinstance(n, ast.FunctionDef | ast.ClassDef) for n in ast.walk(tree))
     shows = {"print", *DRAWS} & {*calls(tree)}
@@ -715,7 +715,7 @@ def draws(code: str) -> bool:
 
 
 def is_folded(cell: NotebookNode) -> bool:
-    """Whether a reader sees a code cell's outputs and unfolds its code."""
+    """Whether a code cell shows its outputs and folds its code."""
     code = cell.source
     return only_claims(code) or draws(code) or PLUMBING in cell.metadata.get("tags", [])
 
@@ -726,7 +726,7 @@ NOT_PROSE = re.compile(r"`[^`]*`|\$[^$]*\$|\]\([^)]*\)|\*\*Source:\*\*.*|<[^>]+>
 
 
 def rule_numbers(source: Source) -> None:
-    """Every number in a trap's prose is a literal in its code: measured or asserted."""
+    """Every number in a trap's prose is also a literal in its code, measured or asserted."""
     for trap in source.traps:
         known = {v for c in source.of(trap, kind="code") for v in literals(c.source)}
         for cell in source.of(trap, kind="markdown"):
@@ -735,7 +735,7 @@ def rule_numbers(source: Source) -> None:
             for text, percent in NUMBER.findall(NOT_PROSE.sub(" ", cell.source)):
                 value = float(text.replace(",", ""))
                 if not percent and value < 10 and value == int(value):
-                    continue  # counting words: "two layers" and "2 layers" alike
+                    continue  # counting, as in "two layers" or "2 layers"
                 wanted = {value, value / 100} if percent else {value}
                 if not any(abs(w - k) <= 1e-9 * max(1, abs(w)) for w in wanted for k in known):
                     source.lacks(cell, f"the number {text}{percent} is in no claim and no "
@@ -748,7 +748,7 @@ def literals(code: str) -> set[float]:
             if isinstance(n, ast.Constant) and type(n.value) in (int, float)}
 
 
-STUTTER = re.compile(r"(?:right|yes|no|wrong|correct)[.,:;!]", re.I)  # the builder says so
+STUTTER = re.compile(r"(?:right|yes|no|wrong|correct)[.,:;!]", re.I)  # the builder adds it
 QUIZ_CHOICE = re.compile(r"^- \[([ x])\] (.+?) :: (.+?)(?=^- \[|\Z)", re.M | re.S)
 
 

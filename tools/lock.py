@@ -1,14 +1,14 @@
-"""The installed packages that this one needs -> requirements.lock: every one, at its version; and
-the hashes of all files that the package index has of these versions -> requirements.hashes.
+"""Pin the installed packages that this one needs in requirements.lock, and write the hashes of
+their files in the package index to requirements.hashes.
 
-The lock has two parts: what the lessons need, with all that it needs in turn, then the rest.
+The lock has two parts: the packages that the lessons need, directly or indirectly, then the rest.
 tools/setup.sh installs the first part for `make lab`, and both for all other targets.
 
 python -m tools.lock
 
-To move to newer versions: install them into .venv, run this, then test. pyproject.toml has floors
-alone, the lowest versions that were tried. The hashes are in a file of their own, because a list
-with hashes is no list of constraints: `pip install -c requirements.lock` would refuse the course.
+To move to newer versions, install them into .venv, run this, then test. pyproject.toml has only
+floors, the lowest versions that we tried. The hashes are in a separate file, because pip does not
+take hashes as constraints: `pip install -c requirements.lock` would refuse the course.
 """
 
 import re
@@ -29,7 +29,7 @@ from dlsys_helpers.paths import ROOT
 LOCK, HASHES, SETUP = (ROOT / name for name in (
     "requirements.lock", "requirements.hashes", "tools/setup.sh"))
 HEAD = "# Written by `make lock` from what pyproject.toml asks for. Do not edit.\n"
-REST = "# Besides, for tests, builder, book and grader:\n"  # its first word is in setup.sh, too
+REST = "# Besides, for tests, builder, book and grader:\n"  # setup.sh also has the first word
 PLATFORMS = {
     "Linux": {"platform_system": "Linux", "sys_platform": "linux", "os_name": "posix"},
     "Darwin": {"platform_system": "Darwin", "sys_platform": "darwin", "os_name": "posix"},
@@ -41,13 +41,13 @@ MARKERS = {
     frozenset({"Linux", "Darwin"}): ' ; platform_system != "Windows"',
 }
 PYTHONS = ("3.11", "3.12", "3.13")
-# The extras of `make lab`: what lessons import, where they are read, and `dlsys room`.
+# The extras of `make lab`: for lesson imports, for reading lessons, and for `dlsys room`.
 LESSONS = {"lab", "jax", "language", "compress", "track", "room"}
 APART = {"hub"}  # an extra that `make hub` installs into a separate environment
 
 
 def direct(extras: set[str]) -> list[str]:
-    """What pyproject.toml asks for: dependencies, build backend and these extras."""
+    """The requirements in pyproject.toml: dependencies, build backend and these extras."""
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project = pyproject["project"]
     return [*project["dependencies"], *pyproject["build-system"]["requires"],
@@ -55,21 +55,24 @@ def direct(extras: set[str]) -> list[str]:
 
 
 def extras() -> set[str]:
-    """The names of all extras that belong into .venv."""
+    """The names of all extras that belong in .venv."""
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return set(pyproject["project"]["optional-dependencies"]) - APART
 
 
 def environment(platform: str, python: str) -> dict[str, str]:
-    """The marker variables of one platform and Python; all others come from this machine."""
+    """The marker variables of one platform and Python; other variables come from this machine."""
     return {**default_environment(), **PLATFORMS[platform],
             "python_version": python, "python_full_version": f"{python}.0"}
 
 
 @cache
 def installed(name: str) -> tuple[str, list[Requirement]]:
-    """Version of an installed package and what it may need. Raises PackageNotFoundError, or
-    LookupError for a package that an early patch release of PYTHONS cannot install."""
+    """The version of an installed package and its requirements.
+
+    Raises PackageNotFoundError, or LookupError for a package that an early patch release of PYTHONS
+    cannot install.
+    """
     found = metadata.distribution(name)
     allowed = SpecifierSet(found.metadata.get("Requires-Python", ""))
     if not all(allowed.contains(f"{python}.0") for python in PYTHONS):
@@ -79,8 +82,10 @@ def installed(name: str) -> tuple[str, list[Requirement]]:
 
 
 def needed_by(requirement: Requirement, where: dict[str, str]) -> list[Requirement]:
-    """What one installed package needs there. Raises PackageNotFoundError, or LookupError for
-    an installed version that the requirement does not allow."""
+    """The requirements of one installed package there.
+
+    Raises PackageNotFoundError, or LookupError if the requirement forbids the installed version.
+    """
     version, wanted = installed(requirement.name)
     if not requirement.specifier.contains(version, prereleases=True):
         raise LookupError(f"{requirement}: got {version} in .venv. Install it, run again.")
@@ -89,7 +94,7 @@ def needed_by(requirement: Requirement, where: dict[str, str]) -> list[Requireme
 
 
 def reached(requirements: list[str], where: dict[str, str]) -> set[str]:
-    """Names of the installed packages that these need there, themselves among them.
+    """Names of the installed packages that these need there, including themselves.
 
     Only Linux's set must be complete here; pip finds the few that other platforms add.
     """
@@ -119,9 +124,9 @@ def platforms(requirements: list[str]) -> dict[str, set[str]]:
 
 
 def lock() -> str:
-    """The text of requirements.lock for what is installed here, one pin a line, sorted by part.
+    """The text of requirements.lock for the packages installed here, one pin per line, in parts.
 
-    A package that only some Pythons need is pinned for all; one of some platforms has a marker.
+    A package that only some Pythons need is pinned for all; one for some platforms has a marker.
     """
     every, learner = platforms(direct(extras())), platforms(direct(LESSONS))
     pins = {name: f"{name}=={installed(name)[0]}{MARKERS[frozenset(where)]}\n"
@@ -131,15 +136,17 @@ def lock() -> str:
 
 
 def pins(text: str) -> list[str]:
-    """name==version of each line of a lock, and of uv, which installs them."""
+    """name==version from each line of a lock, and for uv, which installs them."""
     uv = re.search(r"^uv=(uv==\S+)", SETUP.read_text(encoding="utf-8"), re.M)[1]
     found = [uv, *(line.split()[0] for line in text.splitlines() if "==" in line)]
     return sorted(found, key=lambda pin: pin.partition("==")[0])
 
 
 def hashed(text: str) -> str:
-    """The text of requirements.hashes for a lock: a line for each pin, with the hashes of its files
-    for all systems and Pythons. uv asks the index. Raises SystemExit if that fails.
+    """The text of requirements.hashes for a lock.
+
+    It has a line for each pin, with the hashes of its files for all systems and Pythons. uv asks
+    the index. Raises SystemExit if that fails.
     """
     done = subprocess.run(
         [sys.executable, "-m", "uv", "pip", "compile", "-", "--no-deps", "--universal",

@@ -2,8 +2,8 @@
 
     make picture        of the built book (make book), in Chromium
 
-It is a GIF of a few frames. Its comment is the fingerprint of what it shows, the card of the home
-page and its look, by which a test says when it is stale.
+It is a GIF of a few frames. Its comment is the fingerprint of the home page's card and of the look
+of the card, so that a test can tell when the picture is stale.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WIDTH, HEIGHT, COLOURS = 760, 560, 64
 
 
 def fingerprint() -> str:
-    """Of the card, and of the scripts and styles that draw it."""
+    """The fingerprint of the card and of the scripts and styles that draw it."""
     stem = stage(int(book_home.SHOWN_TRAP[:2])).stem
     lesson = nbformat.read(NOTEBOOKS / f"{stem}.ipynb", as_version=4)
     shown = [book_home.card(lesson), *((ROOT / name).read_text("utf-8") for name in LOOK)]
@@ -37,9 +37,9 @@ def fingerprint() -> str:
 
 
 def frames(page: Page, number: int) -> list[tuple[bytes, float]]:
-    """What a visitor sees, as PNG, each with the seconds for which it stays.
+    """The frames that a visitor sees, as PNG, each with its duration in seconds.
 
-    number: of the choice on the repair bench that passes the check.
+    number: the index of the choice on the repair bench that passes the check.
     """
     taken: list[tuple[bytes, float]] = []
 
@@ -66,7 +66,7 @@ def frames(page: Page, number: int) -> list[tuple[bytes, float]]:
 
 
 def passing(page: Page) -> int:
-    """The number of the choice that passes the check, by what it says once it is pressed."""
+    """The index of the choice that passes the check, found by pressing each choice."""
     page.get_by_text("Show it without a guess").first.click()
     choices = page.locator(".repair-choice")
     for number in range(choices.count()):
@@ -77,9 +77,9 @@ def passing(page: Page) -> int:
 
 
 def opened(browser: Browser) -> Page:
-    """The home page as a new visitor has it, without the bar that stays above it."""
+    """The home page as a new visitor sees it, without the fixed bar above it."""
     page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, reduced_motion="reduce")
-    page.add_init_script("Math.random = () => 0.5")  # the choices come in one order
+    page.add_init_script("Math.random = () => 0.5")  # fixes the order of the choices
     page.goto(PAGE.as_uri())
     page.add_style_tag(content=".bd-header-article, .bd-header { display: none !important; }")
     page.wait_for_timeout(1000)
@@ -87,7 +87,7 @@ def opened(browser: Browser) -> Page:
 
 
 def picture(taken: list[tuple[bytes, float]], comment: str) -> bytes:
-    """The frames as a GIF that starts again at its end."""
+    """The frames as a looping GIF."""
     shots = [Image.open(io.BytesIO(data)).convert("RGB") for data, _ in taken]
     images = [shot.quantize(COLOURS, dither=Image.Dither.NONE) for shot in shots]
     out = io.BytesIO()
@@ -97,7 +97,7 @@ def picture(taken: list[tuple[bytes, float]], comment: str) -> bytes:
 
 
 def comment_of(path: Path) -> str:
-    """The fingerprint that the picture was made with."""
+    """The fingerprint stored in the picture."""
     with Image.open(path) as image:
         return image.info.get("comment", b"").decode()
 

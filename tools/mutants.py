@@ -1,7 +1,8 @@
 """Change each worked answer mechanically, and see whether its check refuses the change.
 
-A mutant that passes is a hole of the check, or is equivalent to the answer; then the exercise's
-file says why: `ex.equivalent(mutant, why)`. tools/solutions.py shows them; tools/proof.py records.
+A mutant that passes is a hole in the check, unless it is equivalent to the answer; then the
+exercise's file says why: `ex.equivalent(mutant, why)`. tools/solutions.py shows the mutants that
+pass, and tools/proof.py records them.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from dlsys_checks import registry
 from dlsys_helpers import judging
 
 SEEDS = (0, 1, 2)
-SECONDS = 10.0  # of CPU time for a mutant on the cases of one seed: far more than an answer takes
+SECONDS = 10.0  # CPU limit for a mutant on the cases of one seed, far more than an answer needs
 
-# Functions and words that are easily taken for one another.
+# Functions and words that are easily confused.
 TWINS = {"all": "any", "any": "all", "sum": "mean", "mean": "sum", "max": "min", "min": "max",
          "amax": "amin", "amin": "amax", "ceil": "floor", "floor": "ceil", "sin": "cos",
          "cos": "sin", "copy": "deepcopy", "deepcopy": "copy", "softmax": "sigmoid",
@@ -33,13 +34,13 @@ OPPOSITES = {
 
 
 class TooSlow(BaseException):
-    """A mutant runs without end."""
+    """A mutant that never ends."""
 
 
 # ---- making them
 
 def mutants(source: str) -> Iterator[tuple[str, str]]:
-    """Name and source of every mutant of the last function in `source`; a name occurs once."""
+    """Name and source of every mutant of the last function in `source`; names are unique."""
     tree = ast.parse(source)
     for place, node in enumerate(ast.walk(tree)):
         node.place = place
@@ -68,7 +69,7 @@ def _changed(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _statements(function: ast.AST) -> Iterator[ast.stmt]:
-    """Every statement of the function's body but its docstring, nested ones included."""
+    """Every statement in the function's body except its docstring, including nested ones."""
     for node in ast.walk(function):
         is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if isinstance(node, ast.stmt) and node is not function and not is_text:
@@ -92,13 +93,13 @@ def _line(node: ast.AST) -> str:
 
 
 class _Swap(ast.NodeTransformer):
-    """Put another node in the place of one."""
+    """Replace one node by another."""
 
     def __init__(self, place: int, other: Any) -> None:
         self.place, self.other = place, other
 
     def visit(self, node: ast.AST) -> Any:
-        """The other node at the place, else the node with its children visited."""
+        """The other node at the given place, else the node with its children visited."""
         if getattr(node, "place", None) == self.place:
             return self.other
         return self.generic_visit(node)
@@ -133,7 +134,7 @@ def _with(node: ast.AST, **fields: Any) -> ast.AST:
 
 
 def _others(node: ast.AST) -> list[ast.AST]:
-    """What replaces an expression, by its kind."""
+    """The replacements for an expression, by its kind."""
     for kind, make in _MAKERS.items():
         if isinstance(node, kind):
             return make(node)
@@ -178,7 +179,7 @@ def _calls(node: ast.Call) -> list[ast.AST]:
     found += [_with(node, keywords=[k for k in node.keywords if k is not drop])
               for drop in node.keywords]
     if isinstance(node.func, ast.Attribute):
-        found.append(node.func.value)  # the method is not called at all
+        found.append(node.func.value)  # leaves out the call of the method
         if node.func.attr in TWINS:
             found.append(_with(node, func=_with(node.func, attr=TWINS[node.func.attr])))
     elif len(node.args) == 1:
@@ -197,7 +198,7 @@ def _loops(node: ast.comprehension) -> list[ast.AST]:
 
 
 def _pieces(iterated: ast.expr) -> list[ast.expr]:
-    """The first only, the last only, all but the first, all but the last."""
+    """Only the first item, only the last, all but the first, all but the last."""
     text = ast.unparse(iterated)
     return [ast.parse(f"list({text}){piece}", mode="eval").body
             for piece in ("[:1]", "[-1:]", "[1:]", "[:-1]")]
@@ -235,7 +236,7 @@ def _wrapped(source: str, function: ast.FunctionDef) -> Iterator[tuple[str, str]
 # ---- trying them
 
 def fate(exercise: judging.Exercise, code: str, papers: Sequence[list]) -> str:
-    """"killed" when it fails on the cases of every seed, "partly" on some, "survived" on none."""
+    """"killed" if a mutant fails with every seed, "partly" with some, "survived" with none."""
     space: dict[str, Any] = {"__name__": "worksheet"}
     try:
         exec(compile(code, "<mutant>", "exec"), space)
@@ -251,7 +252,7 @@ def _fails(exercise: judging.Exercise, fn: Callable, cases: list) -> bool:
     signal.signal(signal.SIGVTALRM, stop)
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
     try:
-        for case in cases:  # the first that fails is enough
+        for case in cases:  # one failure is enough
             outcomes = exercise.outcomes(fn, [case])
             if exercise.first_failure([case], outcomes).status != "pass":
                 return True
@@ -273,7 +274,7 @@ def fates(id: str, setup: str, source: str) -> Iterator[tuple[str, str]]:
 
 
 def tried(id: str, setup: str, source: str) -> dict[str, Any]:
-    """The record of one exercise: how many mutants, how many killed, and which were not."""
+    """The record of one exercise: how many mutants, how many killed, and which survived."""
     found = dict(fates(id, setup, source))
     known = registry.find(id).equivalents
     return {"mutants": len(found), "killed": sum(f == "killed" for f in found.values()),

@@ -1,20 +1,20 @@
 """pytest plugin: stored outputs are compared number by number, not digit by digit.
 
 Another CPU adds in another order, so after 300 steps of training the last digits differ. The text
-around the numbers and every integer (counts, shapes, steps) must be the same to the letter. A
-number with a decimal point or an exponent may differ as `close` says:
+around the numbers and every integer (counts, shapes, steps) must match exactly. `close` says how
+far a number with a decimal point or an exponent may differ:
 
-- by one unit of the last place, and by RELATIVE of its size;
-- below NOISE by a factor of ten. The gap between two ways to compute the same number is that small
-  and consists of rounding: 1.7e-06 on one CPU is 1.9e-06 on the next, or at another address;
-- by a factor of three where it is one digit with an exponent, which shows an order of magnitude;
-- as far as a claim of the same trap allows, where the claim holds this very number and the sweep
-  over seeds and CPUs saw it vary. During a training the gaps of rounding grow, so its results do.
+- by one unit in the last place, and by RELATIVE of its size;
+- below NOISE by a factor of ten. A gap that small between two ways to compute a number is only
+  rounding: 1.7e-06 on one CPU is 1.9e-06 on the next, or at another address;
+- by a factor of three if it is one digit with an exponent, which shows an order of magnitude;
+- as far as a claim of the same trap allows, if the claim is about this very number and the sweep
+  over seeds and CPUs saw it vary. Training amplifies rounding, so results of training vary.
 
-A number that varies although no claim holds it, such as a count after a training, needs the tag
-`varies-by-cpu` on its cell. There only the words around the numbers, and how many numbers there
-are, are compared. What a number has to be is for the claims; this comparison asks whether the
-notebook still shows what its code prints.
+If a number without a claim varies, such as a count after training, its cell needs the tag
+`varies-by-cpu`. There we compare only the words around the numbers and how many numbers there are.
+Claims say what a number has to be; this comparison asks whether the notebook still shows what its
+code prints.
 """
 
 import json
@@ -31,30 +31,30 @@ from dlsys_helpers.lesson_names import key
 from dlsys_helpers.paths import ROOT
 
 VARIES = "varies-by-cpu"
-# Leading blanks belong to the number: in a column, another digit takes one of them.
+# Leading spaces belong to the number: in a column, one more digit replaces a space.
 DECIMAL = re.compile(r" *(?<![\w.])(-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+(?:e[+-]?\d+)?|e[+-]?\d+))"
                      r"(?![\w.]*\d)", re.I)
 CLAIM = re.compile(r"holds: .*: (?P<value>\S+), (?P<bound>.*)", re.S)
 NUMBER = re.compile(r" *(?<![\w.])-?\d[\d,.]*(?:e[+-]?\d+)?(?!\w)", re.I)
-# float32 carries 6e-8 of a number; a thousand sums in another order lose a few hundred times that.
+# float32 is exact to 6e-8; a thousand sums in another order lose a few hundred times that.
 RELATIVE = 1e-4
-# The same of a number of size 100. Below NOTHING a gap is as good as none: of 0 it is no factor.
+# The same for a number of size 100. A gap below NOTHING counts as NOTHING: 0 has no factors.
 NOISE = 1e-5
 NOTHING = 1e-7
 SWEEPS = ROOT / "tests" / "records" / "sweep"
 
 
 class ClaimedNumber(NamedTuple):
-    """The stored number of a claim, and the limits of the claim."""
+    """The stored number of a claim, and the claim's limits."""
 
     value: float
     low: float
     high: float
 
     def allows(self, stored: str, shown: str) -> bool:
-        """Whether the stored number is this one, and the shown one keeps the claim."""
+        """Whether the stored number is this one, and the shown one satisfies the claim."""
         a, b = map(_value, (stored, shown))
-        rounded = _unit(stored) * 0.501 + 5e-3 * abs(a)  # a claim shows 10.2 for 10.15
+        rounded = _unit(stored) * 0.501 + 5e-3 * abs(a)  # a claim prints 10.15 as 10.2
         return abs(self.value - a) <= rounded and self.low <= b <= self.high
 
 
@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def claimed_numbers(path: Path, cells: Iterable[Any]) -> dict[str, list[ClaimedNumber]]:
-    """The numbers in a notebook's claims that the sweep saw vary, by trap."""
+    """The numbers in a notebook's claims that varied in the sweep, by trap."""
     found: dict[str, list[ClaimedNumber]] = {}
     for cell in cells:
         shown = (out.get("data", {}).get("text/plain", "") for out in cell.get("outputs", ()))
@@ -86,7 +86,7 @@ def claimed_numbers(path: Path, cells: Iterable[Any]) -> dict[str, list[ClaimedN
 def varying_claims(lesson: str) -> frozenset[str]:
     """The claims, by cell and place in it, whose number differed between the runs of a sweep.
 
-    None without a record: then the digits are compared.
+    Empty without a record, so that the digits are compared.
     """
     path = SWEEPS / f"{lesson}.json"
     if not path.exists():
@@ -96,7 +96,7 @@ def varying_claims(lesson: str) -> frozenset[str]:
 
 
 def limits_of(bound: str) -> tuple[float, float]:
-    """Of "above 1 and below 2" or "expected 1 ± 0.1", as `dlsys_helpers.claims.judge` words it."""
+    """The limits in "above 1 and below 2" or "expected 1 ± 0.1", see dlsys_helpers.claims.judge."""
     named = dict(re.findall(r"(above|below|expected|±) (\S+)", bound))
     middle, spread = float(named.get("expected", "nan")), float(named.get("±", 0))
     if not math.isnan(middle):
@@ -109,7 +109,7 @@ def _trap(cell: Any) -> str:
 
 
 def sanitized(sanitize, kind):
-    """nbval's `sanitize`, which then converts each text by `kind`; nbval compares with `!=`."""
+    """Let nbval's `sanitize` also convert each text by `kind`; nbval compares with `!=`."""
     def of_kind(text):
         text = sanitize(text)
         return kind(text) if isinstance(text, str) else text
@@ -117,7 +117,7 @@ def sanitized(sanitize, kind):
 
 
 def without_numbers(text: str) -> str:
-    """The text with # for each number and the blanks before it."""
+    """The text with # for each number and the spaces before it."""
     return NUMBER.sub("#", text)
 
 
@@ -144,17 +144,17 @@ def printed_with(held: Sequence[ClaimedNumber]):
 
 
 def same(stored: str, shown: str, held: Sequence[ClaimedNumber] = ()) -> bool:
-    """Whether two texts agree: their words and integers to the letter, their decimals closely."""
+    """Whether two texts agree: words and integers exactly, decimals closely."""
     pairs = zip(DECIMAL.findall(stored), DECIMAL.findall(shown), strict=False)
     return DECIMAL.sub("#", stored) == DECIMAL.sub("#", shown) and all(
         close(*pair) or any(one.allows(*pair) for one in held) for pair in pairs)
 
 
 def close(stored: str, shown: str) -> bool:
-    """Whether two printed numbers agree, as the page's head says."""
+    """Whether two printed numbers agree, by the rules in the module's docstring."""
     a, b = map(_value, (stored, shown))
     small, large = sorted((abs(a), abs(b)))
-    if small < NOISE and "e" in (stored + shown).lower():  # else 0.00, and 0.01 is its neighbour
+    if small < NOISE and "e" in (stored + shown).lower():  # otherwise 0.00, whose neighbour is 0.01
         return large <= 10 * max(small, NOTHING)
     if _is_order(stored) and _is_order(shown):
         return a * b > 0 and large <= 3 * small
@@ -170,7 +170,7 @@ def _is_order(text: str) -> bool:
 
 
 def _unit(*texts: str) -> float:
-    """One unit of the last place printed; of two the finer, since str drops a zero there."""
+    """One unit in the last printed place; the finer of two, because str drops trailing zeros."""
     parts = [text.lower().partition("e") for text in texts]
     decimals = max(len(mantissa.partition(".")[2]) for mantissa, _, _ in parts)
     return 10.0 ** (max(int(exponent or 0) for _, _, exponent in parts) - decimals)

@@ -22,7 +22,7 @@ TRAP_IDS = re.compile(r'^# %% .*\btrap="(\d\d\.\d+)"', re.M)
 
 
 def filled(template: str, **facts: str) -> str:
-    """The text of a template, each {{field}} replaced."""
+    """The text of a template with each {{field}} replaced."""
     text = (TEMPLATES / template).read_text("utf-8")
     for name, value in facts.items():
         text = text.replace(f"{{{{{name}}}}}", value)
@@ -30,9 +30,9 @@ def filled(template: str, **facts: str) -> str:
 
 
 def with_trap(lesson: str, trap: str) -> str:
-    """The text of a lesson with these cells after its last trap; further parts and the quiz follow.
+    """The text of a lesson with these cells after its last trap, before further parts and the quiz.
 
-    In a lesson without a trap, the first goes right before the quiz.
+    In a lesson without a trap, they go right before those parts.
     """
     markers = list(MARKER.finditer(lesson))
     last = max((n for n, found in enumerate(markers) if found[1] in lessons.TRAP_ORDER),
@@ -42,7 +42,7 @@ def with_trap(lesson: str, trap: str) -> str:
 
 
 def with_ask(questions: str) -> str:
-    """The text of a file of questions that imports `ask`, of which the new ones are rows."""
+    """The text of a file of questions, which now imports `ask` for the new rows."""
     line = re.search(r"^from dlsys_checks\.questions import (.+)$", questions, re.M)
     names = sorted({"ask", *line[1].split(", ")})
     return questions[:line.start(1)] + ", ".join(names) + questions[line.end(1):]
@@ -51,8 +51,8 @@ def with_ask(questions: str) -> str:
 def add_trap(id: str, function: str, root: Path = ROOT) -> list[Path]:
     """Put a trap's cells into its lesson and a question into its stage's, and write its check.
 
-    Returns the four files. Raises SystemExit for an id that is not the next one, and for a check
-    or a function that is there.
+    Returns the four files. Raises SystemExit for an id that is not the next one, and for a check or
+    a function that already exists.
     """
     stage = stages.stage(int(id[:2]))
     lesson = root / f"lessons/{stage.stem}.py"
@@ -77,13 +77,13 @@ def add_trap(id: str, function: str, root: Path = ROOT) -> list[Path]:
             questions: f"{with_ask(questions.read_text('utf-8')).rstrip()}\n\n\n"
                        f"{filled('question.txt', **facts)}"}
     for path, content in made.items():
-        path.parent.mkdir(parents=True, exist_ok=True)  # of a stage's first trap
+        path.parent.mkdir(parents=True, exist_ok=True)  # for a stage's first trap
         path.write_text(content, "utf-8")
     return list(made)
 
 
 def next_steps(id: str) -> str:
-    """What is left to do for a new trap: the one list that all commands print."""
+    """The steps that are left for a new trap; all commands print this list."""
     return filled("next_steps.txt", id=id, stage=id[:2]).rstrip()
 
 

@@ -1,17 +1,17 @@
-"""What `make test` leaves to `make nightly`: a pytest plugin.
+"""A pytest plugin that decides what `make test` leaves to `make nightly`.
 
     python -m pytest -p tools.nightly tests notebooks solutions
 
-`make test` asks no question again that a fresh record answers. It leaves out
+`make test` repeats nothing that a fresh record answers. It leaves out
 
-- the notebooks whose stored outputs rest on today's files, except for one lesson and one
-  notebook of worked answers, each day the next ones;
-- the tests marked `nightly`, which ask of every page, stage or fresh record what the others ask of
-  a few.
+- the notebooks whose stored outputs come from today's files, except for one lesson and one
+  notebook of worked answers, the next ones each day;
+- the tests marked `nightly`, which test every page, stage or fresh record where the others test a
+  few.
 
-A file that the command names runs whole. `make nightly` sets DLSYS_NIGHTLY=1: nothing is left out,
-and no record is believed, so that every check is proven, every page visited and every notebook run
-again. A run says first which notebooks it runs, and last how many tests it left out.
+A file named on the command line runs in full. `make nightly` sets DLSYS_NIGHTLY=1: it leaves
+nothing out and trusts no record, but proves every check, visits every page and runs every notebook
+again. A run first says which notebooks it runs, and at the end how many tests it left out.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def runs_everything() -> bool:
 
 
 def trusted(fresh: bool) -> bool:
-    """Whether a test may believe a record instead of trying again what it says."""
+    """Whether a test may trust a record instead of repeating the work."""
     return fresh and not runs_everything()
 
 
 def mark_nightly(values: Iterable[Any], today: Callable[[Any], bool]) -> list:
-    """For `parametrize`: all values, those that are not for today marked `nightly`."""
+    """For `parametrize`: all values; those that are not for today get the mark `nightly`."""
     return [value if today(value) else pytest.param(value, marks=pytest.mark.nightly)
             for value in values]
 
@@ -58,12 +58,12 @@ def changed(path: Path) -> list[str]:
 
 
 def short(names: list[str]) -> str:
-    """The first names, and how many more there are."""
+    """The first three names, and how many more there are."""
     return ", ".join([*names[:3], *([f"{len(names) - 3} more"] if len(names) > 3 else [])])
 
 
 def drawn_for(fresh: list[Path], day: date) -> Path:
-    """One of these notebooks: the next one every day."""
+    """One of these notebooks, each day the next one."""
     return fresh[day.toordinal() % len(fresh)]
 
 
@@ -78,7 +78,7 @@ def to_run(folder: Path) -> dict[str, str]:
 
 
 def notebooks_to_run(config: pytest.Config) -> dict[str, str]:
-    """The notebooks that run, in the folders on the command line; a worker gets them from xdist."""
+    """The notebooks to run in the folders on the command line; workers get them from xdist."""
     if hasattr(config, "workerinput"):
         return config.workerinput["notebooks"]
     return {} if runs_everything() else {
@@ -101,7 +101,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out a notebook that needs no run; pytest does not ask about a file that is named."""
+    """Leave out a notebook that need not run; pytest does not ask about files that you name."""
     left_out = (collection_path.suffix == ".ipynb"
                 and collection_path.parent in (NOTEBOOKS, SOLUTIONS) and not runs_everything()
                 and str(collection_path) not in notebooks_to_run(config))
@@ -127,13 +127,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class Count:
-    """Says at the end how many tests were left out: xdist does not count what a worker drops."""
+    """Say at the end how many tests were left out, because xdist does not count them."""
 
     left_out = 0
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node) -> None:
-        # A worker that died has reported nothing; the others each drop the same tests.
+        # A worker that died reports nothing; the others all drop the same tests.
         self.left_out = getattr(node, "workeroutput", {}).get("left_out", self.left_out)
 
     def pytest_terminal_summary(self, terminalreporter) -> None:

@@ -1,8 +1,8 @@
 """Train the model that writes in the book's pages: ``python -m tools.own_model``.
 
-Its parts are the worked answers. A run that was stopped goes on from its last checkpoint,
-in drafts/; at the end book/model/ has the packed weights and a record of how they came about.
-About twelve minutes on one thread.
+Its parts are the worked answers. A stopped run continues from its last checkpoint in drafts/; at
+the end book/model/ has the packed weights and a record of the training. Takes about twelve minutes
+on one thread.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from dlsys_model.parts import Parts, load
 from dlsys_model.text import Text
 from dlsys_model.training import Plan, Training
 
-# From about step 3,000 on it gets better at its own text, and the loss on the rest hardly falls.
+# From about step 3,000 on it gets better on its training text, but validation hardly improves.
 # The mean of the weights at the last entries of the log is better than any of them.
 PLAN = Plan(steps=4400, rows=8, peak=3e-3, floor=1e-4, warm=100, every=250)
-FIRST, UNTIL = 3000, 3750  # steps: of the first weights in the mean, and of the last
+FIRST, UNTIL = 3000, 3750  # steps of the first and the last weights in the mean
 FOLDER = ROOT / "book" / "model"
 PACKED, RECORD = FOLDER / "own_model.bin", FOLDER / "own_model.json"
 CHECKPOINT = ROOT / "drafts" / "own_model.pt"
 
 
 def worked_parts() -> Parts:
-    """The worked answers as parts, as if each had been a learner's."""
+    """The worked answers as parts, as if a learner had written them."""
     return load(SOLUTIONS, [trap.id for trap in catalog.traps()])
 
 
 def called_parts(found: Parts, prose: Text) -> list[str]:
-    """The ids of the parts that this command calls: by a run of two steps, saved and packed."""
+    """The ids of the parts that this command calls, found by a run of two steps."""
     seen = set()
 
     def noted(part: Part) -> Callable:
@@ -73,10 +73,10 @@ def called_parts(found: Parts, prose: Text) -> list[str]:
 
 def train(run: Training, checkpoint: Path = CHECKPOINT, first: int = FIRST, until: int = UNTIL
           ) -> float:
-    """Train up to step `until`, from the checkpoint on where there is one, a line an entry.
+    """Train up to step `until`, from a checkpoint if there is one; print a line per log entry.
 
-    Returns the CPU seconds that it took, those of earlier goes included. The model then has the
-    mean of the weights at each entry from step `first` on.
+    Returns the CPU seconds, including those of earlier runs. The model then has the mean of the
+    weights at the log entries from step `first` on.
     """
     checkpoint.parent.mkdir(exist_ok=True)
     clock, seconds = checkpoint.with_suffix(".seconds"), 0.0
@@ -100,7 +100,7 @@ def train(run: Training, checkpoint: Path = CHECKPOINT, first: int = FIRST, unti
 
 @torch.no_grad()
 def validation(model: Network, found: Text) -> float:
-    """Nats a letter over all of the validation text, in rows of the trained length."""
+    """Nats per letter over the whole validation text, in rows of the trained length."""
     model.eval()
     x, y = text.rows(found.valid, model.shape.length)
     losses = [F.cross_entropy(model(row).flatten(0, 1), right.flatten(), reduction="sum").item()
@@ -109,7 +109,7 @@ def validation(model: Network, found: Text) -> float:
 
 
 def losses(model: Network, packed: bytes, found: Text) -> dict[str, float]:
-    """The validation loss of the weights in 32 bits, and of the page's in 8, 4 and 3."""
+    """The validation loss of the weights in 32 bits, and of the page's weights in 8, 4 and 3."""
     stored = unpack(packed)[1]
     states = {32: model.state_dict(), 8: stored, 4: in_bits(stored, 4), 3: in_bits(stored, 3)}
     twin = Network(model.shape, model.parts)
@@ -121,7 +121,7 @@ def losses(model: Network, packed: bytes, found: Text) -> dict[str, float]:
 
 
 def record(run: Training, packed: bytes, seconds: float, found: dict[str, float]) -> dict[str, Any]:
-    """How the packed weights came about, for the page and for training them again."""
+    """The record of the training, for the page and for training again."""
     curve = [[row["step"], round(row["loss"], 4), round(row["valid"], 4)] for row in run.log()]
     return {"plan": {**run.plan._asdict(), "dtype": str(run.plan.dtype), "dropout": run.model.p,
                      "mean_of_weights_from": FIRST, "until": UNTIL},
@@ -134,14 +134,14 @@ def record(run: Training, packed: bytes, seconds: float, found: dict[str, float]
 
 
 def fingerprint(found: Text) -> str:
-    """Of the numbers and letters that a model was trained on."""
+    """Fingerprint of the numbers and letters that a model was trained on."""
     parts_of = (found.train.numpy().tobytes(), found.valid.numpy().tobytes(),
                 found.letters.encode())
     return hashlib.sha256(b"".join(parts_of)).hexdigest()[:16]
 
 
 def main() -> None:
-    """Train, pack, record."""
+    """Train the model, pack it, and write the record."""
     torch.set_num_threads(1)
     found = worked_parts()
     prose = text.prose(found.class_numbers)

@@ -1,9 +1,9 @@
 """Measure `dlsys placement` on simulated learners: ``python -m tools.placement``.
 
-Learners of five kinds have gaps that we know. They are drawn by rules of their own and not by the
-placement's model, and answer with slips, luck and doubts. Recorded for each kind: which share of
-the gaps the plan holds, what it costs next to the core path, and which share of the gaps the core
-path's beginning finds in as many minutes. Half a minute of CPU.
+Learners of five kinds have gaps that we know. We draw them by separate rules, not by the model of
+the placement, and they answer with slips, luck and doubts. For each kind we record the share of
+gaps in the plan, the plan's cost compared with the core path, and the share of gaps that the core
+path covers in as many minutes. Takes half a minute of CPU.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tools.records import Record
 RECORD = Record("placement.json", done="measured", renew="python -m tools.placement", lines=True)
 LEARNERS = 40  # of each kind
 FIRST = 600  # minutes
-SLIP, LUCK, DOUBT = 0.1, 0.25, 0.25  # wrong though known; right though not; unsure of what is known
-SKIPS = 0.4  # of what is not known: says so, instead of trying one's luck
+SLIP, LUCK, DOUBT = 0.1, 0.25, 0.25  # wrong though known; right though not; unsure though known
+SKIPS = 0.4  # how often learners skip what they do not know, instead of guessing
 CHOICE = 0.5  # the share of questions with four options; the others ask for a number
 
-# With which probability a learner of a kind knows a trap of this stage.
+# The probability that a learner of a kind knows a trap of this stage.
 KINDS: dict[str, Callable[[int], float]] = {
     "newcomer": lambda stage: 0.5 if stage == 1 else 0.05,
     "finished a first course": lambda stage: 0.8 if stage <= 3 else 0.25,
@@ -38,10 +38,10 @@ KINDS: dict[str, Callable[[int], float]] = {
 
 
 class Result(NamedTuple):
-    """Of one learner: shares of gaps, minutes and questions."""
+    """One learner's result: shares of gaps, minutes and questions."""
 
     found: float  # of the gaps, those in the plan
-    same_time: float  # of the gaps, those in as much of the core path
+    same_time: float  # of the gaps, those in as many minutes of the core path
     spent: float  # minutes of the plan, as a share of the core path's
     first: float  # of the gaps, those in the first hours of the plan
     first_core: float  # of the gaps, those in the first hours of the core path
@@ -49,7 +49,7 @@ class Result(NamedTuple):
 
 
 def learner(kind: str, seed: int, of: Course) -> set[str]:
-    """What a learner knows; at least one trap is a gap."""
+    """The traps that a learner knows, all except at least one."""
     rng = random.Random(f"{kind} {seed}")
     known = {id for id, stage in zip(of.ids, of.stages, strict=True)
              if rng.random() < KINDS[kind](stage)}
@@ -57,7 +57,7 @@ def learner(kind: str, seed: int, of: Course) -> set[str]:
 
 
 def played(known: set[str], rng: random.Random, of: Course) -> model.Doubt:
-    """A placement answered by a learner who knows these traps."""
+    """Play a placement with a learner who knows these traps."""
     seen: list[model.Seen] = []
     while id := model.next_item(of, doubt := model.belief(of, seen), len(seen)):
         seen.append(_answer(id, id in known, rng))
@@ -83,7 +83,7 @@ def measured(kind: str, seed: int, of: Course) -> Result:
     spent = sum(minutes[id] for id in take)
 
     def share(path: list[str], most: float) -> float:
-        """The share of the gaps that as much of a path meets."""
+        """The share of the gaps that the first `most` minutes of a path cover."""
         ends = itertools.accumulate(minutes[id] for id in path)
         met = [id for id, end in zip(path, ends, strict=True) if end <= most]
         return len(set(met) & set(gaps)) / len(gaps)
@@ -93,7 +93,7 @@ def measured(kind: str, seed: int, of: Course) -> Result:
 
 
 def record(learners: int = LEARNERS) -> dict[str, dict[str, float]]:
-    """The means of each kind, and of all."""
+    """The mean results of each kind, and of all learners."""
     of = model.course()
     rows = {kind: [measured(kind, seed, of) for seed in range(learners)] for kind in KINDS}
     rows["all"] = [row for found in list(rows.values()) for row in found]

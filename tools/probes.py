@@ -1,8 +1,8 @@
-"""Wrong answers that nobody has to write: the worked answer, spoilt where one promise speaks.
+"""Derived wrong answers: the worked answer, spoilt so that it breaks one promise.
 
-For a promise that begins with `Example`, the example looked up and off by one; for one decided by
-"inputs after the call", inputs that are written over. Only where an exercise is a plain call of the
-answer, and no registered answer breaks that promise alone.
+For a promise that begins with `Example`, the answer is off by one on the example; for one decided
+by "inputs after the call", it overwrites its inputs. We derive probes only if an exercise is a
+plain call of the answer and no registered answer breaks only that promise.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHANGED = "inputs after the call"
 
 @cache
 def derived(id: str) -> tuple[WrongAnswer, ...]:
-    """The probes of an exercise that are made from its worked answer; none for most."""
+    """The probes derived from an exercise's worked answer; most exercises have none."""
     exercise = solutions.with_kept_answers(id)
     if exercise.act_fn is not acting.call_function:
         return ()
@@ -68,7 +68,7 @@ def _is_number(part: Any) -> bool:
 
 
 def _other(value: Any) -> Any:
-    """A value of the same kind: the other truth, or one more."""
+    """A different value of the same kind: booleans negated, numbers plus one."""
     if type(value) is bool:
         return not value
     if isinstance(value, torch.Tensor) and value.dtype == torch.bool:

@@ -4,12 +4,12 @@
     python -m tools.proof 01 02.3 --seeds 1000     these; right answers on so many seeds
     python -m tools.proof 01.4 --right             only the right answers; writes nothing
 
-There is one record per stage, tests/records/checks/NN.json. It says for each exercise how far it
-was proven, what that rests on, and which messages its wrong answers get. It is written after each
-exercise, so a run that was stopped goes on where it was. The tests prove a stale exercise in full.
-Of a fresh one they try a single seed, most wrong answers only up to their first failure, one forged
-part of an outcome, and changed sessions on the first exercise of each stage. Words make no proof
-stale. Where they have changed, only the messages to wrong answers are made again.
+There is one record per stage, tests/records/checks/NN.json. For each exercise it has the extent of
+the proof, its dependencies, and the messages for wrong answers. We write it after each exercise, so
+you can stop a run and continue it. The tests prove a stale exercise in full. For a fresh one they
+try a single seed, most wrong answers only up to their first failure, one forged part of an outcome,
+and changed sessions on the first exercise of each stage. Words make no proof stale. If they have
+changed, we only renew the messages for wrong answers.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from tools.records import Record
 RECORD = Record("checks/{stage}.json", done="proven", renew="make finish LESSON={key:.2}")
 ENGINE = ("dlsys_helpers.acting", "dlsys_helpers.expect", "dlsys_helpers.judging",
           "dlsys_helpers.planting", "dlsys_helpers.promise_tables")
-# Of those, what only chooses the name of a mistake. No answer passes or fails by it, and an answer
-# agrees with itself by any rule, so each registered mistake keeps its name: nothing becomes stale.
+# The parts of the engine that only choose the name of a mistake. They decide no verdict, and every
+# registered mistake matches itself by any rule, so changing them makes nothing stale.
 NAMING = ("_name_mistake", "_agreement", "is_borne_out", "is_of_types", "is_poor", "TYPE_ERRORS")
 WORDS = ("dlsys_helpers.wording",)
-ACTS = ("dlsys_helpers.lockstep",)  # what an act may import: its source travels to the sandbox
-WRONG_SEEDS, RIGHT_SEEDS = 3, 20  # what a stale exercise is tried on
+ACTS = ("dlsys_helpers.lockstep",)  # an act may import these, as their source goes to the sandbox
+WRONG_SEEDS, RIGHT_SEEDS = 3, 20  # for a stale exercise
 OTHER_SEEDS = 10  # for right answers by other routes
-MOST_SECONDS = 20  # for a function of a check's file that is tried as an answer
+MOST_SECONDS = 20  # limit for a function of a check's file, tried as an answer
 
 
 # ---- right answers
@@ -65,9 +65,9 @@ def right_answers(id: str) -> dict[str, Callable]:
 
 
 def refusals(id: str, seeds: Sequence[int], others: Sequence[int]) -> Iterator[str]:
-    """A line for each right answer that is refused, or warns, with the first seed that does.
+    """A line for each right answer that its check refuses, or that warns, with the first such seed.
 
-    others: the seeds for answers by other routes than the worked one.
+    others: the seeds for right answers other than the worked one.
     """
     for route, fn in right_answers(id).items():
         with warnings.catch_warnings():
@@ -80,7 +80,7 @@ def refusals(id: str, seeds: Sequence[int], others: Sequence[int]) -> Iterator[s
 # ---- wrong answers
 
 def all_wrong(id: str) -> list[tuple[WrongAnswer, bool]]:
-    """The wrong answers, registered and derived, and whether each names somebody's mistake."""
+    """All wrong answers, and for each whether it is a named mistake and not a probe."""
     exercise = solutions.with_kept_answers(id)
     return [(wrong, True) for wrong in exercise.wrong_answers] + [
         (probe, False) for probe in (*exercise.probes, *probes.derived(id))]
@@ -88,10 +88,10 @@ def all_wrong(id: str) -> list[tuple[WrongAnswer, bool]]:
 
 def complaints(id: str, wrong: WrongAnswer, seeds: Iterable[int],
                names: bool = True) -> Iterator[str]:
-    """What is amiss with the verdicts on a named wrong answer, seed by seed.
+    """What is wrong with the verdicts on a wrong answer, seed by seed.
 
     One draw must suffice: a seed that lets a wrong answer pass has drawn a degenerate case.
-    names: whether the mistake has to be named; a probe is nobody's.
+    names: whether the check has to name the mistake; probes have no name.
     """
     for seed in seeds:
         exercise, cases = exercise_with_cases(id, seed)
@@ -110,10 +110,10 @@ def complaints(id: str, wrong: WrongAnswer, seeds: Iterable[int],
 
 
 def first_complaints(id: str, wrong: WrongAnswer) -> Iterator[str]:
-    """As `complaints`, but only up to the first case of seed 0 that fails, and without the name.
+    """Like `complaints`, but only up to the first failing case of seed 0, and without the name.
 
-    Enough where the record is fresh: it shows that the check works on this machine, in a few runs
-    of the wrong answer instead of hundreds.
+    This is enough for a fresh record: a few runs of the wrong answer, not hundreds, show that the
+    check works on this machine.
     """
     exercise, cases = exercise_with_cases(id, 0)
     runs = (exercise.run(wrong.fn, case) for case in cases)
@@ -139,7 +139,7 @@ def wording_faults(wrong: WrongAnswer, verdict: Verdict) -> list[str]:
 
 
 def broken_besides(exercise: Exercise, wrong: WrongAnswer, runs: list[Run]) -> Iterator[str]:
-    """Cases that fail though no promise that the answer is said to break decides them."""
+    """Cases that fail although they decide none of the promises that the answer breaks."""
     broken = [p for p in exercise.promises if p.key in wrong.breaks]
     if not len(broken) == len(wrong.breaks) > 0:
         yield f"breaks {wrong.breaks}, of which no promise has the key"
@@ -150,28 +150,28 @@ def broken_besides(exercise: Exercise, wrong: WrongAnswer, runs: list[Run]) -> I
 
 @cache
 def exercise_with_cases(id: str, seed: int) -> tuple[Exercise, list[acting.Case]]:
-    """An exercise that caches runs of its wrong answers, and the cases of a seed."""
+    """An exercise that caches the runs of its wrong answers, and the cases of a seed."""
     return with_remembered_runs(id), registry.find(id).arrange(seed)
 
 
 @cache
 def with_remembered_runs(id: str) -> Exercise:
-    """The exercise with its right answers and probes; runs of wrong answers are cached."""
+    """The exercise with its right answers and probes, and a cache for runs of wrong answers."""
     return with_cached_runs(solutions.with_kept_answers(id))
 
 
 def _forget() -> None:
-    """Let go of what one exercise's wrong answers did: several hundred outcomes."""
+    """Free the cached outcomes of one exercise's wrong answers, several hundred."""
     for kept in (exercise_with_cases, with_remembered_runs, probes.derived):
         kept.cache_clear()
 
 
 def passing_functions(id: str) -> Iterator[str]:
-    """Functions in the check's file that would pass as an answer; learners can import them."""
+    """Functions in the check's file that would pass as an answer, as learners can import them."""
     exercise = registry.find(id)
     cases = exercise.arrange(0)
     for name, fn in vars(sys.modules[exercise.law_fn.__module__]).items():
-        # Not what a file imports from the registry: to call it would register an exercise.
+        # Skip imports from the registry: calling one would register an exercise.
         if inspect.isfunction(fn) and fn.__module__.startswith("dlsys_checks") and (
                 fn.__module__ != registry.__name__) and all(
                 exercise.judge_one(case, acting.run_act(exercise.act_fn, fn, case, MOST_SECONDS)
@@ -181,7 +181,7 @@ def passing_functions(id: str) -> Iterator[str]:
 
 
 def names_a_sandbox_lacks(id: str) -> list[str]:
-    """The names that an exercise's act uses and that are not there where its source runs alone."""
+    """The names that an exercise's act uses but that are missing where its source runs alone."""
     act = registry.find(id).act_fn
     if act is acting.call_function:
         return []
@@ -189,7 +189,7 @@ def names_a_sandbox_lacks(id: str) -> list[str]:
 
 
 def _names_from_outside(code: CodeType) -> set[str]:
-    """The names that a function, its inner functions and its classes take from around them."""
+    """The names that a function, with its inner functions and classes, takes from outside."""
     found, own = set(), set()
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
@@ -200,13 +200,13 @@ def _names_from_outside(code: CodeType) -> set[str]:
     return (found - own).union(*inner)
 
 
-# ---- outcomes spoilt by a machine
+# ---- automatically spoilt outcomes
 
 CONTEXT = {"state"}  # parts that only describe what the act did; a law need not judge them
 
 
 def accepted_corruptions(id: str, fn: Callable, cases: Sequence[acting.Case]) -> Iterator[str]:
-    """Corruptions of a right outcome that the law accepts: one leaf's shape, dtype or value."""
+    """Corruptions of one leaf's shape, dtype or value in a right outcome that the law accepts."""
     exercise = registry.find(id)
     for case in cases:
         right = acting.run_act(exercise.act_fn, fn, case).value
@@ -229,7 +229,7 @@ def spoilt(leaf: Any) -> dict[str, Callable]:
         return {"nan": lambda _: math.nan, "off by 2 %": lambda v: v * 1.02 + 1e-3, "text": str}
     other = torch.float32 if leaf.dtype == torch.float64 else torch.float64
     found = {"extra axis": lambda v: v[None], str(other): lambda v: v.to(other)}
-    if leaf.numel():  # nothing else can be said of a tensor without elements
+    if leaf.numel():  # an empty tensor has no values to spoil
         found |= {"nan": lambda v: torch.full_like(v, math.nan),
                   "off by 2 %": lambda v: v * 1.02 + 1e-2}
     return found
@@ -237,7 +237,7 @@ def spoilt(leaf: Any) -> dict[str, Callable]:
 
 # ---- sessions
 
-SESSIONS = {  # settings that a learner's session may have, none of which changes a verdict
+SESSIONS = {  # possible settings of a learner's session; none may change a verdict
     "no gradients": lambda: torch.set_grad_enabled(False),
     "float64 by default": lambda: torch.set_default_dtype(torch.float64),
     "a deeper recursion": lambda: sys.setrecursionlimit(50_000),
@@ -253,8 +253,9 @@ def change_session(names: Iterable[str]) -> None:
 
 
 def failure(id: str, fn: Callable, which: slice = slice(None)) -> Verdict:
-    """The verdict of the first of these cases of seed 0 that fails, without the name of a mistake;
-    of the last one where none does.
+    """The verdict on the first of these cases of seed 0 that fails, else on the last one.
+
+    The verdict does not name a mistake.
     """
     exercise = registry.find(id)
     for case in exercise.arrange(0)[which]:
@@ -265,9 +266,7 @@ def failure(id: str, fn: Callable, which: slice = slice(None)) -> Verdict:
 
 
 def changed_verdicts(id: str, names: Collection[str]) -> Iterator[str]:
-    """A line for each verdict that changes with these settings: of the worked answer, and of the
-    first wrong one.
-    """
+    """A line for each verdict, on the worked or the first wrong answer, that changes."""
     answers = {WORKED: solutions.worked(id), "a wrong answer": all_wrong(id)[0][0].fn}
     for name, fn in answers.items():
         before = failure(id, fn)
@@ -281,7 +280,7 @@ def changed_verdicts(id: str, names: Collection[str]) -> Iterator[str]:
 # ---- promises
 
 def unpromised(exercise: Exercise, docstring: str | None) -> list[str]:
-    """Promises that do not occur exactly once in a docstring, and the words that none covers."""
+    """Promises that are not exactly once in a docstring, and its words that no promise covers."""
     left, found = " ".join(inspect.cleandoc(docstring or "").split()), []
     for promise in exercise.promises:
         text = " ".join(promise.text.split())
@@ -294,18 +293,18 @@ def unpromised(exercise: Exercise, docstring: str | None) -> list[str]:
 # ---- what a learner reads
 
 def feedback_by_mistake(id: str) -> dict[str, str]:
-    """The feedback on each wrong answer by its name: from a fresh record, else judged now."""
+    """The feedback on each wrong answer by name, from a fresh record or else judged now."""
     return RECORD.entry(id)["told"] if has_fresh_feedback(id) else judged(id)
 
 
 def judged(id: str) -> dict[str, str]:
-    """The feedback on each wrong answer by its name. Raises ValueError for one that passes."""
+    """The feedback on each wrong answer by name. Raises ValueError if one passes."""
     exercise, cases = exercise_with_cases(id, checking.FIXED_SEEDS[0])
     return {wrong.name: feedback(exercise, cases, wrong) for wrong in exercise.wrong_answers}
 
 
 def feedback(exercise: Exercise, cases: Sequence[acting.Case], wrong: WrongAnswer) -> str:
-    """The feedback a wrong answer gets. Raises ValueError when its check lets it pass."""
+    """The feedback on a wrong answer. Raises ValueError if its check lets it pass."""
     verdict = exercise.judge(cases, [exercise.run(wrong.fn, case)[0] for case in cases])
     if verdict.status not in {"wrong", "error"}:
         raise ValueError(f"exercise {exercise.id}: the wrong answer {wrong.name!r} got "
@@ -316,11 +315,11 @@ def feedback(exercise: Exercise, cases: Sequence[acting.Case], wrong: WrongAnswe
 # ---- the record
 
 def rests_on(id: str) -> dict[str, str]:
-    """Fingerprints of what verdicts depend on: the answers, the exercise with its imports, the
-    engine, the mutants, the packages.
+    """Fingerprints of a verdict's dependencies.
 
-    No words count, neither those of messages, promises and names nor the docstring: that the
-    promises are its words, the tests ask each time. Nor does what chooses the name of a mistake.
+    These are the answers, the exercise with its imports, the engine, the mutants and the packages.
+    Words do not count, neither in messages, promises and names nor in the docstring, which the
+    tests compare with the promises each time. Nor does code that only names a mistake.
     """
     exercise = solutions.with_kept_answers(id)
     check = {name for name in fingerprints.with_imports([exercise.law_fn.__module__])
@@ -334,7 +333,7 @@ def rests_on(id: str) -> dict[str, str]:
 
 
 def words_of(id: str) -> str:
-    """Fingerprint of all words that a learner may read, which `rests_on` leaves out."""
+    """Fingerprint of the code with all words that a learner may read, unlike `rests_on`."""
     exercise = solutions.with_kept_answers(id)
     reached = fingerprints.with_imports([exercise.law_fn.__module__])
     modules = {*ENGINE, *WORDS, *(name for name in reached if name.startswith("dlsys_checks."))}
@@ -342,7 +341,7 @@ def words_of(id: str) -> str:
 
 
 def _source(module: str) -> str:
-    """The text of a module, for the engine without what only chooses the name of a mistake."""
+    """The text of a module; in the engine without the parts that only name a mistake."""
     text = fingerprints.source(module)
     return fingerprints.without(text, NAMING) if module in ENGINE else text
 
@@ -359,32 +358,32 @@ def kept_answers(exercise: Exercise) -> str:
 
 @cache
 def fresh(id: str) -> bool:
-    """Whether the proof on record holds for the exercise as it is, its words aside."""
+    """Whether the recorded proof holds for today's exercise, apart from its words."""
     return RECORD.stale(id, rests_on(id)) == ""
 
 
 @cache
 def has_fresh_feedback(id: str) -> bool:
-    """Whether the feedback on record is what wrong answers get today."""
+    """Whether wrong answers get the recorded feedback today."""
     return fresh(id) and RECORD.entry(id)["words"] == words_of(id)
 
 
 def stale(stem: str, ids: Iterable[str]) -> str:
-    """Which of these exercises lack a fresh proof, with the command; "" if none does."""
+    """A line with the exercises that lack a fresh proof, and the command; "" if none does."""
     found = [id for id in ids if not fresh(id)]
     return (f"{stem}: not proven as they stand: {', '.join(found)}. "
             f"Run: make finish LESSON={stem[:2]}") if found else ""
 
 
 def refresh_feedback(id: str) -> tuple[dict[str, Any], list[str]]:
-    """The record with new feedback after a change of words, and what contradicts it on seed 0."""
+    """The record with new feedback after a change of words, and any contradictions on seed 0."""
     found = [f"{id}, {wrong.name}: {text}" for wrong, named in all_wrong(id)
              for text in complaints(id, wrong, range(1), named)]
     return {**RECORD.entry(id), "words": words_of(id), "told": {} if found else judged(id)}, found
 
 
 def prove_in_full(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
-    """As `prove`; also in changed sessions and with forged outcomes, in a separate process."""
+    """Like `prove`, and also with changed sessions and, in a separate process, forged outcomes."""
     facts, found = prove(id, seeds)
     found += changed_verdicts(id, SESSIONS)
     law = forging.complaints({id: forging.PARTS})[id]
@@ -414,7 +413,7 @@ def prove(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
 
 
 def write(id: str, facts: dict[str, Any]) -> None:
-    """Put the record of one exercise into that of its stage."""
+    """Put the record of one exercise into its stage's record."""
     RECORD.write(id, facts["rests_on"], facts, wanted=solutions.answers(id[:2]))
 
 

@@ -1,8 +1,8 @@
 """The frozen texts of `dlsys_model`, made once: `python -m tools.prose`.
 
 `prose.txt.xz` is the prose of lessons and guides; `signatures.txt.xz` has, for each exercise, its
-signature and what its docstring promises. Lessons change, and trained weights rest on these texts:
-only a person rewrites them.
+signature and the promises in its docstring. Lessons change, but trained weights depend on these
+texts, so only run this by hand.
 """
 
 import ast
@@ -13,7 +13,7 @@ import re
 from dlsys_helpers import paths
 from tools import lessons
 
-# What is no prose: comments, tags, formulas, pictures, blocks of code, rows of tables.
+# Not prose: comments, tags, formulas, pictures, code blocks, table rows.
 _OUT = (r"<!--.*?-->", r"<style.*?</style>", r"<[^>\n]+>", r"\$\$.*?\$\$", r"```.*?```",
         r"!\[[^\]]*\]\([^)]*\)", r"^\s*\|.*$", r"https?://\S+")
 _PLAIN = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "–": "-", "—": "-", "…": "...",
@@ -21,7 +21,7 @@ _PLAIN = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "–": "
 
 
 def prose(markdown: str) -> str:
-    """Its sentences in ASCII, a paragraph a line, those with a formula left out."""
+    """The sentences in ASCII, one paragraph per line, without paragraphs that have a formula."""
     markdown = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", markdown)  # a link keeps its words
     for pattern in _OUT:
         markdown = re.sub(pattern, "", markdown, flags=re.S | re.M)
@@ -32,7 +32,7 @@ def prose(markdown: str) -> str:
 
 
 def snapshot() -> str:
-    """The prose of the lessons of the stages in their order, then that of the guides."""
+    """The prose of the lessons in stage order, then of the guides."""
     cells = [cell.source for path in paths.lessons() if not path.stem.startswith("00")
              for cell in lessons.Source(path).cells if cell.cell_type == "markdown"]
     guides = [path.read_text("utf-8") for path in sorted((paths.ROOT / "book").glob("guide_*.md"))]
@@ -40,7 +40,7 @@ def snapshot() -> str:
 
 
 def signatures() -> str:
-    """For each exercise a line with its signature, and below it the first lines of its docstring.
+    """For each exercise, a line with its signature and below it the start of its docstring.
 
     An empty line separates the pairs.
     """

@@ -1,4 +1,4 @@
-"""What README says of the lessons, between markers: a promise in numbers, the way in, the table."""
+"""README's generated blocks between markers: the promise in numbers, the way in, the table."""
 
 import re
 import tomllib
@@ -18,7 +18,7 @@ HEAD = "| | Lesson | In one line | Traps |\n|--:|:--|:--|:--|\n"
 
 
 def lesson_table(stages: Iterable[Stage], written: Mapping[int, Sequence[Trap]]) -> str:
-    """The Markdown table of all stages, those not yet written said to be so.
+    """The Markdown table of all stages, including those not written yet.
 
     ``written``: the traps of each written stage, by its number.
     """
@@ -35,7 +35,7 @@ def _row(stage: Stage, traps: Sequence[Trap] | None) -> str:
 
 
 def promise(traps: Sequence[Trap], stages: int, claims: int) -> str:
-    """What the course holds, in numbers; claims rounded down, so that few changes touch them."""
+    """The content of the course in numbers; claims rounded down, so that few changes show."""
     return (f"**{len(traps)} traps in {stages} stages, {len(traps)} exercises that check "
             f"themselves, over {claims // STEP * STEP:,} claims that are measured again on your "
             "machine.** All of it runs on a laptop's CPU. Nothing is downloaded while you learn; "
@@ -43,7 +43,7 @@ def promise(traps: Sequence[Trap], stages: int, claims: int) -> str:
 
 
 def way_in(repository: str, site: str, on_index: bool = False) -> str:
-    """One line to paste; with a public home, links to the pages and to hosts above it.
+    """One line to paste; with a public home, also links to the pages and to hosts above it.
 
     on_index: whether the package index has the course, so that no clone is needed.
     """
@@ -80,12 +80,12 @@ def filled(text: str, name: str, block: str) -> str:
 
 
 def current_table() -> str:
-    """The table of what the catalog holds now."""
+    """The table for today's catalog."""
     return lesson_table(STAGES, {s.number: catalog.traps(s.number) for s in catalog.written()})
 
 
 def current_promise() -> str:
-    """The numbers of today: of claims those whose lines are stored in the lessons."""
+    """The promise with today's numbers; counts the claims whose lines are stored in the lessons."""
     claims = sum(path.read_text("utf-8").count('"holds: ') for path in NOTEBOOKS.glob("*.ipynb"))
     return promise(catalog.traps(), len(catalog.written()), claims)
 
@@ -95,7 +95,7 @@ def current_way_in() -> str:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["dlsys"]
     if not (repository := config["repository"]["url"]):
         return way_in("", "", settings["on_index"])
-    from tools import book  # slow to import, and needed for its address alone
+    from tools import book  # slow to import, and needed only for its address
     return way_in(repository, book.address(config), settings["on_index"])
 
 

@@ -3,10 +3,10 @@
     python3 -m tools.record       needs torch, numpy, matplotlib and scikit-learn; no Jupyter, no
                                   network, no installed package
 
-Each lesson runs in a separate process, so that one failure leaves the others alone. All its cells
-run; then each measurement that ran to its end and bears out all claims on it is written, and the
-others are named with what they gave. Where the checkout carries no git history, say which commit
-it is: DLSYS_COMMIT=1a2b3c4d5e6f make record
+Each lesson runs in a separate process, so that one failure leaves the others alone. After all its
+cells, this writes each measurement that ran to its end and confirms all claims on it, and names the
+others with the reason. If the checkout has no git history, name its commit:
+DLSYS_COMMIT=1a2b3c4d5e6f make record
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(stems: list[str]) -> int:
     commit = os.environ.get("DLSYS_COMMIT") or commit_here()
     if commit is None:
         return stop("the checkout's commit is unknown. Set DLSYS_COMMIT to its hash.")
-    gpu_evidence.check_provenance(origin(commit))  # before anything is measured
+    gpu_evidence.check_provenance(origin(commit))  # before we measure anything
     if stems:
         return write_all(stems[0], commit)
     declared = dict.fromkeys(entry["notebook"] for entry in gpu_evidence.evidence())
@@ -52,7 +52,7 @@ def run(stem: str, commit: str) -> int:
 
 
 def write_all(stem: str, commit: str) -> int:
-    """Run the setup and GPU cells of one lesson and write what held; returns the exit status."""
+    """Run the setup and GPU cells of one lesson, write the records; returns the exit status."""
     names = run_cells(gpu_evidence.NOTEBOOKS / f"{stem}.ipynb", roles=("setup", "gpu"))
     tables = [v for v in names.values() if isinstance(v, gpu_records.GpuTable)]
     results = [v for v in names.values() if isinstance(v, gpu_records.GpuResult)]
@@ -68,13 +68,13 @@ def write_all(stem: str, commit: str) -> int:
 
 
 def wrongs(result: gpu_records.GpuResult, tables: list[gpu_records.GpuTable]) -> list[str]:
-    """Why a measurement is not recorded: what stopped it, or claims that its rows contradict."""
+    """Why a measurement is not recorded: an error stopped it, or it contradicts claims."""
     found = [text for table in tables for text in table.failures(result.key)]
     return [result.trouble, *found] if result.trouble else found
 
 
 def write_record(record: dict[str, Any]) -> None:
-    """Write a validated record; it appears whole or not at all."""
+    """Validate a record and write it, whole or not at all."""
     gpu_evidence.validate_record(record)
     path = gpu_records.record_path(record["key"])
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,13 +84,13 @@ def write_record(record: dict[str, Any]) -> None:
 
 
 def origin(commit: str) -> dict[str, Any]:
-    """Where a record comes from: the machine, and the commit of the lessons."""
+    """The provenance of a record: the machine, and the commit of the lessons."""
     return {**gpu_records.provenance(), "commit": commit.removesuffix("-dirty"),
             "dirty": commit.endswith("-dirty")}
 
 
 def commit_here() -> str | None:
-    """The checkout's commit, with "-dirty" after it when anything but records has changed."""
+    """The checkout's commit, with "-dirty" after it if anything except records has changed."""
     commit = gpu_records.output("git", "rev-parse", "--short=12", "HEAD", cwd=ROOT)
     changes = gpu_records.output("git", "status", "--porcelain", "--", ".",
                                  f":(exclude){gpu_records.RECORDED}", cwd=ROOT)

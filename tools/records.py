@@ -1,11 +1,11 @@
-"""Records of what was measured: each entry names what it rests on, and is stale once that changes.
+"""Records of measurements: each entry names its dependencies, and is stale once they change.
 
     swept = Record("sweep/{key}.json", done="swept", renew="make finish LESSON={key}")
     swept.stale("03", {"torch": "2.14.1", ...})
     -> "03: torch changed since it was swept. Run: make finish LESSON=03", or "" for a fresh entry
 
-A file holds {key: {"rests_on": {part: fingerprint}, ...facts}}. The tests trust what a fresh entry
-says, and measure themselves where it is stale.
+A file holds {key: {"rests_on": {part: fingerprint}, ...facts}}. The tests trust a fresh entry,
+and measure again if it is stale.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from dlsys_helpers.paths import ROOT
 from tools import fingerprints
 
 FOLDER = ROOT / "tests" / "records"
-NAMED = 4  # of the parts that changed, so many are named in a message
+NAMED = 4  # how many changed parts a message names
 Facts = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Record:
-    """One kind of record, in one file or, where its name holds {key} or {stage}, in several.
+    """One kind of record, in one file or, if its name contains {key} or {stage}, in several.
 
-    name: of the file, below FOLDER. done: a participle, what was done with an entry's subject.
-    renew: the command that renews an entry; it may name {key}. lines: whether an entry takes one
-    line of its file.
+    name: the file's name, below FOLDER. done: a participle for messages, such as "swept". renew:
+    the command that renews an entry; it may name {key}. lines: whether each entry is on one line of
+    its file.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Record:
         return json.loads(path.read_text("utf-8")) if path.exists() else {}
 
     def entry(self, key: str) -> Facts:
-        """One entry; empty when there is none."""
+        """The entry for `key`; empty if there is none."""
         return self.entries(key).get(key, {})
 
     def stale(self, key: str, now: Mapping[str, str]) -> str:
@@ -66,7 +66,7 @@ class Record:
 
     def write(self, key: str, now: Mapping[str, str], facts: Mapping[str, Any],
               wanted: Collection[str] = ()) -> None:
-        """Put one entry into its file. wanted: the keys that the file keeps, all when empty."""
+        """Put one entry into its file. wanted: the keys that the file keeps; all if empty."""
         entries = self.entries(key) | {key: {"rests_on": dict(now), **facts}}
         self.write_all({name: entries[name] for name in sorted(entries)
                         if not wanted or name in wanted}, key)

@@ -1,17 +1,17 @@
 """Candidates for one place in a right answer: the right code, and mistakes that the check knows.
 
 The repair bench of a trap's page shows them, see book_repair.py. The mistakes are wrong answers
-that the exercise's check has registered. Rules choose them, nobody else:
+that the exercise's check has registered. Only these rules choose them:
 
 - *Edits.* Where a check writes mistakes as edits of one right function (`ex.edits`), a place is a
   run of its lines, and the edits inside it are the mistakes.
 - *Options.* Where mistakes are values of one keyword of a right function, the place is its default.
 - *Whole answers.* Where right answers and mistakes are a few lines each, the place is the body.
 
-A place shows the first mistakes of the check's file that fit it; the authors wrote the most typical
-ones first. Of all places, that one is taken whose mistakes come earliest and whose candidates have
-fewest lines. An exercise without a place for three mistakes has no bench; its page leads to the
-list of its wrong answers.
+A place shows the first mistakes in the check's file that fit it; the authors wrote the most typical
+ones first. We take the place whose mistakes come earliest and whose candidates have the fewest
+lines. An exercise without a place for three mistakes has no bench; its page links to the list of
+its wrong answers.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from dlsys_helpers.judging import Exercise, unguarded
 from tools import solutions
 
 FEWEST, MOST = 3, 4  # wrong candidates on a bench, in addition to the right one
-PLACE_LINES = 6  # of the right answer that a place may span, and of a candidate
-WHOLE_LINES = 10  # of a whole answer
-HELPER = 5  # lines that a name costs which only the check's file explains
-WIDEST = 110  # columns of a candidate's longest line
+PLACE_LINES = 6  # the most lines of a place, and of a candidate
+WHOLE_LINES = 10  # the most lines of a whole answer
+HELPER = 5  # the cost, in lines, of a name that only the check's file explains
+WIDEST = 110  # the most columns in a candidate's line
 NO_OPTIONS = {"breaks", "says", "trap"}  # keywords of ex.wrong that it does not pass on
 WORD = re.compile(r"\w+")
 
@@ -53,7 +53,7 @@ class Mistake(NamedTuple):
 class Bench(NamedTuple):
     """A place in a right answer, and the code that may be there: the right one and mistakes.
 
-    indent: what the lines of that code lack of their indentation in the place.
+    indent: the indentation in the place that we removed from that code.
     """
 
     before: str
@@ -64,7 +64,7 @@ class Bench(NamedTuple):
 
     @property
     def codes(self) -> list[str]:
-        """The right code, then the mistakes'."""
+        """The right code, then the code of each mistake."""
         return [self.right, *(mistake.code for mistake in self.mistakes)]
 
     def answer(self, code: str) -> str:
@@ -72,7 +72,7 @@ class Bench(NamedTuple):
         return self.before + textwrap.indent(code, self.indent) + self.after
 
     def cost(self, own: Collection[str]) -> int:
-        """How late its mistakes come in the check's file, and how much there is to read.
+        """The cost of the place: late mistakes in the check's file, and much to read.
 
         own: the names that only this file explains.
         """
@@ -83,7 +83,7 @@ class Bench(NamedTuple):
 
 @functools.cache
 def bench(id: str) -> Bench | None:
-    """The bench of an exercise, None if no place has enough mistakes."""
+    """The bench of an exercise; None if no place has enough mistakes."""
     exercise = registry.find(id)
     places = [place for rule in (edit_places, option_places, answer_places)
               for place in rule(exercise) if len(place.mistakes) >= FEWEST]
@@ -94,7 +94,7 @@ def bench(id: str) -> Bench | None:
 
 
 def shuffled(id: str, found: Bench) -> list[tuple[str, str]]:
-    """Code and name of mistake of each candidate, in an order that depends on the id alone.
+    """The code and mistake name of each candidate, in an order that depends only on the id.
 
     The page's script draws a new order at each visit. The right one has the name "".
     """
@@ -104,7 +104,7 @@ def shuffled(id: str, found: Bench) -> list[tuple[str, str]]:
 
 def place_of(before: str, right: str, after: str, mistakes: Iterable[Mistake],
              most: int = PLACE_LINES) -> Bench:
-    """A place with those of the mistakes that it shows; none if the right code is too long."""
+    """A place with the mistakes that it shows; none if the right code is too long."""
     seen, shown = {right}, []
     for mistake in sorted(mistakes):
         if mistake.code not in seen and fits(mistake.code, most):
@@ -117,7 +117,7 @@ def place_of(before: str, right: str, after: str, mistakes: Iterable[Mistake],
 
 
 def margin(codes: Iterable[str]) -> str:
-    """The blanks with which every line of these codes begins."""
+    """The leading spaces that all lines of these codes share."""
     lines = [line for code in codes for line in code.splitlines() if line.strip()]
     return " " * min((len(line) - len(line.lstrip()) for line in lines), default=0)
 
@@ -127,7 +127,7 @@ def _out(code: str, indent: str) -> str:
 
 
 def fits(code: str, most: int) -> bool:
-    """Whether code is something, and not too much of it."""
+    """Whether the code is neither empty nor too long."""
     return bool(code) and _height(code) <= most and max(map(len, code.splitlines())) <= WIDEST
 
 
@@ -138,7 +138,7 @@ def _height(code: str) -> int:
 # ---- edits of one right function
 
 def edit_places(exercise: Exercise) -> Iterator[Bench]:
-    """The runs of lines of a right function, each with the edits that change nothing else."""
+    """The runs of lines in a right function, each with the edits that change nothing else."""
     edits = defaultdict(list)
     for rank, wrong in enumerate(exercise.wrong_answers):
         if edited := edit_of(wrong.fn):
@@ -159,14 +159,14 @@ def edit_places(exercise: Exercise) -> Iterator[Bench]:
 
 
 def edit_of(fn: Callable) -> Callable | None:
-    """The function that `ex.edits` made, None for any other answer."""
+    """The function that `ex.edits` made; None for any other answer."""
     plain = inspect.unwrap(fn) if inspect.isfunction(fn) else None
     return plain if plain and plain.__code__.co_filename.startswith("<") else None
 
 
 @functools.cache
 def lines_of(fn: Callable) -> list[str]:
-    """The source of a function, without docstring and without the mark of a check's own."""
+    """The source lines of a function, without its docstring and `@not_an_answer`."""
     plain = inspect.unwrap(unguarded(fn))
     text = "".join(linecache.getlines(plain.__code__.co_filename)) if edit_of(plain) else (
         textwrap.dedent(inspect.getsource(plain)))
@@ -181,7 +181,7 @@ def docstring(fn: ast.FunctionDef) -> ast.stmt | None:
 
 
 def changed(base: Sequence[str], other: Sequence[str]) -> tuple[int, int]:
-    """First and last line of `base` that `other` changes, the last one exclusive."""
+    """The first line of `base` that `other` changes, and the line after the last one."""
     low = _alike(base, other)
     return low, len(base) - _alike(base[low:][::-1], other[low:][::-1])
 
@@ -193,7 +193,7 @@ def _alike(one: Sequence[str], other: Sequence[str]) -> int:
 
 
 def renamed(found: Bench, name: str, function: str) -> Bench:
-    """The bench of a right function under the name that the learner's has."""
+    """The bench with a right function renamed to the learner's function."""
     def text(code: str) -> str:
         return re.sub(rf"(?<![.\w]){name}(?=\()", function, code)
     return Bench(text(found.before), text(found.right), text(found.after),
@@ -203,7 +203,7 @@ def renamed(found: Bench, name: str, function: str) -> Bench:
 # ---- values of one keyword
 
 def option_places(exercise: Exercise) -> Iterator[Bench]:
-    """The defaults of a right function, each with the mistakes that set this keyword alone."""
+    """The defaults of a right function, each with the mistakes that set only this keyword."""
     values = defaultdict(list)
     for answer in registered(exercise):
         options = [k for k in answer.keywords if k.arg not in NO_OPTIONS]
@@ -212,7 +212,7 @@ def option_places(exercise: Exercise) -> Iterator[Bench]:
             values[answer.node.id, options[0].arg].append(Mistake(answer.rank, answer.name, code))
     for (name, option), found in values.items():
         fn = getattr(check_module(exercise), name)
-        if hasattr(fn, "guards"):  # right as it stands
+        if hasattr(fn, "guards"):  # right with its defaults
             yield from option_place(exercise, fn, option, found)
 
 
@@ -235,7 +235,7 @@ def _option(name: str, value: ast.expr, source: str) -> str:
 
 
 class Registered(NamedTuple):
-    """A wrong answer as a check's file writes it down: by name, as a lambda or as a function."""
+    """A wrong answer as a check's file writes it: a name, a lambda or a function."""
 
     rank: int
     name: str
@@ -245,7 +245,7 @@ class Registered(NamedTuple):
 
 
 def registered(exercise: Exercise) -> Iterator[Registered]:
-    """What a check's file passes to `ex.wrong`, or puts under it as a decorator."""
+    """The answers that a check's file passes to `ex.wrong`, or decorates with it."""
     source = source_of(check_module(exercise))
     ranks = {wrong.name: rank for rank, wrong in enumerate(exercise.wrong_answers)}
     for node in parsed(source).body:
@@ -262,7 +262,7 @@ def registered(exercise: Exercise) -> Iterator[Registered]:
 # ---- whole answers
 
 def answer_places(exercise: Exercise) -> Iterator[Bench]:
-    """The worked answer as a whole, with the mistakes that need no other function of their file."""
+    """The whole worked answer, with the mistakes that need no other function of their file."""
     own = defined(check_module(exercise))
     worked, source = worked_answer(exercise.id)
     if worked is None:
@@ -283,26 +283,26 @@ def answer_places(exercise: Exercise) -> Iterator[Bench]:
 
 
 def whole(fn: ast.FunctionDef | ast.Lambda, source: str, heading: str) -> str:
-    """An answer as a function with this heading; of its decorators those that run it."""
+    """An answer as a function with this heading, without the check's own decorators."""
     run = [f"@{ast.unparse(line)}" for line in getattr(fn, "decorator_list", [])
            if not ast.unparse(line).startswith(("ex.", "not_an_answer"))]
     return "\n".join([*run, heading, textwrap.indent(body(fn, source), "    ")])
 
 
 def parameters(fn: ast.FunctionDef | ast.Lambda) -> list[str]:
-    """The names of what an answer takes."""
+    """The parameter names of an answer."""
     taken = fn.args
     return [*(a.arg for a in taken.args), "*", *(a.arg for a in taken.kwonlyargs)]
 
 
 def names(fn: ast.FunctionDef | ast.Lambda) -> set[str]:
-    """The names that an answer uses, its decorators aside."""
+    """The names that an answer uses, apart from its decorators."""
     parts = fn.body if isinstance(fn, ast.FunctionDef) else [fn.body]
     return {node.id for part in parts for node in ast.walk(part) if isinstance(node, ast.Name)}
 
 
 def body(fn: ast.FunctionDef | ast.Lambda, source: str) -> str:
-    """The lines of an answer, of a lambda as a `return`."""
+    """The lines of an answer's body; for a lambda, a `return`."""
     if isinstance(fn, ast.Lambda):
         return f"return {' '.join(segment(source, fn.body).split())}"
     told = docstring(fn)
@@ -312,7 +312,7 @@ def body(fn: ast.FunctionDef | ast.Lambda, source: str) -> str:
 
 @functools.cache
 def worked_answer(id: str) -> tuple[ast.FunctionDef | None, str]:
-    """The worked answer of an exercise, None for a class, and its source."""
+    """The worked answer of an exercise, or None for a class, and its source."""
     function, source = registry.find(id).function, worked_answers(id[:2])[id][1]
     return next((node for node in parsed(source).body
                  if isinstance(node, ast.FunctionDef) and node.name == function), None), source
@@ -337,7 +337,7 @@ def _lines(source: str) -> list[bytes]:
 
 
 def segment(source: str, node: ast.expr) -> str:
-    """The text of a node; `ast.get_source_segment` parts the whole source each time."""
+    """The text of a node; `ast.get_source_segment` splits the whole source each time."""
     lines = _lines(source)[node.lineno - 1:node.end_lineno]
     lines[-1] = lines[-1][:node.end_col_offset]
     lines[0] = lines[0][node.col_offset:]
@@ -346,7 +346,7 @@ def segment(source: str, node: ast.expr) -> str:
 
 @functools.cache
 def defined(module: ModuleType) -> set[str]:
-    """The names that a check's file defines, and those that it takes from other files of ours."""
+    """The names that a check's file defines or imports from our other files."""
     found = set()
     for node in parsed(source_of(module)).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

@@ -1,4 +1,4 @@
-"""Rows of a table that says what a trap still lacks: the place to edit, and what to do there."""
+"""Rows of a table of what a trap still lacks: the place to edit, and what to do there."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from rich.text import Text
 
 from dlsys_helpers.paths import ROOT
 
-NARROWEST = 120  # columns where the output is no terminal, such as a log
-LONGEST = 330  # characters of what one row says
+NARROWEST = 120  # columns if the output is not a terminal, such as a log
+LONGEST = 330  # the most characters in a row's text
 
 
 class Row(NamedTuple):
-    """place: "src/dlsys_checks/s05/e6_rescale.py:12", the line left out where none is known."""
+    """place: "src/dlsys_checks/s05/e6_rescale.py:12", without the line if it is unknown."""
 
     place: str
     says: str
 
 
 def screen() -> Console:
-    """Standard output at its current width; wide enough if it is no terminal."""
+    """Standard output at its current width; NARROWEST columns if it is not a terminal."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=NARROWEST)
 
@@ -36,7 +36,7 @@ def screen() -> Console:
 def step(console: Console, name: str) -> Iterator[Callable[[str], None]]:
     """Show that a step runs, then one line with its result and its seconds.
 
-    What the block passes to the function it gets is the result.
+    The block passes its result to the function that it gets.
     """
     began, said = time.perf_counter(), []
     if not console.is_terminal:
@@ -53,7 +53,7 @@ def count(found: Collection, noun: str) -> str:
 
 
 def show(console: Console, rows: Iterable[Row]) -> None:
-    """Print the table: a place stays on one line, so that a terminal can open it."""
+    """Print the table, each place on one line, so that a terminal can open it."""
     table = Table(box=box.SIMPLE, padding=(0, 1), pad_edge=False)
     table.add_column("place to edit", no_wrap=True, overflow="fold")
     table.add_column("what is missing, and what to do")
@@ -65,9 +65,9 @@ def show(console: Console, rows: Iterable[Row]) -> None:
 
 
 def line_of(path: Path, *words: str) -> str:
-    """The place of the first line of a file that holds one of these words, the first ones first.
+    """The place of the first line of a file that contains one of these words, in their order.
 
-    A long word may be broken in the file: its beginning is enough.
+    Only the start of a long word has to match, because the file may break it.
     """
     name = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
@@ -79,7 +79,7 @@ def line_of(path: Path, *words: str) -> str:
 
 
 def in_order(rows: Iterable[Row], files: Iterable[str]) -> list[Row]:
-    """The rows by file, in this order and then by name, and by line; equal ones once."""
+    """The rows without repeats, sorted by file, in this order and then by name, and by line."""
     known = list(files)
 
     def key(row: Row) -> tuple:

@@ -12,17 +12,17 @@ from typing import Any
 
 from dlsys_files import run_source
 
-LESSON = "lesson"  # the module that a notebook's functions belong to
-ON_GPU = "used-on-gpu"  # tag of a cell, whatever its role, that the GPU section builds on
+LESSON = "lesson"  # the module of a notebook's functions
+ON_GPU = "used-on-gpu"  # tag of a cell of any role that the GPU section builds on
 
 
 def run_cells(path: Path, roles: Collection[str] = ()) -> dict[str, Any]:
     """Run the cells of these roles (all if none is given), in order; returns their names.
 
-    Cells tagged ON_GPU run with those of role "gpu". A cell's error ends the run and is raised as
-    it is.
+    Cells tagged ON_GPU run with those of role "gpu". A cell's error ends the run and is raised
+    unchanged.
     """
-    # torch.compile looks its guards' names up in the module that a function names as its own.
+    # torch.compile looks up its guards' names in a function's `__module__`.
     module = sys.modules[LESSON] = ModuleType(LESSON)
     module.display = print
     names = vars(module)
@@ -39,7 +39,7 @@ def run_cells(path: Path, roles: Collection[str] = ()) -> dict[str, Any]:
 def run_cell(source: str, name: str, names: dict[str, Any]) -> Any:
     """Run one cell; returns the value of its last line if that is an expression, else None.
 
-    The source is remembered under `name`, where triton.jit and gpu_result find it.
+    Remembers the source under `name`, where triton.jit and gpu_result find it.
     """
     run_source.remember(source, name)
     return run_source.run(source, name, lambda code: eval(code, names))
@@ -51,5 +51,5 @@ def _wanted(metadata: dict[str, Any], roles: Collection[str]) -> bool:
 
 
 def _plain(source: str) -> str:
-    """The cell with its magics and shell lines emptied; line numbers stay."""
+    """The cell with empty lines for magics and shell commands, so line numbers stay."""
     return "\n".join("" if line.startswith(("%", "!")) else line for line in source.split("\n"))

@@ -17,9 +17,9 @@ from typing import NamedTuple
 from dlsys_helpers import paths
 from tools import lessons
 
-FIRST, LONG, COLONS = 20, 30, 2   # sentences shown; words and colons that are many
+FIRST, LONG, COLONS = 20, 30, 2   # sentences shown; what counts as many words and colons
 
-# Words that are often the wrong ones, and the usual right ones.
+# Words that are often wrong, and the usual replacements.
 WORDS = {
     r"whoever|who guesses": "name the actor",
     r"that of|those of|the one of": "repeat the noun",
@@ -56,7 +56,7 @@ END = re.compile(r"(?<=[.!?])[*\"')]* +(?=[A-Z`*\"'(])")
 
 
 class Look(NamedTuple):
-    """A sentence and why it deserves a look."""
+    """A sentence, and why it deserves a look."""
 
     where: str
     sentence: str
@@ -76,7 +76,7 @@ def cells(path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def paragraphs(markdown: str) -> list[str]:
-    """The paragraphs and list items of a text, each on one line, without its markup."""
+    """The paragraphs and list items of a text, each on one line, without markup."""
     text = LINK.sub(r"\1", NO_PROSE.sub("", markdown))
     parts = re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", text)
     found = (re.sub(r"^(?:[-*]|\d+\.) ", "", " ".join(part.split())) for part in parts)
@@ -84,7 +84,7 @@ def paragraphs(markdown: str) -> list[str]:
 
 
 def reasons(sentence: str, first: bool = False) -> list[str]:
-    """Why a sentence deserves a look. first: it begins a paragraph."""
+    """Why a sentence deserves a look. first: whether it begins a paragraph."""
     plain = re.sub(r"`[^`]*`", "x", sentence)
     found = [f"{match[0].lower()!r}: {right}" for pattern, right in WRONG
              if (match := pattern.search(plain))]
@@ -102,7 +102,7 @@ def reasons(sentence: str, first: bool = False) -> list[str]:
 
 
 def _without_label(markdown: str) -> str:
-    """A Keep as text, without the word that begins it."""
+    """The text of a Keep, without the label that begins it."""
     return " ".join(paragraphs(markdown)).removeprefix("Keep:").lstrip()
 
 

@@ -1,7 +1,7 @@
 """Preview pictures for links to the course: 1200 x 630, one for the course, one for each stage.
 
-Drawn from titles and promises of the stages and from their small drawings, which are lines and
-boxes, so that matplotlib can draw them as well.
+We draw them from the stages' titles, promises and small drawings. Those consist of lines and boxes,
+so matplotlib can draw them, too.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from dlsys_helpers.stages import STAGES, Stage
 from tools.stage_drawings import DRAWINGS, drawing
 
 GROUND, INK, SOFT = "#12181f", "#f3f5f7", "#b3bfca"
-COLOURS = {"a": "#7fb2ff", "b": "#5d6b78", "x": "#ff9d4d"}  # as course.css has them in the dark
-MOST = 15  # characters of a title's line
+COLOURS = {"a": "#7fb2ff", "b": "#5d6b78", "x": "#ff9d4d"}  # as in course.css, in dark mode
+MOST = 15  # the most characters in a line of a title
 CLAIM = "Guess what the code does. Run it. Repair it."
 
 
@@ -44,7 +44,7 @@ def save(card: Figure, path: Path) -> None:
 
 
 def course_card() -> Figure:
-    """The name of the course, what it asks of one, and the drawings of all stages."""
+    """The card of the course: its name, its claim, and the drawings of all stages."""
     card = titled("Deep Learning Systems", CLAIM)
     step = 0.76 / math.ceil(len(DRAWINGS) / 3)
     for number in range(1, len(DRAWINGS) + 1):
@@ -60,7 +60,7 @@ def stage_card(entry: Stage) -> Figure:
 
 
 def titled(title: str, promise: str, above: str = "") -> Figure:
-    """A card with its words on the left."""
+    """A card with title and promise on the left."""
     card = Figure(figsize=(12, 6.3), facecolor=GROUND, layout="none")
     lines = textwrap.wrap(title, MOST)
     card.text(0.06, 0.86, above, color=SOFT, size=21, va="top")
@@ -74,7 +74,7 @@ def titled(title: str, promise: str, above: str = "") -> Figure:
 
 
 def sketch(card: Figure, number: int, place: tuple[float, float, float, float]) -> None:
-    """The drawing of a stage at a place of the card: left, bottom, width, height."""
+    """Draw a stage's drawing on the card. place: left, bottom, width, height."""
     axes = card.add_axes(place)
     axes.set(xlim=(0, 120), ylim=(54, 0), aspect="equal")
     axes.axis("off")
@@ -84,7 +84,7 @@ def sketch(card: Figure, number: int, place: tuple[float, float, float, float]) 
 
 
 def add(axes: Axes, tag: str, said: dict[str, str], thick: float) -> None:
-    """One shape of a drawing. Raises ValueError for a kind that stage_drawings does not make."""
+    """Draw one shape. Raises ValueError for a kind that stage_drawings does not make."""
     colour = COLOURS[said["class"]]
     if tag == "polyline":
         points = [[float(n) for n in pair.split(",")] for pair in said["points"].split()]
@@ -105,7 +105,7 @@ def add(axes: Axes, tag: str, said: dict[str, str], thick: float) -> None:
 
 
 def curve(path: str) -> Curve:
-    """The moves M, cubic curves C and lines L of an SVG path."""
+    """Convert an SVG path of moves M, cubic curves C and lines L."""
     points, codes = [], []
     for kind, numbers in re.findall(r"([MCL])([^MCL]*)", path):
         pairs = [float(n) for n in numbers.split()]

@@ -24,13 +24,13 @@ from tools import mutants
 
 DRAFTED = ROOT / "drafts" / "solutions"
 RIGHT_ANSWERS = ROOT / "tests" / "right_answers"
-DRAFT = os.environ.get("DRAFT", "")  # `make test DRAFT=05`: this stage as its draft has it
+DRAFT = os.environ.get("DRAFT", "")  # `make test DRAFT=05`: take this stage from its draft
 
 
 def answers(stage: str) -> dict[str, tuple[str, str]]:
-    """Set-up code and worked answer of each exercise of a stage, "01", by id.
+    """The set-up code and worked answer of each exercise in a stage, such as "01", by id.
 
-    Raises SystemExit if the stage was not built.
+    Raises SystemExit if the stage is not built.
     """
     path = next((DRAFTED if stage == DRAFT else SOLUTIONS).glob(f"{stage}_*.ipynb"), None)
     if path is None:
@@ -43,7 +43,7 @@ def answers(stage: str) -> dict[str, tuple[str, str]]:
 
 
 def stages() -> list[str]:
-    """The stages that have worked answers, "01" and on."""
+    """The stages with worked answers, from "01" on."""
     return [path.stem[:2] for path in sorted(SOLUTIONS.glob("[0-9][0-9]_*.ipynb"))]
 
 
@@ -56,10 +56,10 @@ def worked(id: str) -> Callable:
 
 
 def with_kept_answers(id: str) -> Exercise:
-    """The exercise with what is kept with the tests: right answers, probes, equivalent mutants.
+    """The exercise with its right answers, probes and equivalent mutants from the tests.
 
     The file is tests/right_answers/s05/e3_dropout.py for the check s05/e3_dropout.py. Raises
-    ValueError for an unknown exercise, SystemExit for one of the two files that cannot be imported.
+    ValueError for an unknown exercise, SystemExit if one of the two files cannot be imported.
     """
     folder = f"src/dlsys_checks/s{id[:2]}/"
     try:
@@ -82,11 +82,10 @@ _read: set[Path] = set()
 
 
 def line_of(error: Exception, folder: str) -> str:
-    """`e3_dropout.py, line 7: `, the last line of this folder that an error came from; "" if none.
-    """
+    """The last line in this folder that raised an error, as `e3_dropout.py, line 7: `; or ""."""
     lines = [(frame.filename, frame.lineno)
              for frame in traceback.extract_tb(error.__traceback__)]
-    if isinstance(error, SyntaxError):  # a file that cannot be parsed runs no line
+    if isinstance(error, SyntaxError):  # not in the traceback, since no line ran
         lines.append((error.filename or "", error.lineno))
     ours = [f"{Path(name).name}, line {number}: " for name, number in lines if folder in name]
     return ours[-1] if ours else ""

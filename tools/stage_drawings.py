@@ -1,7 +1,7 @@
 """A small drawing of each stage's own idea, for the cards of the start page.
 
-Lines and boxes on a field of 120 by 54; course.css colours the classes in light and dark: `a` the
-idea, `b` what is around it, `x` what goes wrong.
+Lines and boxes on a field of 120 by 54. course.css colours the classes in light and dark mode: `a`
+for the idea, `b` for its surroundings, `x` for what goes wrong.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def dot(x: float, y: float, kind: str = "a", radius: float = 4) -> str:
 
 
 def grid(rows: Iterable[str], left: float, top: float, step: float) -> str:
-    """Cells by their kinds, a letter each: "ab" is one of the idea and one around it."""
+    """A grid of cells, one letter each for their class: "ab" is one `a` and one `b`."""
     return "".join(box(left + step * c, top + step * r, step - 2, step - 2, kind)
                    for r, row in enumerate(rows) for c, kind in enumerate(row))
 
@@ -38,7 +38,7 @@ def columns(heights: Iterable[float], kinds: str) -> str:
 
 
 def neuron() -> str:
-    """One layer: three inputs, two units, and one that answers nothing any more."""
+    """One layer with three inputs, two working units, and a dead one."""
     wires = "".join(line(f"18,{a} 60,{b}", "b") for a in (10, 27, 44) for b in (10, 27, 44))
     return (wires + "".join(dot(18, y, "b") for y in (10, 27, 44))
             + dot(60, 10) + dot(60, 27) + dot(60, 44, "x") + line("64,10 102,27", "b")
@@ -46,7 +46,7 @@ def neuron() -> str:
 
 
 def lost_gradient() -> str:
-    """A way back through six operations, cut at one."""
+    """A backward pass through six operations, cut at one."""
     steps = "".join(box(5 + 19 * k, 20, 13, 14, "b") for k in range(6))
     return (steps + line("115,44 72,44") + line("72,40 66,44 72,48")
             + line("58,38 58,50", "x") + line("48,44 6,44", "b", ' stroke-dasharray="3 3"'))
@@ -64,7 +64,7 @@ def descent() -> str:
 
 
 def statistics() -> str:
-    """Activations of layers: shrinking on top, kept below."""
+    """Activations of layers that shrink in the top row and keep their size below."""
     return "".join(box(6 + 19 * k, 22 - h, 12, h, "x") + box(6 + 19 * k, 34, 12, 14)
                    for k, h in enumerate((18, 12, 8, 5, 3, 2)))
 
@@ -81,7 +81,7 @@ def receptive_field() -> str:
 
 
 def causal_mask() -> str:
-    """The lower triangle of a mask, with one place ahead left open."""
+    """The lower triangle of a mask, with one future position left open."""
     return grid(("abbxbb", "aabbbb", "aaabbb", "aaaabb", "aaaaab", "aaaaaa"), 34, 1, 9)
 
 
@@ -103,7 +103,7 @@ def few_levels() -> str:
 
 
 def nan() -> str:
-    """A loss that falls, until it is no number any more."""
+    """A loss that falls until it becomes nan."""
     return curve("M4 14C26 34 52 41 80 43L88 8") + dot(88, 8, "x") + line("92,50 116,50", "b")
 
 
@@ -121,7 +121,7 @@ def anchor() -> str:
 
 
 def split_run() -> str:
-    """Eight devices as a grid of two splits, and one of them over its memory."""
+    """Eight devices in a grid of two splits, one of them out of memory."""
     levels = (20, 20, 20, 22, 16, 16, 16, 14)
     return "".join(box(6 + 14 * k, 4, 11, 46, "b")
                    + box(6 + 14 * k, 50 - level, 11, level, "x" if k == 3 else "a")

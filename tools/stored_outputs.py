@@ -1,8 +1,8 @@
-"""The outputs of a built notebook: what they rest on, and when a new build may keep them.
+"""The stored outputs of a notebook: their dependencies, and when a build may keep them.
 
-They are kept while nothing differs that they were made from: the code cells in their order, the
+A build keeps them while their dependencies are unchanged: the code cells in their order, the
 modules of this repository that the cells use, the locked packages, the GPU records of the stage;
-of worked answers, the stage's checks and their points, too. Prose is not among these.
+for worked answers also the stage's checks and their points. Prose does not count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tools import fingerprints, install_cell
 
 
 def rests_on(book: NotebookNode) -> dict[str, str]:
-    """What the outputs of a notebook rest on, by name, each with its fingerprint or version."""
+    """The dependencies of a notebook's outputs, each with its fingerprint or version."""
     stage = f"{book.metadata['dlsys']['stage']:02d}"
     parts = fingerprints.rests_on([c.source for c in code_cells(book)], ignored=())
     parts["requirements.lock"] = fingerprints.fingerprint(
@@ -41,21 +41,21 @@ def _checks(book: NotebookNode, stage: str) -> Iterator[str]:
     yield from (str(cell.metadata["dlsys"].get("points")) for cell in code_cells(book))
     files = sorted((ROOT / f"src/dlsys_checks/s{stage}").glob("*.py"))
     modules = fingerprints.with_imports(f"dlsys_checks.s{stage}.{path.stem}" for path in files)
-    for name in sorted(modules):  # a worked answer passes: no message is shown
+    for name in sorted(modules):  # worked answers pass, so messages do not count
         yield fingerprints.essence(fingerprints.source(name), fingerprints.check_words)
 
 
 def code_cells(book: NotebookNode) -> list[NotebookNode]:
-    """The code cells of which outputs are stored: all but the one that installs the course."""
+    """The code cells with stored outputs: all except the one that installs the course."""
     return [cell for cell in book.cells
             if cell.cell_type == "code" and not install_cell.is_install(cell)]
 
 
 def changes(book: NotebookNode, old: NotebookNode) -> list[str]:
-    """Names of the dependencies that changed since the outputs of `old` were stored, sorted.
+    """The sorted names of the dependencies that changed since the outputs of `old` were stored.
 
-    Of the code every letter counts: a cell may show its own source. Outputs that somebody edited
-    count as changed.
+    Every letter of the code counts, because a cell may show its own source. Edited outputs count as
+    changed.
     """
     stored = old.metadata.get("dlsys", {}).get("rests_on", {})
     found = fingerprints.changes(stored, book.metadata["dlsys"]["rests_on"]) + edited(old)
@@ -64,12 +64,12 @@ def changes(book: NotebookNode, old: NotebookNode) -> list[str]:
 
 
 def sign(book: NotebookNode) -> None:
-    """Note in the metadata which outputs are stored, so that an edit of them is seen."""
+    """Store a signature of the outputs in the metadata, so that we notice edits."""
     book.metadata["dlsys"]["outputs"] = _signature(book)
 
 
 def edited(book: NotebookNode) -> list[str]:
-    """["outputs"] where the stored outputs are not those that the builder stored, else []."""
+    """["outputs"] if somebody edited the outputs since the build, else []."""
     mine = _signature(book)
     return ["outputs"] if book.metadata.get("dlsys", {}).get("outputs", mine) != mine else []
 
@@ -80,23 +80,23 @@ def _signature(book: NotebookNode) -> str:
 
 
 def keep_outputs(book: NotebookNode, old: NotebookNode) -> None:
-    """Take over the outputs of a notebook whose code cells are the same."""
+    """Copy the outputs from a notebook with the same code cells."""
     for new, stored in zip(code_cells(book), code_cells(old), strict=True):
         new.outputs, new.execution_count = stored.outputs, stored.execution_count
 
 
 PNG = "image/png"
-# Of a million pixels about 50 differ when the numbers of a curve change by 1e-5 of their size, and
-# more than 200 when one digit of a label does.
-FAINT = 8  # levels of a channel, of 256, by which any pixel may differ
+# Of a million pixels, about 50 differ if the numbers of a curve change by 1e-5 of their size, and
+# more than 200 if one digit of a label changes.
+FAINT = 8  # channel levels, of 256, by which every pixel may differ
 FEW = 64  # pixels that may differ by more
 
 
 def keep_pictures(book: NotebookNode, old: NotebookNode) -> list[str]:
-    """Give pictures that look as they did their stored bytes; returns the ids of these cells.
+    """Give pictures that look unchanged their stored bytes; returns the ids of their cells.
 
-    A picture is compared where its cell's code and all that the cell prints and claims are the
-    same. The history grows with every picture that gets other bytes.
+    Compares a picture only if its cell's code, prints and claims are the same. Without this, git's
+    history would grow with every picture whose bytes change.
     """
     stored = {cell.id: cell for cell in code_cells(old)}
     kept = []
@@ -122,7 +122,7 @@ def _said(cell: NotebookNode) -> tuple[str, list[NotebookNode]]:
 
 
 def looks_alike(one: str, other: str) -> bool:
-    """Whether two PNGs, in base64, have one size and differ by no more than rendering noise."""
+    """Whether two PNGs, in base64, have the same size and differ only by rendering noise."""
     first, second = map(_pixels, (one, other))
     return first.shape == second.shape and int(
         (np.abs(first - second).max(axis=-1) > FAINT).sum()) <= FEW
@@ -135,7 +135,7 @@ def _pixels(png: str) -> np.ndarray:
 
 
 def without_outputs(book: NotebookNode) -> NotebookNode:
-    """A copy of the notebook with neither outputs nor what they rest on."""
+    """A copy of the notebook without its outputs and their dependencies."""
     bare = copy.deepcopy(book)
     for name in ("rests_on", "outputs"):
         bare.metadata["dlsys"].pop(name, None)
@@ -147,7 +147,7 @@ def without_outputs(book: NotebookNode) -> NotebookNode:
 def stale_pictures(book: NotebookNode) -> list[str]:
     """The explorers that changed since the notebook stored their picture, and in which part.
 
-    The front end counts: the picture shows a reader without a kernel what it would show.
+    The front end counts, because the picture stands in for it where there is no kernel.
     """
     stored = book.metadata["dlsys"].get("rests_on", {})
     found = []

@@ -1,10 +1,10 @@
-"""How `make test` is split between workers, and where its minutes go: a pytest plugin.
+"""A pytest plugin that splits `make test` between workers, and says where the minutes go.
 
     python -m pytest -p tools.suite -n 3 --dist loadscope tests notebooks
 
-Tests that share something dear stay on one worker: the cells of a notebook, the tests of a file.
-Files whose tests share nothing are split by the stage that a test is about. Groups start longest
-first, by what benchmarks/suite.json says of the last recorded run; `--suite-record` rewrites it.
+Tests that share something expensive stay on one worker: the cells of a notebook, the tests of a
+file. Files whose tests share nothing are split by the stages of their tests. The longest groups
+start first, by the times in benchmarks/suite.json, which `--suite-record` rewrites.
 tools/nightly.py says which tests `make test` leaves to `make nightly`.
 """
 
@@ -27,7 +27,7 @@ from dlsys_helpers.paths import ROOT
 
 RECORD = ROOT / "benchmarks" / "suite.json"
 BY_STAGE = {"checks", "mutants", "notebooks"}
-# Of test_x[01.2-a], test_x[notebooks-01_activations], test_x[01].
+# The stage in test_x[01.2-a], test_x[notebooks-01_activations], test_x[01].
 STAGE = re.compile(r"\[(?:\w+-)?(\d\d)[._\]]")
 SHOWN = 14
 
@@ -41,7 +41,7 @@ def part(nodeid: str) -> str:
 
 
 def group(nodeid: str) -> str:
-    """What stays on one worker: a notebook, a file, or a stage of a file."""
+    """The group of a test, which stays on one worker: a notebook, a file, or a stage of a file."""
     path, _, name = nodeid.partition("::")
     if path.endswith(".ipynb"):
         return path
@@ -50,9 +50,9 @@ def group(nodeid: str) -> str:
 
 
 def cpu_seconds() -> float:
-    """CPU time, user and system, of this process and of the children it has waited for.
+    """User and system CPU time of this process and of the children that it has waited for.
 
-    Browsers and forked kernels are nobody's children: their time is in the worker's seconds alone.
+    Browsers and forked kernels are not among these: only the worker's seconds include their time.
     """
     return sum(os.times()[:4])
 
@@ -75,15 +75,17 @@ def pytest_configure(config: pytest.Config) -> None:
 class ByGroup(LoadScopeScheduling):
     """xdist scheduler: a worker takes a whole `group` of tests at a time, in their order.
 
-    xdist's own loadgroup is no help: it renames tests in a way that this pytest ignores.
+    xdist's own loadgroup does not help: it renames tests in a way that this pytest ignores.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         return group(nodeid)
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """The test that ended a worker, None without one. No other worker gets it, as xdist's own
-        does: a test that hangs would hang thirteen times."""
+        """The test that ended a worker; None without one.
+
+        Unlike xdist, we give it to no other worker: a test that hangs would hang thirteen times.
+        """
         units = self.assigned_work[node].values()
         ended = next(((unit, nodeid) for unit in units for nodeid, done in unit.items()
                       if not done), None)
@@ -95,12 +97,12 @@ class ByGroup(LoadScopeScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log) -> ByGroup:
-    config.option.loadscopereorder = False  # it would put first what has most tests
+    config.option.loadscopereorder = False  # it would start the groups with the most tests first
     return ByGroup(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest group first; of two as long, or new, the one collected first."""
+    """Put the longest group first; break ties, and order new groups, as collected."""
     longest = {name: -seconds["worker"] for name, seconds in recorded().items()}
     first: dict[str, int] = {}
     for place, item in enumerate(items):
@@ -109,14 +111,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays. To walk through it takes the garbage collector 0.2 s a time,
-    and a tenth of the tests' own CPU seconds in all."""
+    """Freeze what is imported by now, because it stays.
+
+    The garbage collector takes 0.2 s for each walk through it, in all a tenth of the tests' CPU.
+    """
     gc.collect()
     gc.freeze()
 
 
 class Clock:
-    """CPU seconds since it was last asked; pytest runs one phase of one test after the other."""
+    """Measures CPU seconds between calls; pytest runs the phases of all tests one by one."""
 
     def __init__(self) -> None:
         self.last = cpu_seconds()
@@ -130,7 +134,7 @@ CLOCK = Clock()
 
 
 def pytest_runtest_logstart() -> None:
-    CLOCK.since()  # restart: collecting is no test's cost
+    CLOCK.since()  # restart, since no test pays for collection
 
 
 @pytest.hookimpl(wrapper=True)
@@ -152,7 +156,7 @@ class Minutes:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for row in (self.parts[part(report.nodeid)], self.groups[group(report.nodeid)]):
             row["worker"] += report.duration
-            row["cpu"] += getattr(report, "cpu_seconds", 0)  # a worker that died reported none
+            row["cpu"] += getattr(report, "cpu_seconds", 0)  # none from a worker that died
             row["tests"] += report.when == "call"
 
     def pytest_terminal_summary(self, terminalreporter) -> None:

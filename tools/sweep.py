@@ -6,15 +6,16 @@
     python -m tools.sweep 01 --draft    the draft, once, with another seed; writes nothing
     python -m tools.sweep --nights 5    a fifth of the lessons, the next ones every day
 
-Five seeds run with one thread and two, further ones with one, all with the instructions that this
-CPU takes by itself. Every smaller set runs seed 0 with one thread. Threads and sets only change the
-order of sums, so they move a value far less than a seed does: a few runs show a bound too close.
+Five seeds run with one thread and with two, further seeds with one, all with this CPU's default
+instructions. Every smaller set runs seed 0 with one thread. Threads and sets only change the order
+of sums, so they move a value far less than a seed does: a few runs reveal a bound that is too
+close.
 
-A claim is known by its cell and its place among the claims of that cell, never by its words. Cells
-run one after the other, so a claim depends on the cells up to its own: what was measured of it
-counts until one of these changes, and a trap that is added at the end leaves all others as they
-were. What changed is swept at five seeds. The nightly run goes on to fifty, with a fifth of the
-lessons each night: fifty seeds of all lessons take two cores about eight hours.
+We identify a claim by its cell and its position among the cell's claims, never by its words. Cells
+run in order, so a claim depends on the cells up to its own: its measurements count until one of
+these changes, and a new trap at the end affects no other claim. We sweep changes over five seeds.
+The nightly run continues to fifty, with a fifth of the lessons each night: fifty seeds of all
+lessons take two cores about eight hours.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tools.records import Record
 RECORD = Record("sweep/{key}.json", done="swept", renew="make finish LESSON={key}")
 SEEDS, THREADS = 5, (1, 2)
 NATIVE = "native"
-SETS = {  # smallest first; ATen, oneDNN and MKL each name them in their own way
+SETS = {  # smallest first, with their names in ATen, oneDNN and MKL
     "default": ("default", "SSE41", "SSE4_2"),
     "avx2": ("avx2", "AVX2", "AVX2"),
     "avx512": ("avx512", "AVX512_CORE", "AVX512"),
@@ -70,7 +71,7 @@ DRAFT_RUN = Run(3, 1, NATIVE)
 def code_cells(path: Path) -> list[dict[str, Any]]:
     """The code cells of a notebook that can change a claim.
 
-    Left out are the cell that installs the course, explorers, the questions of guesses, and
+    Leaves out the cell that installs the course, explorers, the questions of guesses, and
     `measured` with the index of a choice.
     """
     cells = json.loads(path.read_text("utf-8"))["cells"]
@@ -81,7 +82,7 @@ def code_cells(path: Path) -> list[dict[str, Any]]:
 
 
 def names_a_choice(cell: dict[str, Any]) -> bool:
-    """Whether a cell is `measured` with an index; with `right=` it checks a number."""
+    """Whether a cell calls `measured` with an index; with `right=` it checks a number."""
     return ("measured" in cell["metadata"].get("tags", [])
             and "right=" not in "".join(cell["source"]))
 
@@ -101,7 +102,7 @@ def run_here(path: Path, seed: int, threads: int) -> dict[str, Any]:
     strict = claims.claim
 
     def noted(*args: Any, **bounds: Any) -> None:
-        """Raise for no failed claim: it is in the log, and the rest of its cell still runs."""
+        """Never raise for a failed claim: the log has it, and the rest of its cell still runs."""
         with contextlib.suppress(claims.ClaimFailed):
             strict(*args, **bounds)
     claims.claim = noted
@@ -119,7 +120,7 @@ def run_here(path: Path, seed: int, threads: int) -> dict[str, Any]:
 
 
 def environment(instructions: str) -> dict[str, str]:
-    """The variables under which a run takes these instructions."""
+    """The environment variables with which a run uses these instructions."""
     env = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     # Waiting threads sleep instead of spinning: on shared cores spinning takes ten times as long.
     env |= {"MPLBACKEND": "Agg", "DLSYS_PROGRESS": "off", "OMP_WAIT_POLICY": "PASSIVE",
@@ -128,7 +129,7 @@ def environment(instructions: str) -> dict[str, str]:
 
 
 def run(path: Path, one: Run) -> dict[str, dict[str, Any]]:
-    """The claims of one run, in a separate process. Raises SystemExit when a cell fails."""
+    """The claims of one run, in a separate process. Raises SystemExit if a cell fails."""
     command = [sys.executable, "-m", "tools.sweep", "--one", str(path), str(one.seed),
                str(one.threads)]
     done = subprocess.run(command, cwd=ROOT, env=environment(one.instructions),
@@ -142,7 +143,7 @@ def run(path: Path, one: Run) -> dict[str, dict[str, Any]]:
 
 
 def native_instructions() -> str:
-    """The instructions that ATen takes on this CPU when nobody chooses."""
+    """The instructions that ATen uses on this CPU by default."""
     done = subprocess.run(
         [sys.executable, "-c", "import torch; print(torch.backends.cpu.get_cpu_capability())"],
         env=environment(NATIVE), capture_output=True, text=True, check=True)
@@ -150,13 +151,13 @@ def native_instructions() -> str:
 
 
 def smaller_sets(name: str) -> list[str]:
-    """The sets below the native one; on another family of CPUs only ATen's plain code."""
+    """The sets below the native one; on other CPU families only ATen's default code."""
     names = list(SETS)
     return names[:names.index(name)] if name in names else names[:1]
 
 
 def runs(seeds: int, sets: Sequence[str]) -> Iterator[Run]:
-    """PLAN, run by run."""
+    """Yield the runs that PLAN describes."""
     for seed in range(seeds):
         threads = THREADS if seed < SEEDS else THREADS[:1]
         yield from (Run(seed, n, NATIVE) for n in threads)
@@ -166,10 +167,10 @@ def runs(seeds: int, sets: Sequence[str]) -> Iterator[Run]:
 def sweep(path: Path, seeds: int, known: dict[str, Any]) -> dict[str, Any]:
     """The record of one lesson: for each claim its bound and the range of values seen.
 
-    known: an earlier record. What it holds of claims that nothing changed is kept, and further
-    seeds widen it, on another CPU as well; empty to start again.
+    known: an earlier record, or empty to start again. Unchanged claims keep their ranges, and
+    further seeds widen them, even on another CPU.
     """
-    # Taken now: somebody may edit while this runs.
+    # Take these now, because somebody may edit while this runs.
     own, parts = native_instructions(), rests_on(path)
     claims = kept_claims(known, parts)
     begun = known["seeds"] if known.get("rests_on") == parts and claims else 0
@@ -199,11 +200,11 @@ CELL = "cell "
 
 
 def kept_claims(known: dict[str, Any], parts: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """The claims of a record on which nothing that changed has a bearing.
+    """The recorded claims that no change affects.
 
-    Those of the first cells that are as they were, in the same order, while no module or package
-    differs that record and lesson both rest on. Where a claim failed, all if nothing changed
-    since, so that the further seeds of a sweep go on, and none otherwise.
+    These are the claims of the first cells, up to the first changed one, if no module or package
+    changed that both the record and the lesson use. If a claim failed, keeps all if nothing
+    changed since, so that the sweep can continue with further seeds, and none otherwise.
     """
     before = known.get("rests_on", {})
     if list(before.items()) == list(parts.items()):
@@ -221,7 +222,7 @@ def kept_claims(known: dict[str, Any], parts: dict[str, str]) -> dict[str, dict[
 
 
 def widen(claims: dict[str, dict[str, Any]], name: str, claim: dict[str, Any]) -> None:
-    """Take the value of one run into a claim's range."""
+    """Widen a claim's range by the value of one run."""
     value = claim["value"]
     seen = claims.setdefault(name, {"bound": claim["bound"], "least": value, "most": value,
                                     "runs": 0})
@@ -233,13 +234,13 @@ def try_run(path: Path, one: Run) -> tuple[dict[str, dict[str, Any]], list[str]]
     """The claims of one run, and a line for each that does not hold or for the cell that failed."""
     try:
         claims = run(path, one)
-    except SystemExit as stopped:  # the other runs go on
+    except SystemExit as stopped:  # the other runs continue
         return {}, [str(stopped)]
     return claims, refuted(claims, one)
 
 
 def joined_instructions(known: dict[str, Any], own: str) -> str:
-    """The native sets of a record, "avx512, avx2" where another CPU ran some of its seeds."""
+    """The native sets of a record, "avx512, avx2" if another CPU ran some of its seeds."""
     before = known["native"].split(", ") if known else []
     return ", ".join(dict.fromkeys([*before, own]))
 
@@ -251,7 +252,7 @@ def refuted(claims: dict[str, dict[str, Any]], one: Run) -> list[str]:
 
 
 def try_draft(path: Path) -> None:
-    """Run the claims of a draft with a seed that its build does not take; writes no record."""
+    """Run the claims of a draft with a seed that its build does not use; writes no record."""
     if not path.exists():
         raise SystemExit(f"{path.relative_to(ROOT)}: not there. "
                          f"Run: make build LESSON={key(path)} DRAFT=1")
@@ -262,18 +263,18 @@ def try_draft(path: Path) -> None:
 
 
 def next_step(path: Path) -> str:
-    """What comes after the sweep of a lesson: its proofs where they are stale, else the tests."""
+    """The next step after a lesson's sweep: its proofs if they are stale, else the tests."""
     ids = () if path.stem == YOUR_MODEL else solutions.answers(key(path))
     return proof.stale(path.stem, ids) or "Next: make test"
 
 
 def stored(path: Path) -> dict[str, Any]:
-    """The record of a lesson; empty when there is none."""
+    """The record of a lesson; empty if there is none."""
     return RECORD.entry(key(path))
 
 
 def stale(path: Path, seeds: int = SEEDS) -> str:
-    """Why the record of a lesson does not hold today, with the command; "" for a fresh one."""
+    """Why a lesson's record is stale, with the command that renews it; "" for a fresh one."""
     if why := RECORD.stale(key(path), rests_on(path)):
         return why
     if (swept := stored(path)["seeds"]) < seeds:
@@ -288,14 +289,14 @@ def keep(path: Path, entry: dict[str, Any]) -> None:
 
 
 def refuse_other_versions() -> None:
-    """A record names the pinned versions, so these have to be the ones that run."""
+    """Refuse versions other than the pinned ones, because records name these."""
     for name, version in fingerprints.pinned().items():
         if (here := importlib.metadata.version(name)) != version:
             raise SystemExit(f"{name}: got {here}, expected {version} as pinned. Run: make setup")
 
 
 def lessons(wanted: Sequence[str]) -> list[Path]:
-    """The notebooks of the lessons with these numbers, all where none is named."""
+    """The notebooks of the lessons with these numbers; all if none is named."""
     found = with_model([path for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
                         if not path.stem.startswith("00")])
     known = [key(path) for path in found]
@@ -307,7 +308,7 @@ def lessons(wanted: Sequence[str]) -> list[Path]:
 
 
 def drawn_for(paths: list[Path], day: date, nights: int) -> list[Path]:
-    """The lessons whose turn it is on a day; in `nights` days each has one turn."""
+    """The lessons to sweep on a day; in `nights` days each has its turn once."""
     return paths[day.toordinal() % nights::nights]
 
 
@@ -349,8 +350,8 @@ def main() -> None:
 def grow(path: Path, seeds: int, step: int, anew: bool = False) -> Iterator[dict[str, Any]]:
     """Bring the record of a lesson up to this many seeds, `step` at a time.
 
-    Yields the record each time it was written, so that a sweep that was stopped goes on where it
-    was. anew: measure what is fresh as well, as is done after a claim that failed.
+    Yields the record each time it is written, so that a stopped sweep can continue. anew: measure
+    fresh claims again, too, as always after a failed claim.
     """
     anew = anew or bool(stored(path).get("failed"))
     known = {} if anew else stored(path)

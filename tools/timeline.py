@@ -1,10 +1,10 @@
-"""Record the timeline that lesson 15 reads: two ranks, four steps, batches of uneven length.
+"""Record the timeline for lesson 15: two ranks, four steps, batches of uneven length.
 
     .venv/bin/python -m tools.timeline
 
 It takes half a minute and writes src/dlsys_helpers/two_ranks.json. The lesson reads the file and
-never the clock. On a busy machine take the quietest of several sessions: a rank that does not run
-when its data has come makes transfers look long.
+measures no time itself. On a busy machine take the quietest of several sessions: if a rank does not
+run as soon as its data arrives, transfers look long.
 """
 
 import json
@@ -23,13 +23,13 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from dlsys_helpers.timelines import PATH
 
-TOKENS = ((768, 64, 512, 64), (64, 512, 64, 768))  # of each rank's batches: as many in all
-RUNS = 60  # of these four steps in one session; the shortest is kept
+TOKENS = ((768, 64, 512, 64), (64, 512, 64, 768))  # in each rank's batches; the totals are equal
+RUNS = 60  # repetitions of the four steps in a session; we keep the shortest
 KEPT = {"forward", "backward", "update", "aten::addmm", "aten::mm"}
 
 
 def train(model, opt, tokens):
-    """One step for each number of tokens; the gradients are averaged over the ranks."""
+    """Make a step for each number of tokens, with gradients averaged over the ranks."""
     params = list(model.parameters())
     for n in tokens:
         x = torch.randn(n, 256)
@@ -47,7 +47,7 @@ def train(model, opt, tokens):
 
 
 def rank_of(rank, folder):
-    """The life of one rank: all steps; writes their events as (name, start, end), in ns."""
+    """Run all steps of one rank, and write their events as (name, start, end) in ns."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank,
@@ -55,7 +55,7 @@ def rank_of(rank, folder):
     model = nn.Sequential(*[nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256))
                             for _ in range(2)])
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
-    train(model, opt, (64, 1024, 64))  # the first steps are special
+    train(model, opt, (64, 1024, 64))  # warm up, because the first steps are slower
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         train(model, opt, RUNS * TOKENS[rank])
     begin = seen.profiler.kineto_results.trace_start_ns()  # one clock for both processes
@@ -66,7 +66,7 @@ def rank_of(rank, folder):
 
 
 def bars_of(rank, events):
-    """What is kept of a rank's events, as one list for each run: [rank, lane, name, start, end]."""
+    """A rank's events that we keep, a list for each run: [rank, lane, name, start, end]."""
     steps = len(TOKENS[rank])
     runs, step = [[] for _ in range(RUNS)], -1
     for name, start, end in sorted(events, key=lambda e: (e[1], -e[2])):
@@ -82,7 +82,7 @@ def bars_of(rank, events):
 
 
 def from_zero(rows):
-    """The same bars in whole us from the first start on."""
+    """The same bars, in whole us since the first start."""
     first = min(start for *_, start, _ in rows)
     return [[*who, round((start - first) / 1000), round((end - first) / 1000)]
             for *who, start, end in rows]
@@ -99,7 +99,7 @@ def main():
                  for rank in range(len(TOKENS))]
     ranks = [bars_of(rank, events) for rank, events in enumerate(found)]
     runs = sorted((from_zero([*chain(*bars)]) for bars in zip(*ranks, strict=True)), key=length)
-    best = runs[0]  # the least disturbed by whatever else the machine did
+    best = runs[0]  # the run that other processes disturbed least
     made = {"command": "python -m tools.timeline", "date": f"{date.today()}",
             "torch": torch.__version__, "python": platform.python_version(),
             "machine": f"{platform.system()}, {platform.machine()}", "backend": "gloo",

@@ -1,11 +1,11 @@
-"""Try a trap that is being written: everything that it lacks, in one table.
+"""Try a trap that you are writing, and list in one table everything that it lacks.
 
     python -m tools.try_trap 05.6
 
-Builds the lesson's draft and runs its claims with a seed that the build does not take, meanwhile;
-proves the exercise's check on the worked answer in the draft, with its mutants; asks the tests that
-concern this exercise and its questions; and lints the Python files that differ from the last
-commit. Writes nothing but drafts/.
+Builds the lesson's draft while it runs the claims with a seed that the build does not use; proves
+the exercise's check on the worked answer in the draft, with its mutants; runs the tests of this
+exercise and its questions; and lints the Python files that differ from the last commit. Writes only
+to drafts/.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ TEST_FILES = ("test_checks.py", "test_tables.py", "test_review.py")
 # ---- the draft and its claims
 
 def built(source: lessons.Source) -> tuple[list[Row], list[Row]]:
-    """Write and run the draft's notebooks: rows of the cells that failed, and of what is missing.
-    """
+    """Write and run the draft's notebooks; returns rows of failed cells and of what is missing."""
     with contextlib.redirect_stdout(io.StringIO()):
         failed = build.build(source)
     return ([Row(trap_rows.place_of_cell(source, text), text) for text in failed],
@@ -61,7 +60,7 @@ def refuted(source: lessons.Source) -> tuple[int, list[str]]:
 # ---- the check
 
 def proven(id: str, files: trap_rows.Files) -> list[Row]:
-    """What contradicts the check of an exercise; where a file of it breaks, that alone."""
+    """Rows of what contradicts an exercise's check; if one of its files breaks, only that row."""
     with acting.standard_session():
         lines = result_or_row(lambda: proof.prove_in_full(id, proof.RIGHT_SEEDS)[1])
     return [lines] if isinstance(lines, Row) else trap_rows.proof_rows(id, files, lines)
@@ -72,10 +71,10 @@ def result_or_row(run: Callable[[], list[str]]) -> list[str] | Row:
     try:
         return run()
     except (Exception, SystemExit) as error:
-        first = error.__cause__ or error  # a file that cannot be imported ends in SystemExit
+        first = error.__cause__ or error  # a failed import ends in SystemExit
         lines = [(frame.filename, frame.lineno)
                  for frame in traceback.extract_tb(first.__traceback__)]
-        if isinstance(first, SyntaxError):  # a file that cannot be parsed runs no line
+        if isinstance(first, SyntaxError):  # not in the traceback, since no line ran
             lines.append((first.filename or "", first.lineno))
         ours = [f"{Path(name).relative_to(ROOT)}:{number}" for name, number in lines
                 if "src/dlsys_checks/" in name or "tests/right_answers/" in name]
@@ -86,7 +85,7 @@ def result_or_row(run: Callable[[], list[str]]) -> list[str] | Row:
 
 # ---- tests
 
-# The tests whose question the proof has asked in full.
+# Tests that the proof already covers in full.
 COVERED = {"test_reference_passes_on_many_seeds", "test_right_answers_by_other_routes_pass",
            "test_wrong_answer_fails_for_its_own_reason_on_every_seed",
            "test_law_compares_shape_dtype_and_values_of_everything_it_receives",
@@ -94,7 +93,7 @@ COVERED = {"test_reference_passes_on_many_seeds", "test_right_answers_by_other_r
 
 
 class OfTrap:
-    """Plugin of pytest: keeps the tests of one exercise, and notes those that fail."""
+    """A pytest plugin that keeps the tests of one exercise, and notes those that fail."""
 
     def __init__(self, id: str) -> None:
         self.id, self.ran, self.failed = id, 0, {}
@@ -119,7 +118,7 @@ def tested(id: str, files: trap_rows.Files) -> tuple[int, list[Row]]:
     """How many tests of this exercise ran, and a row for each that fails."""
     plugin = OfTrap(id)
     options = ["-q", "-p", "no:cacheprovider", "-o", "verbosity_assertions=2",
-               "-W", "ignore::pytest.PytestAssertRewriteWarning"]  # this process has used plugins
+               "-W", "ignore::pytest.PytestAssertRewriteWarning"]  # this process has loaded plugins
     with contextlib.redirect_stdout(io.StringIO()) as said:
         status = pytest.main([*options, *(str(ROOT / "tests" / name) for name in TEST_FILES)],
                              plugins=[plugin])
@@ -132,14 +131,14 @@ def tested(id: str, files: trap_rows.Files) -> tuple[int, list[Row]]:
 # ---- the linter
 
 def changed_files() -> list[str]:
-    """The Python files that differ from the last commit, new ones included."""
+    """The Python files that differ from the last commit, including new ones."""
     done = subprocess.run(["git", "ls-files", "--modified", "--others", "--exclude-standard",
                            "--", "*.py"], cwd=ROOT, capture_output=True, text=True)
     return done.stdout.split("\n") if done.returncode == 0 else []
 
 
 def linted(names: list[str]) -> list[Row]:
-    """What the linter says of these files, with its rule by name, such as E501."""
+    """The linter's complaints about these files, with the name of the rule, such as E501."""
     wanted = sorted({name for name in names if name and (ROOT / name).exists()})
     done = subprocess.run([sys.executable, "-m", "ruff", "check", "--output-format", "json",
                            "--force-exclude", *wanted], cwd=ROOT, capture_output=True, text=True)
@@ -157,14 +156,14 @@ def as_draft(stage: str) -> None:
 
 
 def outcome(count: int, lines: list[str]) -> str:
-    """What became of the claims of one run, in a few words."""
+    """The outcome of one run's claims, in a few words."""
     if lines and not count:
         return f"none: a cell failed at {sweep.DRAFT_RUN}"
     return f"{count} at {sweep.DRAFT_RUN}, {len(lines)} do not hold"
 
 
 def lint_shown(console: Console, files: trap_rows.Files) -> list[Row]:
-    """What the linter says, shown at once: it takes seconds to fix, and the rest takes minutes."""
+    """Show the linter's complaints at once: they take seconds to fix, the rest takes minutes."""
     with rows.step(console, "linter") as say:
         found = linted([*files.names(), *changed_files()])
         say(rows.count(found, "complaint"))
@@ -201,7 +200,7 @@ def missing(id: str) -> Iterator[Row]:
         with rows.step(console, "claims") as say:
             count, lines = claims.result()
             say(f"{outcome(count, lines)}; they ran beside the steps above")
-        # Of a cell that failed in both runs the draft has said the line.
+        # If a cell failed in both runs, the draft has already named the line.
         yield from trap_rows.claim_rows(source, lines if count or not failed else [])
 
 

@@ -1,13 +1,13 @@
-"""Which versions the website holds: the main line in its root, each release in a folder.
+"""The versions on the website: the main line in its root, each release in a folder.
 
     python3 tools/versions.py         one line for the site's workflow: versions=[{"ref": ..}, ..]
     python3 tools/versions.py next    one line for that of a release: TAG=v1.1.0, if pyproject.toml,
                                       CITATION.cff and CHANGELOG.md agree and the tag is not there
 
-A release is a tag like v1.0.2, and its folder v1.0: of the tags that differ in the last number
-alone the highest is shown. Two variables of the workflows narrow what may be published: TESTED, a
-commit of the main line that has passed its tests, and RELEASED, the tags that have a release. Only
-the standard library is used; nothing has to be set up.
+A release is a tag like v1.0.2, in the folder v1.0: of tags that differ only in the last number, the
+website shows the highest. Two variables of the workflows limit what they may publish: TESTED, a
+commit of the main line that has passed its tests, and RELEASED, the tags that have a release. Uses
+only the standard library, so it needs no set-up.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FORMAT = "%(refname:short) %(creatordate:short) %(objectname:short=12)"
 
 class Release(NamedTuple):
     tag: str
-    date: str  # of the tag, 2026-11-22
+    date: str  # of the tag, such as 2026-11-22
     commit: str
 
     @property
@@ -43,12 +43,12 @@ class Release(NamedTuple):
 
 
 def current() -> str:
-    """The version in pyproject.toml, its one home."""
+    """The version in pyproject.toml, which is the source."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
 
 
 def stated_versions() -> dict[str, str]:
-    """The version that each of the files says that must agree, the newest of the changelog."""
+    """The version in each file that must agree; for the changelog, the newest one."""
     found = {name: re.search(pattern, (ROOT / name).read_text("utf-8"), re.MULTILINE)
              for name, pattern in (("CITATION.cff", r"^version: (.+)$"),
                                    ("CHANGELOG.md", r"^## \[(\d.*)\]"))}
@@ -57,9 +57,9 @@ def stated_versions() -> dict[str, str]:
 
 
 def disagreement(taken: Iterable[str]) -> str:
-    """A line about what keeps today's version from being released, or nothing.
+    """A line on why today's version cannot be released; "" if it can.
 
-    taken: the tags that are there.
+    taken: the existing tags.
     """
     found = stated_versions()
     if len({*found.values()}) > 1:
@@ -77,14 +77,14 @@ def folder_of(version: str) -> str:
 
 
 def releases(lines: Iterable[str]) -> list[Release]:
-    """The releases to show, newest first, from lines of tag, date and commit; other tags go."""
+    """The releases to show, newest first, from lines of tag, date and commit; drops other tags."""
     found = [Release(*line.split()) for line in lines if TAG.fullmatch(line.partition(" ")[0])]
     highest = {release.folder: release for release in sorted(found, key=lambda r: r.numbers)}
     return sorted(highest.values(), key=lambda r: r.numbers, reverse=True)
 
 
 def tags() -> list[str]:
-    """A line for each tag of this clone: tag, date, commit; none if it is no clone."""
+    """A line for each tag of this clone: tag, date, commit; none outside of a clone."""
     done = subprocess.run(["git", "tag", "--list", f"--format={FORMAT}"], cwd=ROOT,
                           capture_output=True, text=True, check=False)
     return done.stdout.splitlines()
@@ -98,7 +98,7 @@ def tagged_releases() -> list[Release]:
 
 
 def tested_commit() -> str:
-    """What to build of the main line. Raises SystemExit if no commit has passed its tests."""
+    """The commit of the main line to build. Raises SystemExit if none has passed its tests."""
     commit = os.environ.get("TESTED", MAIN)
     if not commit:
         sys.exit("versions: got no commit in TESTED, expected one that has passed its tests. "
@@ -107,9 +107,9 @@ def tested_commit() -> str:
 
 
 def builds(found: Iterable[Release], main: str = MAIN) -> list[dict[str, str]]:
-    """What the workflow builds: a ref, its folder, and a key that changes when the ref moves.
+    """The builds of the workflow: a ref, its folder, and a key that changes if the ref moves.
 
-    main: the main line, or a commit of it. It has no key: it is built each time.
+    main: the main line, or a commit of it. It has no key, because it is always built.
     """
     return [{"ref": main, "folder": "", "key": ""},
             *({"ref": r.tag, "folder": r.folder, "key": f"{r.tag}-{r.commit}"} for r in found)]
@@ -118,8 +118,8 @@ def builds(found: Iterable[Release], main: str = MAIN) -> list[dict[str, str]]:
 def page(version: str, folder: str | None, found: Iterable[Release]) -> str:
     """The page of versions, as Markdown.
 
-    folder: where in the website these pages will stand, "" for its root; None for a book that
-    is published alone. Links are relative, so that a copy of the website keeps them.
+    folder: where these pages will be in the website, "" for its root; None for a book that is
+    published alone. Links are relative, so that they work in a copy of the website.
     """
     head = f"# Versions\n\nThis is version {version} of the course. [What changed](changelog.md)."
     if folder is None:
@@ -139,7 +139,7 @@ def page(version: str, folder: str | None, found: Iterable[Release]) -> str:
 
 
 def _links(pairs: Iterable[tuple[str, str]]) -> str:
-    """A list of links to pages that are no part of this book, as HTML."""
+    """An HTML list of links to pages outside of this book."""
     items = "\n".join(f'<li><a href="{href}">{text}</a></li>' for href, text in pairs)
     return f"```{{raw}} html\n<ul>\n{items}\n</ul>\n```"
 

@@ -1,4 +1,4 @@
-"""What `dlsys watch` finds: in its recorded runs of the lessons, and of faults without a trap."""
+"""The findings of `dlsys watch` in its recorded runs of lessons and of faults without a trap."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEIGHBOURS = ROOT / "book" / "neighbours.yml"
 
 @functools.cache
 def findings() -> dict[str, list[dict]]:
-    """The findings in the recorded runs of the lessons, by trap; those in other cells left out."""
+    """The findings in the recorded runs of the lessons, by trap, without those in other cells."""
     found: dict[str, list[dict]] = {}
     for lesson in LESSONS.entries().values():
         for row in lesson["findings"]:

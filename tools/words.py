@@ -1,9 +1,9 @@
-"""Holds lessons to the glossary: no word of the field before its explanation.
+"""Hold lessons to the glossary: no technical term before its explanation.
 
-A term counts as explained from the section on that the glossary names as its place, in this and
-all later stages; the top of a lesson may name what it will explain. What a lesson uses before that,
-`listed` puts into the list at its top, with the clause. On the website `linked` leads from the
-first use in a lesson to the glossary.
+A term counts as explained from the section that the glossary names as its place, in this and all
+later stages; the top of a lesson may name what it will explain. `listed` puts earlier uses into the
+list at the top of the lesson, with the clause. On the website `linked` links the first use in a
+lesson to the glossary.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from nbformat import NotebookNode
 from dlsys import glossary
 from dlsys.glossary import Term
 
-# The steps that are open to everyone: their text, and the code that is not folded.
+# The visible steps: those whose text counts, and those whose unfolded code counts.
 TEXT = {"hook", "concept", "situation", "look", "why", "repair", "keep", "gpu", "summary"}
 CODE = {"concept", "break", "look", "why", "repair"}
-# What holds no word of the text, or must not be linked.
+# Parts that are not words of the text, or that must not be linked.
 CLOSED = re.compile(r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]+\$|!?\[[^]]*\]\([^)]*\)|<a .*?</a>|"
                     r"\{\w+\}`[^`]*`|<[^>]+>|^#.*?$|^:::.*?$|\bhttps?://\S+|\*\*Source:\*\*.*",
                     re.S | re.M)
@@ -30,13 +30,13 @@ SPAN = re.compile(r"`[^`\n]+`")
 
 
 def facts(cell: NotebookNode) -> dict:
-    """Role and trap, of a cell of a lesson's source or of a built notebook."""
+    """Role and trap of a cell in a lesson's source or in a built notebook."""
     return cell.metadata.get("dlsys", cell.metadata)
 
 
 @functools.cache
 def pattern(term: Term) -> re.Pattern:
-    """Finds the term in any spelling; a word without capitals may begin a sentence."""
+    """A pattern for the term in any spelling; lower-case words may begin a sentence."""
     if term.is_call:
         return re.compile("|".join(rf"(?<![\w.]){re.escape(one)}(?!\w)" if one[0].isalpha() else
                                    rf"{re.escape(one)}(?!\w)" for one in term.spellings))
@@ -47,13 +47,13 @@ def pattern(term: Term) -> re.Pattern:
 
 @functools.lru_cache(4096)
 def open_text(source: str) -> str:
-    """Markdown of the same length, in which what holds no word of the text is blank."""
+    """The Markdown with spaces, of the same length, for all that is not text."""
     return CLOSED.sub(lambda closed: closed[0] if re.fullmatch(r"`[\w.]+(\([^`]*\))?`", closed[0])
                       else " " * len(closed[0]), source)
 
 
 def places(cell: NotebookNode, term: Term) -> Iterator[tuple[int, int]]:
-    """Where a cell's text names a term: the parts that a link may take the place of."""
+    """Where a cell's text names a term; a link may replace these parts."""
     if not term.is_call:
         yield from (found.span() for found in pattern(term).finditer(open_text(cell.source)))
         return
@@ -72,7 +72,7 @@ def uses(cell: NotebookNode, term: Term) -> bool:
 
 
 def sections(cells: Sequence[NotebookNode], number: int) -> list[str]:
-    """The place of each cell, as the glossary writes places."""
+    """The place of each cell, in the glossary's notation."""
     found, heading = [], ""
     for cell in cells:
         trap = facts(cell).get("trap")
@@ -84,7 +84,7 @@ def sections(cells: Sequence[NotebookNode], number: int) -> list[str]:
 
 
 def ahead(cells: Sequence[NotebookNode], number: int) -> list[Term]:
-    """The terms that a lesson uses before they are explained, in the order of their use."""
+    """The terms that a lesson uses before their explanation, in the order of their use."""
     found, here = [], sections(cells, number)
     for term in glossary.terms():
         if 0 < term.stage < number:
@@ -97,7 +97,7 @@ def ahead(cells: Sequence[NotebookNode], number: int) -> list[Term]:
 
 
 def lost(cells: Sequence[NotebookNode], number: int) -> list[str]:
-    """What the glossary says of this lesson that is not so."""
+    """The errors in what the glossary says about this lesson."""
     here, wrong = sections(cells, number), []
     for term in (one for one in glossary.terms() if one.stage == number):
         inside = [cell for cell, place in zip(cells, here, strict=True)
@@ -110,7 +110,7 @@ def lost(cells: Sequence[NotebookNode], number: int) -> list[str]:
 
 
 def listed(cells: Sequence[NotebookNode], number: int) -> str:
-    """The list at the top of a lesson: what it uses before its explanation; "" for nothing."""
+    """The list at the top of a lesson of terms used before their explanation; "" for none."""
     rows = [f"- {term.name if term.is_call else f'**{term.name}**'}: {term.clause}{later(term)}"
             for term in ahead(cells, number)]
     if not rows:
@@ -120,7 +120,7 @@ def listed(cells: Sequence[NotebookNode], number: int) -> str:
 
 
 def later(term: Term) -> str:
-    """Where a term of the list is explained at length."""
+    """A sentence on which stage teaches a term of the list."""
     known = term.home and not term.home.page
     return f" *Stage {term.home.heading[0]} teaches it.*" if known else ""
 
@@ -130,7 +130,7 @@ def anchor(term: Term) -> str:
 
 
 def linked(cells: Sequence[NotebookNode], number: int) -> None:
-    """Leads from a lesson's first use of each term that it does not explain to the glossary."""
+    """Link a lesson's first use of each term that it does not explain to the glossary."""
     here = sections(cells, number)
     for term in glossary.terms():
         at, cell = next(((at, cell) for at, cell in enumerate(cells)

@@ -2,11 +2,11 @@
 
     python -m benchmarks.grading [N [M]]
 
-N learners; otter-grader, which starts anew for each notebook, may be given the first M alone. Each
-peer is installed into an environment of its own under the cache folder; torch and this package are
-shared from the environment that runs the benchmark. All three apply the same checks to the same
-answers, one process at a time; the points they give are compared as well. CPU seconds are those of
-the command and all its children, start-up included.
+N learners; otter-grader, which restarts for each notebook, may get only the first M. Each peer is
+installed into its own environment under the cache folder; torch and this package are shared from
+the environment that runs the benchmark. All three apply the same checks to the same answers, one
+process at a time, and the report compares their points as well. CPU seconds cover the command and
+all its children, including start-up.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "dlsys-
 TARGET = paths.ROOT / "benchmarks" / "grading" / "RESULTS.md"
 ASSIGNMENT = "stage1"
 CLASS = 60  # learners; the default of N
-FEW, MANY = 6, 66  # six kinds of submissions, each once and each eleven times
+FEW, MANY = 6, 66  # each of six kinds of submissions once, and eleven times
 ENVIRONMENT = {"DLSYS_PROGRESS": "off", "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
 
 
@@ -51,7 +51,7 @@ def check_code(id: str, function: str) -> str:
 
 
 def environment(name: str) -> Path:
-    """The folder of a peer's own environment, made on first use."""
+    """The folder of a peer's own environment, created on first use."""
     folder = CACHE / PEERS[name].replace("==", "-")
     done = folder / "complete"
     if not done.exists():
@@ -59,7 +59,7 @@ def environment(name: str) -> Path:
         venv.create(folder, with_pip=True)
         subprocess.run([folder / "bin/python", "-m", "pip", "install", "-q", PEERS[name],
                         "ipykernel"], check=True)
-        # Its own packages come first; torch and this package are found behind them.
+        # Its own packages come first; torch and this package come after them on the path.
         packages = next((folder / "lib").glob("python*/site-packages"))
         shared = [sysconfig.get_path("purelib"), str(paths.ROOT / "src")]
         (packages / "zz_shared.pth").write_text("\n".join(shared) + "\n")
@@ -87,7 +87,7 @@ def grade_here(folder: Path, submitted: Path) -> dict[str, float]:
 
 
 def prepare_otter(folder: Path) -> None:
-    """The autograder's zip, which is made once and not counted."""
+    """Make the autograder's zip, once and uncounted."""
     tests = folder / "tests"
     tests.mkdir()
     for trap in catalog.traps(1):
@@ -117,7 +117,7 @@ def grade_otter(folder: Path, submitted: Path, most: int) -> dict[str, float]:
 
 
 def prepare_nbgrader(folder: Path, submitted: Path) -> None:
-    """A course with the assignment released and all work handed in; not counted."""
+    """Set up a course with the assignment released and all work handed in; not counted."""
     source = folder / "source" / ASSIGNMENT
     source.mkdir(parents=True)
     nbformat.write(_nbgrader_notebook(samples.answers(0)), source / f"{samples.STEM}.ipynb")
@@ -175,7 +175,7 @@ def measured(grade: Callable[[Path, Path], dict[str, float]], folder: Path,
 
 
 def own_compute(n: int) -> float:
-    """CPU seconds of the learners' own code for each submission: cells and calls, no grader."""
+    """CPU seconds of the learners' own code per submission: cells and calls, no grader."""
     script = ("import sys, time, torch, torch._dynamo\nfrom benchmarks.grading import own\n"
               f"print(own.seconds({n}))")
     done = subprocess.run([sys.executable, "-c", script], cwd=paths.ROOT, capture_output=True,
@@ -205,7 +205,7 @@ def main() -> None:
 
 
 def _alone(work: Path, n: int) -> dict[str, Any]:
-    """`dlsys grade` over n submissions: the difference of two sizes is what one more costs."""
+    """`dlsys grade` over n submissions; comparing two sizes gives the cost of one more."""
     folder = work / f"alone{n}"
     samples.write(folder / "submitted", n)
     return measured(grade_here, folder, folder / "submitted")
@@ -215,7 +215,7 @@ def report(n: int, own: float, found: dict[str, dict], few: dict[str, Any],
            many: dict[str, Any]) -> str:
     """The page: rates, ratios, and whether the points agree.
 
-    Ratios are those of one submission: its share of the whole command.
+    Ratios are per submission: its share of the whole command.
     """
     here = each(found["dlsys grade"])
     steady, steady_cpu = ((many[key] - few[key]) / (MANY - FEW) for key in ("seconds", "cpu"))
@@ -254,7 +254,7 @@ def report(n: int, own: float, found: dict[str, dict], few: dict[str, Any],
 
 
 def each(facts: dict[str, Any]) -> dict[str, float]:
-    """CPU and elapsed seconds of one submission of those that were graded."""
+    """CPU and elapsed seconds per graded submission."""
     return {key: facts[key] / len(facts["points"]) for key in ("cpu", "seconds")}
 
 

@@ -1,4 +1,4 @@
-"""What the learners' code itself costs: the cells and calls that any grader has to make."""
+"""What the learners' own code costs: the cells and calls that any grader has to run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def seconds(n: int) -> float:
     dlsys_helpers.check = lambda *_: None
     papers = [(trap.function, registry.find(trap.id)) for trap in catalog.traps(1)]
     cases = {ex.id: [c for seed in SEEDS for c in ex.arrange(seed)] for _, ex in papers}
-    _submission(0, papers, cases)  # first use loads what is loaded lazily
+    _submission(0, papers, cases)  # the first use does all lazy loading
     started = time.process_time()
     for k in range(n):
         _submission(k, papers, cases)

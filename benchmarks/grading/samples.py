@@ -26,7 +26,7 @@ def _cells(view: Path) -> dict[str, str]:
 
 
 def answers(k: int) -> dict[str, str]:
-    """What learner k wrote, by exercise; the same k always wrote the same."""
+    """Learner k's answers by exercise; the same k always gives the same answers."""
     right, stubs = _cells(paths.SOLUTIONS), _cells(paths.EXERCISES)
     choice = random.Random(k)
     kind = ("right", "right", "one wrong", "two wrong", "unfinished", "broken")[k % 6]
@@ -42,7 +42,7 @@ def answers(k: int) -> dict[str, str]:
 
 
 def setup() -> list[str]:
-    """The cells that stand before the first exercise."""
+    """The cells before the first exercise."""
     notebook = json.loads((paths.EXERCISES / f"{STEM}.ipynb").read_text(encoding="utf-8"))
     return ["".join(cell["source"]) for cell in notebook["cells"]
             if cell["cell_type"] == "code" and cell["metadata"]["dlsys"]["role"] == "setup"]

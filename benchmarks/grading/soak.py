@@ -26,7 +26,7 @@ HOSTILE = ("import os; os._exit(0)", "import ctypes; ctypes.string_at(0)", "x = 
 
 
 def hand_in(folder: Path, n: int) -> None:
-    """n submissions; every 20th has a hostile cell, every 50th is no notebook at all."""
+    """n submissions; every 20th has a hostile cell, every 50th is not a notebook."""
     samples.write(folder, n)
     for k in range(0, n, 20):
         path = folder / f"learner{k:04d}.ipynb"
@@ -73,7 +73,7 @@ def _lines(out: Path) -> int:
 
 
 def measurements(out: Path, n: int, elapsed: float) -> dict[str, Any]:
-    """What is counted in the record and the journal of a run over n submissions."""
+    """The counts from the record and the journal of a run over n submissions."""
     results = json.loads((out / "grades.json").read_text())["results"]
     names = Counter(json.loads(line)["name"]
                     for line in (out / "journal.jsonl").read_text().splitlines()[1:])
@@ -88,7 +88,7 @@ def measurements(out: Path, n: int, elapsed: float) -> dict[str, Any]:
 
 
 def report(facts: dict[str, Any], run: dict[str, str]) -> str:
-    """The page: what came of the submissions, and whether one was lost or doubled."""
+    """The page: the results of the submissions, and whether any was lost or doubled."""
     statuses = ", ".join(f"{n} {name}" for name, n in sorted(facts["statuses"].items()))
     points = ", ".join(f"{n} with {p:g}" for p, n in sorted(facts["points"].items()))
     lost = facts["n"] - facts["results"]

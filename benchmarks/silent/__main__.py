@@ -3,8 +3,8 @@
     python -m benchmarks.silent                             all baselines, then the table
     python -m benchmarks.silent run "python my_adapter.py"  an adapter; prints its scores
 
-Each answer is kept as soon as it is given, so a stopped run goes on where it was; --again begins
-anew. The table is benchmarks/silent/table.json, its page RESULTS.md.
+Each answer is saved as soon as it is given, so a stopped run resumes where it was; --again starts
+over. The table is benchmarks/silent/table.json, its page RESULTS.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Ask = Callable[[dict, dict], Answer]
 
 
 def answers(name: str, ask: Ask, cases: dict, held: dict, again: bool = False) -> dict[str, Answer]:
-    """The answers of a tool to some cases; those that its file has are not asked again."""
+    """The answers of a tool to some cases; it is not asked again for those in its file."""
     SAID.mkdir(exist_ok=True)
     path = SAID / f"{name.replace(' ', '_')}.jsonl"
     if again:
@@ -47,7 +47,7 @@ def answers(name: str, ask: Ask, cases: dict, held: dict, again: bool = False) -
 
 
 def kept(path: Path) -> dict[tuple[str, str], Answer]:
-    """The whole lines of a file of answers; a line that was cut off is asked again."""
+    """The complete lines of a file of answers; a truncated one is asked again."""
     found = {}
     for line in path.read_text("utf-8").splitlines() if path.exists() else ():
         try:
@@ -59,7 +59,7 @@ def kept(path: Path) -> dict[tuple[str, str], Answer]:
 
 
 def version_of(command: str) -> str:
-    """A command with the text of each file that it names: an adapter that changed is asked anew."""
+    """A command with the text of each file it names, so a changed adapter is asked again."""
     paths = [Path(word) for word in play.words(command)]
     return "\0".join([command, *(path.read_text("utf-8", "replace") for path in paths
                                  if path.suffix and path.is_file())])
@@ -104,8 +104,8 @@ TOOLS = baselines.BASELINES | baselines.CHEATS
 
 
 def measure(again: bool, tools: list[str]) -> dict:
-    """The table: baselines and cheats, in the forms in which each can answer. Those that are not
-    asked keep their rows of the same cases.
+    """The table: baselines and cheats, in the forms in which each can answer. Tools that are not
+    asked keep their rows for the same cases.
     """
     cases, held, rest = build.loaded()
     stored = json.loads(TABLE.read_text("utf-8")) if TABLE.exists() else {}

@@ -2,9 +2,9 @@
 
     .venv/bin/python -m benchmarks.silent run "python my_adapter.py"
 
-One process for each case. It gets a line of JSON on its standard input and prints one on its
-standard output; nothing else of the benchmark is needed, so an adapter may be in any language.
-What `decide` prints goes to the standard error.
+Each case has its own process. It gets a line of JSON on standard input and prints one on standard
+output; it needs nothing else of the benchmark, so an adapter may be in any language. What `decide`
+prints goes to standard error.
 """
 
 import json

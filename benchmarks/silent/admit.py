@@ -23,12 +23,12 @@ RULES = {
     "healthy": "a control has no such number",
     "source": "the mechanism is documented in a public issue, pull request or commit"}
 PUBLIC = re.compile(r"[\w.-]+/[\w.-]+#\d+|[\w.-]+/[\w.-]+@[0-9a-f]{7,40}")
-Numbers = dict[str, list[float]]  # of each number, its value with each seed
+Numbers = dict[str, list[float]]  # number -> its value with each seed
 
 
 class Measured(NamedTuple):
-    """What was measured of a candidate. with_fault: None for a healthy control, whose own numbers
-    are `repaired`. stopped: whether any of its runs ended by itself.
+    """The measurements of a candidate. with_fault: None for a healthy control, whose own numbers
+    are in `repaired`. stopped: whether any of its runs ended by itself.
     """
 
     reference: Numbers
@@ -39,14 +39,14 @@ class Measured(NamedTuple):
 
 
 def side(reference: list[float], value: float) -> int:
-    """1 or -1 for a value above or below the healthy runs, 0 for one within; NaN is above."""
+    """1 above the healthy runs, -1 below, 0 within; NaN counts as above."""
     if sigmas(reference, [value]) <= SIGMAS:
         return 0
     return -1 if float(value) < statistics.mean(reference) else 1
 
 
 def symptoms(reference: Numbers, found: Numbers) -> list[str]:
-    """The numbers that leave the healthy runs with every seed, to one side."""
+    """The numbers that leave the range of the healthy runs to the same side with every seed."""
     sides = {name: {side(reference[name], value) for value in values}
              for name, values in found.items()}
     return [name for name, seen in sides.items() if seen in ({1}, {-1})]

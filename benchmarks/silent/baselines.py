@@ -27,7 +27,7 @@ from dlsys_watch.places import main_file
 
 
 def guess(case: dict, _buy: Callable) -> dict:
-    """A number, a cause and a changed line, drawn."""
+    """A confidence, a cause and a changed line, drawn at random."""
     draw = random.Random(case["id"])
     return {"confidence": draw.random(), "cause": draw.choice([*score.causes()]),
             "place": draw.choice(lines(case) or [""])}
@@ -51,10 +51,10 @@ def added(diff: str) -> list[str]:
     return found
 
 
-# ---- range and finder: what is out of range, and what `dlsys find` makes of it
+# ---- range and finder: what is out of range, and what `dlsys find` says about it
 
 def in_range(case: dict, buy: Callable) -> dict:
-    """Compares numbers with healthy ones, and asks the finder what the first odd ones may be.
+    """Compares numbers with healthy ones, and asks the finder what the first odd ones may mean.
 
     It buys the cheapest probes until one is out of range or the budget is spent.
     """
@@ -82,7 +82,7 @@ def odd_numbers(case: dict, buy: Callable) -> list[tuple[str, float]]:
 
 
 def odd_curves(case: dict) -> list[tuple[str, float]]:
-    """Curves whose last third is farther from two earlier runs than these are from each other."""
+    """Curves whose last third differs more from two earlier runs than those runs differ."""
     found = []
     for name, values in case["curves"].items():
         here, one, other = (ending(curve) for curve in
@@ -101,7 +101,7 @@ def ending(curve: list) -> float:
 
 
 def finder(case: dict, _buy: Callable) -> dict:
-    """`dlsys find` on what a change says of itself."""
+    """`dlsys find` on a change's own description."""
     answer = find.rank(score.index(), f"{case['title']} {case['text']}")
     sure = dict(zip(("very likely", "likely", "possible", ""), (0.9, 0.7, 0.4, 0.2), strict=True))
     return {"confidence": sure[answer.sure], "cause": (answer.causes or [""])[0],
@@ -153,8 +153,8 @@ def agree(files: dict[str, str]) -> bool:
 
 
 def apart(work: Callable, given: Any) -> Any:
-    """What work(given) returns, in a process of its own: forked from one that has imported torch
-    and never trained, as a fork of one that has may wait for ever.
+    """Return work(given), run in a separate process: forked from one that has imported torch but
+    never trained, because a fork of a process that has trained may hang.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
@@ -175,7 +175,7 @@ def everything(case: dict, _buy: Callable) -> dict:
 
 
 def file_reader(case: dict, _buy: Callable) -> dict:
-    """What the file of cases gives away: words of an answer, else the order of the cases."""
+    """Use what the file of cases gives away: words of an answer, else the order of the cases."""
     every = build.stored(build.CASES)["cases"]
     entry = str(every[case["id"]])
     if "'faulty': " in entry or "'causes': " in entry:
@@ -189,7 +189,7 @@ def letters(case: dict, _buy: Callable) -> dict:
 
 
 def comparer(case: dict, _buy: Callable) -> dict:
-    """A line that no other program of the file has: in a public file, it is seldom a decoy."""
+    """A line that no other program in the file has; in a public file it is seldom a decoy."""
     others = collections.Counter(line for one in build.stored(build.CASES)["cases"].values()
                                  if one["form"] == "source"
                                  for line in set(one["files"]["main.py"].splitlines()))
@@ -203,4 +203,4 @@ CHEATS = {"always faulty": always, "names everything": everything, "reads the ca
           file_reader, "compares the cases": comparer, "counts letters": letters}
 FORMS = {"range": ("curves", "probes"), "finder": ("diff",), "watch": ("source",),
          "same": ("diff",), "compares the cases": ("source",),
-         "counts letters": ("source", "diff")}  # all forms, where nothing is said
+         "counts letters": ("source", "diff")}  # all forms, if not listed here

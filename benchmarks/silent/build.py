@@ -1,7 +1,7 @@
 """Choose and write the public half: `.venv/bin/python -m benchmarks.silent.build`.
 
-cases.json is all that an adapter gets; answers.json is what the scorer knows besides. A number says
-nothing of its case: numbers are dealt by a hash.
+An adapter gets only cases.json; the scorer also knows answers.json. A number says nothing about its
+case, because a hash assigns the numbers.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from dlsys_diffs.scoring import auroc
 FOLDER = Path(__file__).parent
 CASES, ANSWERS = FOLDER / "cases.json", FOLDER / "answers.json"
 VERSION = hashlib.sha256(reader.KEY.encode()).hexdigest()[:8]
-EVEN = 0.05  # how far from chance the order of the cases may be
+EVEN = 0.05  # how far the order of the cases may be from chance
 FORMS = ("curves", "probes", "source", "diff")
 
 
 def chosen(every: Iterable[Candidate], key: str = reader.KEY) -> tuple[list[Candidate], dict]:
-    """The admitted candidates, in the order that a key deals; and by form, what was refused."""
+    """The admitted candidates in the order that a key draws, and the refusals by form."""
     tried: dict[str, collections.Counter] = {}
     admitted = []
     for one in every:
@@ -42,7 +42,7 @@ def chosen(every: Iterable[Candidate], key: str = reader.KEY) -> tuple[list[Cand
     for form, counts in tried.items():
         faulty = sum(one.held["faulty"] for one in admitted if one.form == form)
         healthy = [one for one in admitted if one.form == form and not one.held["faulty"]]
-        for one in healthy[(faulty + 1) // 2:]:  # a third is enough
+        for one in healthy[(faulty + 1) // 2:]:  # keep a third healthy
             admitted.remove(one)
             counts["admitted"] -= 1
             counts["not needed"] += 1
@@ -52,7 +52,7 @@ def chosen(every: Iterable[Candidate], key: str = reader.KEY) -> tuple[list[Cand
 
 
 def shuffled(cases: list[Candidate], key: str) -> list[Candidate]:
-    """The cases in the first of the orders that a key deals whose places say nothing."""
+    """The cases in the first order drawn by a key whose positions say nothing."""
     for draw in itertools.count():
         hashes = {dealt(f"{key} {draw}", one.key): one for one in cases}
         cases = [hashes[name] for name in sorted(hashes)]
@@ -85,7 +85,7 @@ def stored(path: Path) -> dict:
 
 
 def digest() -> str:
-    """Of both files, which a table names."""
+    """A hash of both files, which a table names."""
     both = b"".join(path.read_bytes() for path in (CASES, ANSWERS))
     return hashlib.sha256(both).hexdigest()[:12]
 
@@ -100,7 +100,7 @@ def shown(case: str, cases: dict) -> dict[str, Any]:
 
 
 def loaded() -> tuple[dict[str, dict], dict[str, Held], dict[str, dict]]:
-    """Cases as they are shown, what is right of each, and the rest of what is held, by name."""
+    """By name: the cases as shown, their right answers, and everything else held back."""
     cases, answers = stored(CASES), stored(ANSWERS)
     held = {name: Held(cases["cases"][name]["form"], row["faulty"], tuple(row["causes"]),
                        tuple((file, line) for file, line in row["places"]), row["near"])

@@ -1,4 +1,4 @@
-"""The candidates, derived from what the course has: each with what is shown, held and measured."""
+"""The candidates, derived from the course: what each shows, holds back, and measured."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dlsys_checks.exam.numbers import HEALTHY
 from dlsys_diffs import case_files, reading, repository
 from tools import diffs
 
-# Of each change with a fault, the traps that teach its mechanism; where none does, the cause of the
-# case is not scored.
+# For each faulty change, the traps that teach its mechanism; if there are none, the cause is not
+# scored.
 TAUGHT = {
     "log-once": ["02.4"], "mean-of-means": ["09.2"], "clip-first": ["09.1"],
     "zero-inside": ["02.4"], "schedule-each-batch": ["04.3"], "cosine-over-all": ["04.6"],
@@ -24,7 +24,7 @@ TAUGHT = {
     "growing-patience": ["12.8"], "adaptive-clip": ["12.8"], "square-root-pixels": ["07.4"],
     "pixel-noise": ["12.8"], "freeze-first": ["07.7"], "order-object": ["09.5"],
     "count-scored": ["12.8"], "growing-shift": ["12.8"], "brightest-first": ["12.7"]}
-PRICES = {"loss_curve": 1, "look_at_batch": 2, "one_batch": 2}  # all others 3
+PRICES = {"loss_curve": 1, "look_at_batch": 2, "one_batch": 2}  # all others cost 3
 
 
 class Candidate(NamedTuple):
@@ -43,7 +43,7 @@ def every() -> Iterator[Candidate]:
 
 
 def shared() -> dict[str, dict[str, Any]]:
-    """What all cases of a form show alike."""
+    """What all cases of a form have in common."""
     earlier = runs.run_of(runs.EARLIER).get("curves", [])[:2]
     return {"curves": {"program": CLASSIFIER, "earlier": earlier},
             "probes": {"program": SCRIPT,
@@ -97,7 +97,7 @@ def of_reader() -> Iterator[Candidate]:
 
 
 def measured_reader(one: reader.Program) -> Measured:
-    """All numbers of a program next to those of the healthy script."""
+    """All numbers of a program, with those of the healthy script."""
     run = runs.run_of(runs.shown_by(one.name)[0])
     reference, repaired = (runs.run_of(name).get("numbers", {})
                            for name in (runs.PLAIN, runs.REPAIRED))
@@ -108,7 +108,7 @@ def measured_reader(one: reader.Program) -> Measured:
 
 
 def only(whole: Measured, kinds: Iterable[str]) -> Measured:
-    """What was measured of these probes, or of the curves: a form is judged by what it shows."""
+    """The measurements of only these probes or curves, as a form is judged by what it shows."""
     def part(numbers: Numbers) -> Numbers:
         return {name: values for name, values in numbers.items()
                 if name.partition(": ")[0] in kinds}
@@ -118,7 +118,7 @@ def only(whole: Measured, kinds: Iterable[str]) -> Measured:
 
 
 def right(one: reader.Program) -> dict[str, Any]:
-    """What is held of a program in forms without lines."""
+    """The right answer for a program in forms without lines."""
     return {"faulty": one.healthy is not None, "causes": [one.trap] if one.trap else [],
             "places": [], "near": 0}
 

@@ -1,4 +1,4 @@
-"""Put a case to a baseline, or to an adapter in a process of its own, and read what it answers."""
+"""Put a case to a baseline, or to an adapter in its own process, and read the answer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from benchmarks.silent.score import Answer, read
 from dlsys_helpers.errors import UserError
 
 SECONDS = 600  # for one case
-MESSAGES = 200  # of an adapter, for one case
+MESSAGES = 200  # from an adapter, for one case
 Decide = Callable[[dict[str, Any], Callable[[str], dict]], dict]
 
 
 class Purse:
-    """What a case's probes measure, sold by name; each is paid once."""
+    """Sells the measurements of a case's probes by name; each is paid for once."""
 
     def __init__(self, probes: dict[str, dict[str, float]], prices: dict[str, int]) -> None:
         self.probes, self.prices, self.bought = probes, prices, set()
@@ -38,16 +38,16 @@ class Purse:
 
 
 def in_process(decide: Decide, case: dict, probes: dict) -> Answer:
-    """What a baseline answers."""
+    """The answer of a baseline."""
     purse = Purse(probes, case.get("probes", {}))
     said = decide(case, purse.buy)
     return read(said, purse.paid)
 
 
 def by_command(command: str, case: dict, probes: dict, seconds: float = SECONDS) -> Answer:
-    """What an adapter answers, which runs in an empty folder.
+    """The answer of an adapter, which runs in an empty folder.
 
-    Raises UserError if it cannot be started. One that ends or takes too long has said nothing.
+    Raises UserError if it cannot be started. If it ends or takes too long, it has no answer.
     """
     purse, said = Purse(probes, case.get("probes", {})), None
     with tempfile.TemporaryDirectory(prefix="silent_") as folder:
@@ -62,7 +62,7 @@ def by_command(command: str, case: dict, probes: dict, seconds: float = SECONDS)
         try:
             said = _talk(process, case, purse)
         except BrokenPipeError:
-            pass  # it ended without reading
+            pass  # the adapter ended without reading
         finally:
             timer.cancel()
             process.kill()
@@ -71,7 +71,7 @@ def by_command(command: str, case: dict, probes: dict, seconds: float = SECONDS)
 
 
 def words(command: str) -> list[str]:
-    """The command's words; a file is named from the root, as it runs in another folder."""
+    """The command's words, with absolute file names, because it runs in another folder."""
     return [str(Path(word).absolute()) if "." in word and Path(word).is_file() else word
             for word in shlex.split(command)]
 

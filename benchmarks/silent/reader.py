@@ -1,7 +1,7 @@
 """The programs of two forms, probes and source: the exam's script with a fault, and with decoys.
 
-A decoy writes a line otherwise and computes the same, so that a program that differs from others is
-not yet a faulty one. Each program draws eight of them by its name.
+A decoy writes a line differently but computes the same, so a program that differs from others need
+not be faulty. Each program draws eight of them by its name.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import NamedTuple
 from dlsys_checks.exam import faults, mends
 
 PUBLIC = "1"
-KEY = os.environ.get("SILENT_KEY", PUBLIC)  # a secret one draws a private half
-DRAWN = 8  # decoys of a program
-CONTROLS = 20  # healthy programs that differ in nothing but their decoys
+KEY = os.environ.get("SILENT_KEY", PUBLIC)  # a secret key draws a private half
+DRAWN = 8  # decoys per program
+CONTROLS = 20  # healthy programs that differ only in their decoys
 CLEAR, STEP = "            optimizer.zero_grad()\n", "            schedule.step()\n"
 DECOYS = (
     ((CLEAR, ""), (STEP, STEP + CLEAR)),
@@ -72,7 +72,7 @@ if __name__ == "__main__":
 
 class Program(NamedTuple):
     """name: what it is. plain: the script without decoys, as it is measured. text: with them.
-    healthy: the text without its fault; of a program without one, None. trap: the fault's.
+    healthy: the text without its fault, None if it has none. trap: the fault's trap.
     """
 
     name: str
@@ -86,9 +86,9 @@ class Program(NamedTuple):
         return {"main.py": self.text + MAIN}
 
     def places(self) -> tuple[list[tuple[str, int]], int]:
-        """Lines at which the fault is, and how many a mark may be off: more where a line is gone.
+        """The lines of the fault, and how far off a mark may be: farther if a line was removed.
 
-        A line that is gone stood before the named one.
+        A removed line was before the named one.
         """
         if self.healthy is None:
             return [], 1
@@ -101,7 +101,7 @@ class Program(NamedTuple):
 
 
 def programs() -> dict[str, Program]:
-    """Every fault, healthy programs, and what mends a fault by another way than its lines."""
+    """Every fault, healthy programs, and repairs that do not just restore the fault's lines."""
     found = [faulty(fault) for fault in faults.FAULTS.values()]
     found += [healthy(f"healthy {k}", faults.healthy()) for k in range(CONTROLS)]
     found += [healthy(f"mended {k} {id}", mends.mended(id, changes))

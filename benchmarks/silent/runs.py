@@ -2,8 +2,8 @@
 
     .venv/bin/python -m benchmarks.silent.runs
 
-Five seeds each, two seconds of CPU. Decoys compute the same, so the script is measured without
-them. Each script is recorded as soon as it has run: a stopped recording goes on where it was.
+Each runs with five seeds, two CPU seconds. Decoys compute the same, so the script is measured
+without them. Each script is recorded as soon as it has run, so a stopped recording can resume.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ FIRST = 600 if reader.KEY == reader.PUBLIC else 1000 + zlib.crc32(reader.KEY.enc
 BLOCKS = {f"healthy, block {n}": range(FIRST + 5 * n, FIRST + 5 * n + 5) for n in range(6)}
 PLAIN, REPAIRED, *_, EARLIER = BLOCKS  # reference, repaired, and shown next to a case
 PARTS, CURVE = ("beginning", "middle", "end"), "curve"
-POINT = 5  # steps whose mean is a point of a curve
+POINT = 5  # steps averaged for one point of a curve
 
 
 @cache
 def measured_texts() -> dict[str, tuple[str, range]]:
-    """What is run: the healthy script with each block of seeds, and every other with the first."""
+    """The scripts to run: the healthy one with each block of seeds, all others with the first."""
     every = {name: (faults.healthy(), seeds) for name, seeds in BLOCKS.items()}
     return every | {name: (one.plain, BLOCKS[PLAIN]) for name, one in reader.programs().items()
                     if one.plain != faults.healthy()}
 
 
 def shown_by(name: str) -> tuple[str, int]:
-    """The runs that a program shows, and which of their seeds: its own, or for one that is plain
-    but for its decoys, those of the healthy script, without the reference and the earlier runs.
+    """The runs that a program shows, and which of their seeds. A program that is plain except for
+    its decoys shows the healthy script's, without the reference and the earlier runs.
     """
     if name in measured_texts():
         return name, seed_of(name)
@@ -58,13 +58,13 @@ def rests_on(name: str) -> dict[str, str]:
 
 @cache
 def run_of(name: str) -> dict:
-    """The recorded runs of a script; {} where there are none of today's."""
+    """The recorded runs of a script; {} if none are up to date."""
     found = RECORD.entry(name)
     return found if found.get("rests_on") == rests_on(name) else {}
 
 
 def seed_of(name: str) -> int:
-    """Which of the seeds of a program a case shows."""
+    """Which of a program's seeds a case shows."""
     return zlib.crc32(name.encode()) % len(BLOCKS[PLAIN])
 
 
@@ -78,7 +78,7 @@ def looked(text: str, seeds: range) -> dict:
         with kept_runs() as kept:
             try:
                 shown = probes.look(text, *laws.pictures(), seed, tuple(numbers.HEALTHY))
-            except Exception as error:  # the program's own
+            except Exception as error:  # the program's own error
                 return {"stopped": f"{type(error).__name__}: {error}".splitlines()[0]}
         if not math.isfinite(shown["loss_curve"]["last loss"]):
             return {"stopped": "the loss is no number"}
@@ -93,7 +93,7 @@ def looked(text: str, seeds: range) -> dict:
 
 
 def thirds(values: list) -> list[float]:
-    """The means of the three thirds of a curve; NaN where a reading is not finite, or there is
+    """The means of the three thirds of a curve; NaN if a reading is not finite or there is
     none.
     """
     read = [float("nan") if value is None else float(value) for value in values]
@@ -104,7 +104,7 @@ def thirds(values: list) -> list[float]:
 
 @contextlib.contextmanager
 def kept_runs() -> Iterator[list]:
-    """The runs that the probes watch inside of the block."""
+    """The runs that the probes watch inside the block."""
     kept, plain = [], probes.watched_run
 
     def watched(*given):

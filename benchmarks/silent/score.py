@@ -2,7 +2,7 @@
 
 An answer is {"confidence": 0.0 to 1.0 that there is a fault, "cause": one cause, "place":
 "a.py:7"}. The cause is the id of a trap, or up to forty words, which count as the first cause that
-`dlsys find` reads in them. What cannot be read counts as not said: confidence 0.5, no cause, no
+`dlsys find` reads in them. An unreadable part counts as missing: confidence 0.5, no cause, no
 place.
 
 - AUROC of the confidence, as in review mode: guessing gives 0.5, whatever the share of faults.
@@ -24,7 +24,7 @@ from dlsys import find
 from dlsys_diffs.scoring import Count, auroc, interval
 from dlsys_helpers import catalog
 
-BUDGET = 10  # of 25 that all probes cost: the loss, and three others
+BUDGET = 10  # of the 25 for all probes: enough for the loss and three others
 ACCUSED, UNSAID = 0.5, 0.5
 WORDS = 40
 ID = re.compile(r"\b\d\d\.\d{1,2}\b")
@@ -32,8 +32,8 @@ PLACE = re.compile(r"([\w./-]+\.py):(\d{1,5})")
 
 
 class Held(NamedTuple):
-    """What is right of a case. causes: ids, any of which counts; none: the cause is not scored.
-    places: file and line, none in forms without lines. near: lines that a place may be off.
+    """The right answer to a case. causes: ids, any of which counts; if empty, no cause is scored.
+    places: file and line, none in forms without lines. near: how many lines off a place may be.
     """
 
     form: str
@@ -44,7 +44,7 @@ class Held(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answer as it counts. paid: the price of the probes. unread: what could not be read."""
+    """An answer as it is scored. paid: the price of the probes. unread: the unreadable parts."""
 
     confidence: float = UNSAID
     cause: str = ""
@@ -54,7 +54,7 @@ class Answer(NamedTuple):
 
 
 class Score(NamedTuple):
-    """What the answers to the cases of a form come to."""
+    """The score of the answers to the cases of a form."""
 
     cases: int
     auroc: float | None
@@ -71,7 +71,7 @@ class Score(NamedTuple):
 # ---- reading
 
 def read(said: Any, paid: int = 0) -> Answer:
-    """An answer as it counts; whatever an adapter returned is read."""
+    """An answer as it is scored, read from anything that an adapter may return."""
     if not isinstance(said, dict):
         return Answer(paid=paid, unread=("answer",))
     parts = {"confidence": _confidence(said.get("confidence")), "cause": cause(said.get("cause")),
@@ -88,7 +88,7 @@ def _confidence(said: Any) -> float | None:
 
 
 def _place(said: Any) -> str | None:
-    """One file and line; a list of them, or a range, is no place."""
+    """One file and line; a list or a range is not a place."""
     if said in (None, ""):
         return ""
     return said if isinstance(said, str) and PLACE.fullmatch(said) else None
@@ -106,7 +106,7 @@ def index() -> find.Index:
 
 
 def cause(said: Any) -> str | None:
-    """The one cause that is named, "" for none, None if there are several or too many words."""
+    """The one cause named, "" for none, None if there are several or too many words."""
     if said in (None, ""):
         return ""
     if not isinstance(said, str) or len(said.split()) > WORDS:
@@ -133,7 +133,7 @@ def is_placed(answer: Answer, held: Held) -> bool:
 
 
 def solved(answer: Answer, held: Held) -> float:
-    """1 for a faulty case that is found, named and placed; half of it beyond the budget."""
+    """1 for a faulty case that is found, named and placed; 0.5 if it exceeds the budget."""
     right = (answer.confidence > ACCUSED and (not held.causes or is_named(answer, held))
              and (not held.places or is_placed(answer, held)))
     return right * (1.0 if answer.paid <= BUDGET else 0.5)

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _exam(row: Trap) -> str:
-    """The debrief of an exam that is over. Raises NoAnswer before: it is for all cases at once."""
+    """The debrief of all cases of a finished exam. Raises NoAnswer while the exam is not over."""
     number = int(row.id[:2])
     if exam_checks.has_desk():
         desk = exam_checks.desk()
@@ -106,7 +106,7 @@ def without_docstring(code: str, function: str) -> str:
     try:
         found = next(node for node in ast.parse(code).body
                      if getattr(node, "name", "") == function)
-    except (SyntaxError, StopIteration):  # a line of IPython's own
+    except (SyntaxError, StopIteration):  # IPython syntax, such as a magic
         return code
     text, *rest = found.body
     lines = code.split("\n")

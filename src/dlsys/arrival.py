@@ -23,8 +23,8 @@ from dlsys_helpers import without_widgets
 from dlsys_helpers.errors import UserError
 
 BY_HAND = ("torch", "torchvision")
-# What is replaced where it is older: peft refuses Colab's torchao 0.10, and lesson 11 calls what
-# that lacks.
+# Older versions are replaced: peft refuses Colab's torchao 0.10, and lesson 11 calls functions that
+# it lacks.
 REPLACED = {"torchao": "0.18"}
 NETWORK = re.compile(r"NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|SSLError|"
                      r"ProxyError|Connection(?:Reset| )Error|[Tt]imed out|Max retries|Failed to "
@@ -33,14 +33,14 @@ READ_ONLY = re.compile(r"Errno 13|Errno 30|Permission denied|Read-only file syst
 
 
 class CannotInstall(UserError):
-    """What a notebook needs is missing and cannot be had here. The message says what to do."""
+    """Something a notebook needs cannot be installed here. The message says what to do."""
 
 
 def arrive(version: str, needs: str = "", began: float | None = None) -> None:
     """Install what a notebook of this version of the course needs and this Python lacks.
 
     needs: names of packages, in addition to those that all lessons use. began: when the first cell
-    began to install the course, as time.time() tells; None if it was there.
+    began to install the course, from time.time(); None if the course was already installed.
     Raises CannotInstall.
     """
     since = began or time.time()
@@ -97,7 +97,7 @@ def wheel_name(version: str) -> str:
 # ---- pip
 
 def _install(packages: list[Needed]) -> list[str]:
-    """Install what is missing of these, and return its names; else only what is REPLACED changes.
+    """Install those that are missing, replace old ones in REPLACED, and return their names.
 
     Raises CannotInstall.
     """
@@ -133,7 +133,7 @@ def find_new_packages() -> None:
 
 
 def _take_new_widgets() -> None:
-    """Replace the stand-in with the widget library that was just installed.
+    """Replace the stand-in with the newly installed widget library.
 
     Importing the course created the stand-in, because the library was still missing.
     """

@@ -20,7 +20,7 @@ def is_known(number: int | None) -> bool:
 
 
 def stage_of(notebook: NotebookFile) -> int:
-    """The stage of a notebook. Raises Unreadable for what is no worksheet, or an earlier exam's."""
+    """The stage of a notebook. Raises Unreadable for an earlier exam, or if it is no worksheet."""
     if sheet.is_earlier(notebook.stage):
         raise Unreadable(sheet.OLD, "earlier")
     if not is_known(notebook.stage):
@@ -29,14 +29,14 @@ def stage_of(notebook: NotebookFile) -> int:
 
 
 def stage(number: int) -> Stage:
-    """Number, file stem and title. Raises ValueError for a number of nothing."""
+    """Number, file stem and title. Raises ValueError if nothing has this number."""
     if is_model(number):
         return model_rows.STAGE
     return sheet.stage(number) if is_exam(number) else stages.stage(number)
 
 
 def how_to_begin(number: int) -> str:
-    """The command that makes a fresh copy of what has this number."""
+    """The command that makes a fresh copy of the notebook with this number."""
     if is_exam(number):
         return f"dlsys {sheet.how_to_begin(number)}, after you have renamed yours"
     return f"dlsys start {number} --copy"
@@ -45,7 +45,7 @@ def how_to_begin(number: int) -> str:
 def traps(number: int) -> list[Trap]:
     """The exercises of a worksheet, or the rows of a sheet. Raises CatalogError, ValueError.
 
-    By number, whatever the order of the lesson: gradebooks of two years have the same columns.
+    Sorted by number, not in lesson order, so that gradebooks of two years have the same columns.
     """
     if is_model(number):
         return model_rows.traps()
@@ -55,12 +55,12 @@ def traps(number: int) -> list[Trap]:
 
 
 def by_number(stage: int | None = None) -> list[Trap]:
-    """The traps of a stage, or of all, by their numbers; the catalog has the lesson's order."""
+    """The traps of a stage, or of all, sorted by number; the catalog has them in lesson order."""
     return sorted(catalog.traps(stage), key=lambda trap: [*map(int, trap.id.split("."))])
 
 
 def number_of(id: str) -> int:
-    """The number before the point of an id such as "27.3"; 0 for another text."""
+    """The number before the point of an id such as "27.3"; 0 for any other text."""
     number = id[:2]
     return int(number) if number.isascii() and number.isdigit() else 0
 

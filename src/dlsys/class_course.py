@@ -23,7 +23,7 @@ _BEGINNING = """\
 
 
 class CourseTaken(UserError):
-    """A course.toml cannot take the lines of a release. The message says what to do."""
+    """A release's lines cannot be added to course.toml. The message says what to do."""
 
 
 class Planned(NamedTuple):
@@ -45,7 +45,7 @@ def _asked_rows(asked: Mapping[int, Sequence[str]]) -> dict[str, str]:
 
 def planned(path: Path, stages: Sequence[int], due: datetime.datetime | None,
             asked: Mapping[int, Sequence[str]]) -> Planned | None:
-    """The course.toml with these stages; None if nothing has to be said. Raises CourseTaken."""
+    """The course.toml with these stages; None if there is nothing to add. Raises CourseTaken."""
     wanted = {"due": {str(n): due.isoformat() for n in stages} if due else {},
               "asked": _asked_rows(asked)}
     if not any(wanted.values()):
@@ -78,7 +78,7 @@ def _lines(rows: Mapping[str, str]) -> str:
 
 
 def _with_rows(text: str, table: str, rows: Mapping[str, str]) -> str:
-    """The text with rows below the heading of a table, which is added where there is none."""
+    """The text with rows below the heading of a table, which is added if it is missing."""
     if not rows:
         return text
     heading = re.search(rf"^\[{table}\][^\n]*\n?", text, re.M)

@@ -8,8 +8,8 @@ import zipfile
 from collections.abc import Collection
 from pathlib import Path
 
-# Files that belong to one stage. The catalog stays: progress and finder name all traps. So does
-# what several checks share: those of stage 9 import some of stage 2's.
+# Files that belong to one stage. The catalog stays, because progress and finder name all traps. So
+# do files that several checks share: those of stage 9 import some of stage 2's.
 OF_STAGE = re.compile(r"dlsys_checks/(?:s(\d\d)/e\d|questions/q(\d\d)\.)"
                       r"|dlsys_helpers/recorded/(\d\d)/|dlsys/course/\w+/(\d\d)_\w+\.ipynb$")
 CATALOG = re.compile(r"dlsys_helpers/catalog/(\d\d)\.json$")
@@ -18,8 +18,8 @@ IMPORTED = re.compile(rb"dlsys_helpers\.explorers\.(\w+)")
 # *Your model*, except for the list of its parts: `dlsys parts` runs without the rest.
 MODEL = re.compile(r"dlsys_model/(?!(?:__init__|answers|errors|part_table)\.py$)"
                    r"|dlsys/course/\w+/your_model\.ipynb$")
-# What only an instructor needs: it names mistakes of all stages, or is what an exam is made of. A
-# class sits at its instructor's desk; its wheel has the sheet's form and the names of the looks.
+# Files for the instructor only: they name mistakes of all stages, or an exam is made of them. A
+# class uses its instructor's desk; its wheel has the sheet's form and the names of the looks.
 INSTRUCTORS = re.compile(r"dlsys/grading/aims\.json$"
                          r"|dlsys_checks/exam/(?!(?:__init__|sheet|ledger|numbers)\.py$)"
                          r"|dlsys/exam_(?:desk|names|served)\.py$")
@@ -47,7 +47,7 @@ def write(wheel: Path, target: Path, stages: Collection[int], model: bool = Fals
             listed.append(_row(name, held))
             if name.endswith(RECORD):
                 listed[-1] = f"{name},,\n"
-                held = "".join(listed).encode()  # a wheel's list is its last file
+                held = "".join(listed).encode()  # RECORD is a wheel's last file
             part.writestr(member, held, zipfile.ZIP_DEFLATED, 9)
 
 
@@ -62,12 +62,12 @@ def belongs(name: str, stages: Collection[int], model: bool) -> bool:
 
 
 def _without_hints(catalog: bytes) -> bytes:
-    """A stage's traps by name and symptom, as finder and progress show them: half the bytes."""
+    """The catalog without hints, which finder and progress do not show: half the bytes."""
     traps = [trap | {"hints": []} for trap in json.loads(catalog)]
     return (json.dumps(traps, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def _row(name: str, held: bytes) -> str:
-    """A file's line in the wheel's list."""
+    """A file's line in the wheel's RECORD."""
     digest = base64.urlsafe_b64encode(hashlib.sha256(held).digest()).rstrip(b"=").decode()
     return f"{name},sha256={digest},{len(held)}\n"

@@ -193,7 +193,7 @@ def run_check(args: argparse.Namespace) -> int:
 
 
 def _as_data(worksheet: worksheets.Worksheet, report) -> dict:
-    """The report for a program, or for an assistant: never a solution."""
+    """The report for a program or an assistant, without any solution."""
     rows = [exercise_data(exercise, report.verdicts[exercise.id])
             for exercise in worksheet.exercises]
     return {"worksheet": worksheet.path.name, "stage": worksheet.stage,
@@ -205,7 +205,7 @@ def _as_data(worksheet: worksheets.Worksheet, report) -> dict:
 
 
 def exercise_data(exercise: Trap, verdict: Verdict) -> dict:
-    """law: what was compared; hint: a later one after each attempt that failed, if it has any."""
+    """A verdict as data. law: what was compared; hint: a later one after each failure, or None."""
     solved = verdict.status == "pass"
     tries = max(progress.failures(exercise.id), 1)
     hint = None if solved else (exercise.hints[:tries] or (None,))[-1]
@@ -257,7 +257,7 @@ def _paragraph(words: str) -> str:
 
 
 def _folded(rows: list[Trap], verdicts: dict[str, Verdict]) -> list[Trap]:
-    """The exercises summed up in one line: off the core path, and neither wrong nor stopped."""
+    """The exercises that share one line: off the core path, and neither wrong nor stopped."""
     if not any(exercise.core for exercise in rows):
         return []
     return [exercise for exercise in rows if not exercise.core
@@ -307,7 +307,7 @@ def run_progress(args: argparse.Namespace) -> int:
 
 
 def _add_stage(table, row: start_page.StageState, everything: bool) -> None:
-    """A stage's row, and rows of its traps: of all, or of those that were begun."""
+    """Add a stage's row and rows for its traps, either all or only those that were begun."""
     table.add_row(bold(f"{row.stage.number:02d}"), bold(row.stage.title), "",
                   "" if row.traps else "coming", "",
                   f"{row.points}/{row.possible}" if row.traps else "")
@@ -408,7 +408,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run `dlsys`; returns 0, 1 (not all passed, or a FAIL), 2 (bad input) or 130 (Ctrl-C)."""
     asked = sys.argv[1:] if argv is None else argv
-    if asked[:1] == ["watch"]:  # a program of the user's own: its errors and status are its own
+    if asked[:1] == ["watch"]:  # the user's program: its errors and exit status pass through
         return watch.main(asked[1:])
     if getattr(sys.stdout, "errors", "") == "strict":  # a pipe on Windows has a small code page
         sys.stdout.reconfigure(errors="replace")

@@ -1,4 +1,4 @@
-"""The slides of a lesson, six a trap, and all of them as a page.
+"""The slides of a lesson, six for each trap, and one page with all of them.
 
 nbconvert turns cells into slides of reveal.js. slides_template/vendor/ holds reveal.js, reveal.css
 and plugin/notes.js, the speaker view, of release 6.0.2, from dist/ of the npm package; nbconvert
@@ -40,11 +40,11 @@ from dlsys_helpers.catalog import Trap
 from dlsys_helpers.stages import stage
 
 TEMPLATE = Path(__file__).with_name("slides_template")
-# Sizes at the usual size of letters, in pixels; deck.js shows the slide in a frame of 720 and gives
-# code at least 24 pixels.
+# Sizes in pixels at the normal font size; deck.js shows the slide in a frame of 720 and gives code
+# at least 24 pixels.
 TEXT, CODE, GAP, HEADING, COLUMNS = 36, 32, 26, 64, 88
 CLOCK = 75  # around an exercise's clock
-BESIDE = 0.8  # letters next to a figure may be this much smaller
+BESIDE = 0.8  # text next to a figure may shrink to this share of its size
 FULL = 690
 BODY = FULL - HEADING
 CORE = 30  # slides of a core deck
@@ -54,14 +54,14 @@ _HEADING = re.compile(r"\A## Trap ([\d.]+)(?: \(core\))?: (.*)\n+")
 _SECTION = re.compile(r"^#{1,3} (.+)$", re.MULTILINE)
 _ISSUE = re.compile(r"^#(?=\d)", re.MULTILINE)
 _TAG = re.compile(r"</?(?:ol|li|div|p|span)\b[^>]*>")
-_SCRIPT = re.compile(r"<(!--|/?script)")  # would end the script in which it is a text
+_SCRIPT = re.compile(r"<(!--|/?script)")  # would end the script that contains it as text
 _LABEL = re.compile(r"\*\*(Keep|In\s+your\s+own\s+code|Source|Seen\s+in\s+the\s+wild):\*\*")
 _REPORT = re.compile(r"(print|claim)\(")
 _SENTENCE = re.compile(r"(?<=[.?!])\s+(?=[A-Z`*])")
 
 
 class Slide(NamedTuple):
-    """Its heading, and the cells below it; `first` begins a new column."""
+    """A slide's heading and the cells below it; `first` begins a new column."""
 
     heading: str
     cells: list[NotebookNode]
@@ -78,7 +78,7 @@ class Idea(NamedTuple):
 
 
 def slides(book: NotebookNode, core: bool = False) -> Iterator[Slide]:
-    """The slides of a lesson in its order: its opening, ideas, explorers and traps, its summary.
+    """The slides of a lesson in order: opening, ideas, explorers and traps, summary.
 
     core: only its core path, see `core_slides`.
     """
@@ -97,7 +97,7 @@ def slides(book: NotebookNode, core: bool = False) -> Iterator[Slide]:
 
 
 def parts(cells: list[NotebookNode]) -> Iterator[Idea | list[NotebookNode] | NotebookNode]:
-    """What becomes slides, in the order of a lesson: ideas with a drawing, traps, explorers."""
+    """The parts that become slides, in lesson order: ideas with a drawing, traps, explorers."""
     told: set[str] = set()
     cells = list(at_headings(cells))
     for n, cell in enumerate(cells):
@@ -113,7 +113,7 @@ def parts(cells: list[NotebookNode]) -> Iterator[Idea | list[NotebookNode] | Not
 
 
 def at_headings(cells: Iterable[NotebookNode]) -> Iterator[NotebookNode]:
-    """The cells, where a concept's text is divided so that each heading begins one."""
+    """The cells, with a concept's text split so that each heading begins a cell."""
     for cell in cells:
         if cell.cell_type == "markdown" and _role(cell) == "concept":
             for text in filter(str.strip, re.split(r"^(?=#{1,3} )", cell.source, flags=re.M)):
@@ -167,7 +167,7 @@ def core_slides(book: NotebookNode) -> Iterator[Slide]:
 
 
 def with_rule_below_repair(trap: list[Slide]) -> list[Slide]:
-    """A trap's slides with repair, rule and exercise on one, if that has room for them."""
+    """A trap's slides with repair, rule and exercise on one slide, if they fit."""
     *others, repair, keep = trap
     rule, _, turn = keep.cells[:3]
     code = [c for c in repair.cells if c.cell_type == "code" and not c.outputs]
@@ -178,7 +178,7 @@ def with_rule_below_repair(trap: list[Slide]) -> list[Slide]:
 
 
 def with_cause_below_result(trap: list[Slide]) -> list[Slide]:
-    """A trap's slides with result and cause on one, if that has room for them: one figure."""
+    """A trap's slides with result and cause on one, without the result's figure, if they fit."""
     at = next(n for n, slide in enumerate(trap) if slide.heading.endswith(STEPS[1]))
     result, cause = trap[at:at + 2]
     cells = [c for c in result.cells if c not in figures(result.cells)] + cause.cells
@@ -197,7 +197,7 @@ def takeaway_slide(book: NotebookNode) -> Slide:
 
 
 def explorer_slides(cell: NotebookNode) -> Iterator[Slide]:
-    """An explorer's picture, which has its name as title. Its text becomes the alt text.
+    """An explorer's picture under the explorer's name. Its text becomes the alt text.
 
     The section around an explorer is about something else.
     """
@@ -212,13 +212,13 @@ def explorer_slides(cell: NotebookNode) -> Iterator[Slide]:
 
 
 def placed(cells: Iterable[NotebookNode]) -> list[list[NotebookNode]]:
-    """These cells on as many slides as they need below a heading; a tall figure is torn."""
+    """These cells on as many slides as they need below a heading; a tall figure is split."""
     torn = [part for cell in cells for part in deck_figures.torn(cell, BODY)]
     return list(pages(torn, total_height, BODY))
 
 
 def texts(book: NotebookNode, role: str) -> Iterator[Slide]:
-    """The words of a part, on as many slides as they need; nothing of how to run its cells."""
+    """The text of a part on as many slides as it needs, without how to run its cells."""
     found = "\n\n".join(c.source for c in book.cells
                         if _role(c) == role and c.cell_type == "markdown")
     blocks = [_text(b) for b in re.split(r"\n{2,}", found.partition("**Before the first cell")[0])]
@@ -235,7 +235,7 @@ def cells_for_step(step: str, cells: Iterable[NotebookNode]) -> list[NotebookNod
 
 
 def functions_used(code: str, cells: Iterable[NotebookNode]) -> list[NotebookNode]:
-    """The functions that the code uses and the cells define, a cell for each."""
+    """The functions that the code uses and the cells define, one cell each."""
     used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
     return [nb4.new_code_cell(ast.get_source_segment(c.source, node))
             for c in cells if c.cell_type == "code" for node in ast.parse(c.source).body
@@ -243,7 +243,7 @@ def functions_used(code: str, cells: Iterable[NotebookNode]) -> list[NotebookNod
 
 
 def pages(parts: Iterable, size, most: int) -> Iterator[list]:
-    """Parts in order, as many together as fit."""
+    """Group parts in order, as many on a page as fit."""
     page: list = []
     for part in parts:
         if page and size([*page, part]) > most:
@@ -255,7 +255,7 @@ def pages(parts: Iterable, size, most: int) -> Iterator[list]:
 
 
 def trap_slides(cells: list[NotebookNode], short: bool = False) -> Iterator[Slide]:
-    """The slides of one trap: its code, on two where it is long, then STEPS.
+    """The slides of one trap: its code, on two slides if it is long, then STEPS.
 
     The situation is above the code; where it does not fit, only its first sentence. short: the
     question is below the code if there is room, and no step has a second slide.
@@ -329,11 +329,11 @@ def why_figures(by_role: dict) -> list[NotebookNode]:
 
 
 def repair_slides(by_role: dict, broken: list[NotebookNode]) -> list[list[NotebookNode]]:
-    """What the repair says, its lines that the wrong code has not, and what they print or draw.
+    """What the repair says, the lines that it adds, and what they print or draw.
 
     Functions that the lesson defined to explain the cause come before the lines that use them.
-    A figure that has no room below them gets a separate slide. Where a repair is a decision
-    and no code, its words stand alone.
+    A figure that does not fit below them gets a separate slide. A repair that is a decision
+    and has no code is shown as text only.
     """
     said = by_role["repair"][0]
     text = said.source if said.cell_type == "markdown" else ""
@@ -356,15 +356,15 @@ def repair_slides(by_role: dict, broken: list[NotebookNode]) -> list[list[Notebo
 
 
 def lead_that_fits(lead: list[NotebookNode], cells: list[NotebookNode]) -> list[NotebookNode]:
-    """The words that lead to these cells, or none if a slide has no room for both."""
+    """The text that introduces these cells, or nothing if both do not fit on one slide."""
     return lead if total_height([*lead, *cells]) <= BODY else []
 
 
 def keep_cells(by_role: dict, number: str) -> list[NotebookNode]:
     """The rule, how a learner finds the fault in their code, and the exercise with its clock.
 
-    Where there is room, the picture of the cause is below them: this slide stays up longest,
-    while the exercise is solved.
+    If there is room, the picture of the cause is below them, because this slide stays up
+    longest, while the class solves the exercise.
     """
     rule, test = keep_parts(by_role["keep"])
     trap = catalog.trap(number)
@@ -378,7 +378,7 @@ def keep_cells(by_role: dict, number: str) -> list[NotebookNode]:
 
 
 def keep_parts(cells: Iterable[NotebookNode]) -> tuple[str, str]:
-    """The rule of a trap, and how one finds its fault in one's own code."""
+    """The rule of a trap, and how to find its fault in your own code."""
     _, *found = _LABEL.split("\n\n".join(c.source for c in cells))
     named = {" ".join(k.split()): v.strip() for k, v in zip(found[::2], found[1::2], strict=True)}
     return catalog.sentence_case(named["Keep"]), named.get("In your own code", "")
@@ -400,8 +400,8 @@ def _worksheet(number: int) -> list[str]:
 def changed_lines(code: str, before: Iterable[str]) -> str:
     """The lines of a repair that are not in the wrong code and do more than report.
 
-    The lines stay that open the block of such a line, and empty lines between them, unless one
-    slide could not take those.
+    Lines that open the block of such a line also stay, and so do empty lines if one slide has
+    room for them.
     """
     known = {line.strip() for text in before for line in text.splitlines()}
     reports = {n for node in ast.parse(code).body if _REPORT.match(ast.unparse(node))
@@ -428,15 +428,15 @@ def _indent(line: str) -> int:
 
 
 def beginning(text: str, sentences: int) -> str:
-    """The first sentences of the first paragraph that is none of a list or a table."""
+    """The first sentences of the first paragraph that is not part of a list or a table."""
     paragraph = next((p for p in re.split(r"\n{2,}", text.strip()) if p[:1] not in "-|#1"), text)
     return " ".join(_SENTENCE.split(" ".join(paragraph.split()))[:sentences])
 
 
 def code_pages(cells: Iterable[NotebookNode]) -> list[NotebookNode]:
-    """Code cells one below the other, torn at empty lines where one slide cannot take them.
+    """Code cells one below the other, split at empty lines if they do not fit on one slide.
 
-    A piece knows the whole, by which it is coloured: it may begin in the middle of a docstring.
+    Each piece is coloured as part of the whole, because it may begin inside a docstring.
     """
     blocks = re.split(r"\n{2,}", "\n\n".join(c.source for c in cells))
     whole, made, line = "\n\n".join(blocks), [], 0
@@ -449,7 +449,7 @@ def code_pages(cells: Iterable[NotebookNode]) -> list[NotebookNode]:
 
 def highlighted(source: str, language: str | None = None,
                 metadata: NotebookNode | None = None) -> str:
-    """Code in colours, for nbconvert; a piece of a longer text as it is there."""
+    """Code in colours, for nbconvert; a piece of a longer text has the colours it has there."""
     whole = (metadata or {}).get("dlsys", {}).get("whole", source)
     line = (metadata or {}).get("dlsys", {}).get("line", 0)
     made = Highlight2HTML(pygments_lexer="ipython3")(whole, language)
@@ -474,7 +474,7 @@ def notes(number: str) -> str:
 
 
 def _outputs(cell: NotebookNode) -> Iterator[NotebookNode]:
-    """A code cell's outputs, a cell for each: what it printed, figures, the answer to the guess."""
+    """A code cell's outputs, one cell each: printed text, figures, the answer to the guess."""
     tags = cell.metadata.get("tags", [])
     for output in cell.get("outputs", []):
         data = output.get("data", {})
@@ -520,7 +520,7 @@ def _choices(cell: NotebookNode) -> list[str]:
 
 
 def total_height(cells: Iterable[NotebookNode]) -> float:
-    """Words next to a figure may be smaller, also if no code is next to it."""
+    """The height of these cells; text next to a figure shrinks, unless there is code as well."""
     cells = list(cells)
     drawn = figures(cells)
     has_code = any(c.cell_type == "code" and c not in drawn for c in cells)
@@ -530,7 +530,7 @@ def total_height(cells: Iterable[NotebookNode]) -> float:
 
 
 def height(cell: NotebookNode) -> int:
-    """The height of a cell at the usual font size, in pixels; an estimate. A figure's least one."""
+    """Estimate a cell's height in pixels at the normal font size; of a figure, its least height."""
     if cell.cell_type == "markdown":
         blocks = re.split(r"\n{2,}|\n(?=\s*(?:[-|\d]|<li))", cell.source)
         blocks = filter(None, (_TAG.sub("", block) for block in blocks))
@@ -582,7 +582,7 @@ def notebook(slides: list[Slide], title: str) -> NotebookNode:
 
 
 class Renderer(IPythonRenderer):
-    """Formulas without MathJax, which would come from a network."""
+    """Renders formulas without MathJax, which a page would load from a network."""
 
     def inline_math(self, body: str) -> str:
         return mathml(body, "inline")
@@ -592,13 +592,13 @@ class Renderer(IPythonRenderer):
 
 
 def markdown(source: str) -> str:
-    """Markdown as HTML. A line may begin with the number of an issue, which is no heading."""
+    """Markdown as HTML. A line may begin with an issue number, which is not a heading."""
     renderer = Renderer(escape=False, exclude_anchor_links=True)
     return MarkdownWithMath(renderer=renderer).render(_ISSUE.sub(r"\\#", source))
 
 
 def html(slides: list[Slide], title: str) -> str:
-    """All slides as one page that holds everything it shows."""
+    """All slides as one self-contained page."""
     exporter = SlidesExporter(
         template_name=TEMPLATE.name, extra_template_basedirs=[str(TEMPLATE.parent)],
         filters={"highlight_code": highlighted},

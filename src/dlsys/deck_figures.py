@@ -1,4 +1,4 @@
-"""Figures on slides: how large they must be so that their letters can be read from the last row.
+"""Figures on slides: how large they must be to be readable from the last row.
 
 A lesson's figures are stored as pictures. Their letters have the sizes of the house style, so the
 height of a picture on a slide follows from the height that its smallest letters need.
@@ -29,7 +29,7 @@ _SIZE = re.compile(r"fontsize=(\d+)")
 def figure(output: NotebookNode, code: str) -> NotebookNode:
     """A cell that shows the picture of an output of this code; `least` is its least height.
 
-    letters: the height of its smallest letters where it is as wide as a slide.
+    letters: the height of its smallest letters when it is as wide as a slide.
     """
     metadata = deepcopy(output.metadata)
     facts = metadata.setdefault("image/png", {})
@@ -55,7 +55,7 @@ def is_readable(cell: NotebookNode) -> bool:
 
 
 def torn(cell: NotebookNode, most: int) -> list[NotebookNode]:
-    """A figure that needs more than `most` pixels in pieces, torn where it is empty."""
+    """A figure in pieces, split at empty rows, if it needs more than `most` pixels."""
     if cell.cell_type != "code" or "data" not in (cell.get("outputs") or [{}])[0]:
         return [cell]
     if least(cell) <= most:
@@ -74,7 +74,7 @@ def torn(cell: NotebookNode, most: int) -> list[NotebookNode]:
 
 
 def _empty_row(picture: Image.Image) -> int | None:
-    """The middle of the empty rows nearest to a picture's middle; None without any in its half."""
+    """The middle of the empty band nearest to a picture's middle; None if it is far from there."""
     empty = np.asarray(picture.convert("RGBA").getchannel("A")).max(axis=1) == 0
     high = len(empty)
     ends = np.flatnonzero(np.diff(np.concatenate([[False], empty, [False]]).astype(int)))

@@ -17,7 +17,7 @@ from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.errors import UserError
 
 OK, WARN, FAIL = "OK", "WARN", "FAIL"
-LOCKED = "pip install -r requirements.lock"  # what make does, for Windows, which has none
+LOCKED = "pip install -r requirements.lock"  # what make does; Windows has no make
 SETUP = f"Run: {LOCKED}" if windows.HERE else "Run: make lab"
 LEAST_DISK, GOOD_DISK = 0.5, 3.0  # GB: enough for worksheets and plots; enough for a rebuild
 TORCH_SECONDS = 180
@@ -45,7 +45,7 @@ class Finding(NamedTuple):
 
 
 def findings() -> Iterator[Finding]:
-    """All findings, each as soon as it is known; of a wheel, what it needs to check answers."""
+    """All findings, each as soon as it is known; for a wheel, what it needs to check answers."""
     here = (python, packages, lock, lab, kernel, disk, my_work, progress_file, torch, generated,
             my_worksheets, my_lessons, browser)
     alone = (python, few_packages, my_work, progress_file, torch, my_worksheets, my_lessons)
@@ -64,8 +64,8 @@ def python() -> Iterator[Finding]:
         yield Finding(OK, here)
 
 
-# Extra of pyproject.toml -> whose packages, what they are needed for, how make gets them, and what
-# it is when they are missing: `make lab` leaves out what no lesson needs.
+# Extra of pyproject.toml -> who uses its packages, what for, how make gets them, and how to grade
+# missing ones: `make lab` leaves out what no lesson needs.
 EXTRAS = {
     "jax": ("stages 2 and 9", "stages 2 and 9", "make lab", WARN),
     "grade": ("the grader", "dlsys grade", "make setup", OK),
@@ -77,7 +77,7 @@ EXTRAS = {
 
 
 def packages() -> Iterator[Finding]:
-    """What is missing, and which versions nobody has tried."""
+    """Which packages are missing, and which versions are untested."""
     project = needed.project()
     yield from compare("packages", project["dependencies"], FAIL, SETUP)
     extras = project["optional-dependencies"]
@@ -86,12 +86,12 @@ def packages() -> Iterator[Finding]:
                             f"Needed for {needed_for} only: {LOCKED if windows.HERE else make}")
 
 
-# What a worksheet and the command need where the wheel was installed without the packages it names.
+# What a worksheet and the command need if the wheel was installed without its dependencies.
 FEW = ("ipykernel", "matplotlib", "numpy", "rich", "torch")
 
 
 def few_packages() -> Iterator[Finding]:
-    """What an installed wheel cannot do without; what only some lessons use is named once."""
+    """What an installed wheel needs; missing packages that only some lessons use share one line."""
     project = needed.project()
     base = needed.read(project["dependencies"])
     few = [one.line for one in base if one.name in FEW]
@@ -106,7 +106,7 @@ def few_packages() -> Iterator[Finding]:
 
 
 def compare(what: str, requirements: list[str], missing_is: str, remedy: str):
-    """Findings on what is here; `missing_is` grades a missing package."""
+    """Findings on installed packages; `missing_is` grades a missing package."""
     asked, tested = needed.read(requirements), needed.locked()
     missing = [one.name for one in asked if not one.here]
     untried = [_tried(one, tested) for one in asked if one.untried(tested.get(one.name))]
@@ -122,7 +122,7 @@ def compare(what: str, requirements: list[str], missing_is: str, remedy: str):
 
 
 def _tried(one: Needed, tested: dict[str, str]) -> str:
-    """A package at an untried version, and the range of those that were tried."""
+    """A package at an untested version, and the range of the tested ones."""
     last = f" to {tested[one.name]}" if one.name in tested else " or newer"
     return f"{one.name} {one.here} (tested: {one.floor}{last})"
 
@@ -193,7 +193,7 @@ def my_work() -> Iterator[Finding]:
 
 
 def progress_file() -> Iterator[Finding]:
-    """The progress store can be read; what is damaged was set aside and is named."""
+    """The progress store can be read; names damaged parts that were set aside."""
     path = progress.store()
     if path is None:
         yield Finding(WARN, "progress: not kept, because DLSYS_PROGRESS is off.",
@@ -272,7 +272,7 @@ def my_worksheets() -> Iterator[Finding]:
 
 
 def my_lessons() -> Iterator[Finding]:
-    """Each lesson in my-work/ can be read and has the code of the course's own."""
+    """Each lesson in my-work/ can be read and has the same code as the course's lesson."""
     for stage in catalog.written():
         path = paths.lesson_copy(stage.number)
         try:
@@ -286,7 +286,7 @@ def my_lessons() -> Iterator[Finding]:
 
 
 def browser() -> Iterator[Finding]:
-    """A Chromium for the browser tests; learners do without."""
+    """A Chromium for the browser tests; learners do not need it."""
     names = ("chromium", "chromium-browser", "google-chrome")
     found = next(filter(None, map(shutil.which, names)), None)
     yield Finding(OK, f"browser for tests: {found or 'none found, browser tests are skipped'}")

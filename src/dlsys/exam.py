@@ -1,8 +1,7 @@
 """The exam: `dlsys exam a` makes a sheet, and its notebook asks about the cases with `sit`.
 
-A desk answers: the learner's own, or the instructor's, which a server offers. This module contains
-nothing that a case is made of. In the grader's sandbox there is no desk, and a question only says
-so.
+A desk answers: the learner's own, or the instructor's, on a server. This module contains no part of
+a case. In the grader's sandbox there is no desk, and a question only says so.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 
 PORT = 8229
-PATIENCE = 60.0  # seconds in which a desk answers
+PATIENCE = 60.0  # seconds to wait for a desk's answer
 
 # ---- in the notebook
 
 class Case:
-    """One script with a complaint; what you look at prints numbers, and costs its price once."""
+    """One script with a complaint; each look prints numbers, and you pay its price once."""
 
     def __init__(self, exam: Exam, place: int) -> None:
         """Raises SheetError for a place beyond 0 to 5; -1 is the second worked case."""
@@ -48,7 +47,7 @@ class Case:
         self._ask("look", look)
 
     def swap(self, *names: str) -> None:
-        """Whether the complaint is gone with these functions of the plain script."""
+        """Whether the complaint goes away with these functions of the plain script."""
         self._ask("swap", " ".join(map(str, names)))
 
     def read(self, part: str) -> None:
@@ -74,7 +73,7 @@ class Exam:
         self.number, self.ticket, self.address = number, ticket, address
 
     def case(self, place: int) -> Case:
-        """Case 1 to 5, or a worked one, 0 or -1. Raises SheetError for another."""
+        """Case 1 to 5, or a worked one, 0 or -1. Raises SheetError for any other."""
         return Case(self, place)
 
     def complaints(self) -> None:
@@ -83,9 +82,9 @@ class Exam:
             self.show(place, "complaint")
 
     def debrief(self) -> None:
-        """End the exam: of each case the fault, the number that shows it, the trap to read.
+        """End the exam; print each case's fault, the number that shows it, and the trap to read.
 
-        A notebook that is run for its answers alone does not end it.
+        Running a notebook only to collect its answers does not end it.
         """
         if not isinstance(dlsys_helpers.check, CheckStub):
             self.show(1, "debrief")
@@ -113,7 +112,7 @@ class Exam:
 def sit(number: int, ticket: str = "", address: str = "") -> Exam:
     """The exam sheet with this number, as the notebook's first cell opens it.
 
-    Raises SheetError for a number that is none, and for that of a sheet of an earlier exam.
+    Raises SheetError for a number that is no sheet's, and for a sheet of an earlier exam.
     """
     if not exam_checks.in_sandbox():
         from dlsys_checks.exam import sheet
@@ -126,7 +125,7 @@ def sit(number: int, ticket: str = "", address: str = "") -> Exam:
 
 
 def _keep_missed(number: int, ticket: str, missed: object) -> None:
-    """Note once in the learner's own record what a class's desk says was not named."""
+    """Note once in the learner's own record which faults a class's desk lists as missed."""
     from dlsys_checks.exam import ledger
     if type(missed) is not list or not all(type(id) is str for id in missed):
         return
@@ -136,7 +135,7 @@ def _keep_missed(number: int, ticket: str, missed: object) -> None:
 
 
 def _come_back(number: int, ticket: str) -> None:
-    """Plan in review what was not named in a sheet that is over, and say until when it comes."""
+    """Schedule the missed faults of a finished sheet for review, and print by when they come."""
     from dlsys import review
     from dlsys_checks.exam import ledger
     missed = [id for entry in ledger.STORE.entries()
@@ -170,13 +169,13 @@ def _why(refused: error.HTTPError) -> str:
         return f"exam: the address answers {refused.code}, so it is not an exam. Check the address."
 
 
-# ---- checks of a sheet of one's own
+# ---- checks of the learner's own sheet
 
 def check(id: str, fn: Callable[[], dict]) -> None:
     """Check a row of a sheet, as `dlsys_helpers.check` does an exercise.
 
-    Raises CheckFailed unless the answer passes or somebody sees the card, BadCall for an id that
-    is none and for the function of another case.
+    Raises CheckFailed unless the answer passes or somebody sees the card, BadCall for an unknown
+    id and for the function of another case.
     """
     if isinstance(dlsys_helpers.check, CheckStub):  # this notebook is run for its answers
         dlsys_helpers.check(id, fn)
@@ -190,7 +189,7 @@ def check(id: str, fn: Callable[[], dict]) -> None:
 
 
 def _refuse_bad_call(id: Any, fn: Any) -> None:
-    """Raise BadCall for an id that is none, and for the function of another case."""
+    """Raise BadCall for an unknown id, and for the function of another case."""
     from dlsys_checks.checking import BadCall
     from dlsys_checks.exam import sheet
     if type(id) is not str or not sheet.is_row(id):
@@ -285,9 +284,9 @@ def _write(number: int, args: argparse.Namespace) -> int:
 
 
 def _remove_unused(number: int) -> None:
-    """Remove a sheet of the learner's own that nobody has touched. Raises SheetError if one has.
+    """Remove the learner's own sheet if it is untouched; else raise SheetError.
 
-    Without it, a sheet at a class's desk has its place.
+    A sheet at a class's desk can then take its place.
     """
     from dlsys import exam_sheet
     from dlsys_checks.exam import ledger, sheet
@@ -303,7 +302,7 @@ def _remove_unused(number: int) -> None:
 
 
 def _sources(path: Path) -> list[str]:
-    """The cells of a notebook; [] if it is none."""
+    """The cells of a notebook; [] if it is not a notebook."""
     try:
         return ["".join(cell["source"]) for cell in json.loads(path.read_bytes())["cells"]]
     except (OSError, ValueError, KeyError, TypeError):
@@ -322,7 +321,7 @@ def is_at_desk(number: int) -> bool:
 
 
 def _tell_name(source: str, name: str) -> None:
-    """Tell a class's desk the name of a sheet that was begun without one, and say what it has."""
+    """Give a class's desk a name for a sheet begun without one, and print the name it keeps."""
     from dlsys_checks.exam import sheet
     address, opened = sheet.desk_of(source), sheet.opened(source)
     if name and address:
@@ -380,7 +379,7 @@ def _debrief(form: str, sure: bool) -> int:
 
 
 def _open(number: int) -> list[Trap]:
-    """The rows of a sheet that earned no points so far."""
+    """The rows of a sheet that have earned no points so far."""
     from dlsys_checks.exam import sheet
     solved = progress.solved()
     return [row for row in sheet.traps(number) if row.id not in solved]
@@ -420,7 +419,7 @@ def _file(number: int) -> Path:
 
 
 def _last_round(form: str) -> int:
-    """The last round of which the learner has a sheet of this form; -1 for none."""
+    """The last round for which the learner has a sheet of this form; -1 for none."""
     from dlsys_checks.exam import sheet
     return max((turn for turn in range(sheet.ROUNDS)
                 if _file(sheet.number_of(form, turn)).exists()), default=-1)

@@ -16,7 +16,7 @@ NO_DESK = ("exam: this copy of the course was made for a class, and has no exam 
 
 
 class SheetError(UserError):
-    """A sheet cannot be used as it was asked for; the message says what to do."""
+    """A sheet cannot be used as asked; the message says what to do."""
 
 
 def in_sandbox() -> bool:

@@ -1,7 +1,7 @@
-"""The desk of an exam: it holds the key, answers what is asked about a sheet, and notes the price.
+"""The desk of an exam: it keeps the key, answers questions about sheets, and records the price.
 
 A learner's own desk keeps its key in my-work/. A class's desk is the instructor's, behind a server:
-then neither the key nor anything that a case is made of is on a learner's machine.
+then a learner's machine has neither the key nor any part of a case.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FUNCTION = re.compile(r"^(?:def|class) (\w+)", re.M)
 
 
 class ExamError(UserError):
-    """An exam sheet cannot be made or used as it was asked for; the message says what to do."""
+    """An exam sheet cannot be made or used as asked; the message says what to do."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Desk:
         """The answer to one question: a command of `COMMANDS`, and its text. Raises UserError."""
         if type(text) is not str or what not in COMMANDS:
             raise ExamError(f"exam: got {str(what)[:20]!r}, expected one of {', '.join(COMMANDS)}.")
-        if type(number) is not int:  # 80.0 is as good as 80 in a set, and no number in the record
+        if type(number) is not int:  # a set takes 80.0 for 80, and the record does not
             raise ExamError(f"sheet: got {str(number)[:20]}, expected a whole number.")
         sheet.known(number)
         if not sheet.TICKET.fullmatch(ticket):
@@ -74,12 +74,12 @@ class Desk:
                    for entry in self.entries() if "begun" in entry)
 
     def begun_by(self, number: int, ticket: str) -> str:
-        """The first name with which a sheet was begun, "" if it has none."""
+        """The name under which a sheet was first begun, "" if it has none."""
         return next((entry["begun"] for entry in self.entries() if entry.get("begun")
                      and (entry["sheet"], entry.get("ticket")) == (number, ticket)), "")
 
     def cases(self, number: int, ticket: str) -> list[dict]:
-        """For the instructor: of each case the price, and the names with the try that was right."""
+        """For the instructor: each case's price, the names given, and which of them was right."""
         told = []
         for place, drawn in enumerate(draws.cases(self.key, number, ticket), 1):
             now = self.happened(number, ticket, place)
@@ -166,7 +166,7 @@ class Desk:
         return f"Paid {numbers.price(now.charged)}, budget {numbers.BUDGET}{bought}.{free}"
 
     def _paid(self, at: Place, word: str, shown: str) -> str:
-        """Note what is bought before it is seen."""
+        """Record what is bought before it is shown."""
         now = self.happened(at.number, at.ticket, at.place)
         if now.over:
             return f"{shown}This sheet is over: nothing was recorded."
@@ -225,7 +225,7 @@ def probe_table(look: str, found: dict) -> str:
 
 
 def functions() -> dict[str, str]:
-    """The functions and classes of the plain script, in their order, with their part."""
+    """The functions and classes of the plain script in order, each with its part."""
     return {name: part for part, text in faults.parts(faults.healthy()).items()
             for name in FUNCTION.findall(text)}
 
@@ -240,7 +240,7 @@ def place_of(fault: faults.Fault) -> str:
 
 
 def named(name: str) -> str:
-    """A fault as it is named back to the learner."""
+    """What to call a fault when answering the learner."""
     return faults.FAULTS[name].name if name in faults.FAULTS else name
 
 
@@ -256,7 +256,7 @@ def own() -> Desk:
 
 
 def of_class(folder: Path, over: bool = False, make: bool = False) -> Desk:
-    """The desk in a class's folder; `make` begins one that is not there. Raises ExamError."""
+    """The desk in a class's folder; `make` creates a missing one. Raises ExamError."""
     if not make and not (folder / KEY).is_file():
         raise ExamError(f"{folder}: no exam here ({KEY} is missing). Expected the folder that "
                         "dlsys exam serve made.")
@@ -269,7 +269,7 @@ def of_class(folder: Path, over: bool = False, make: bool = False) -> Desk:
 
 
 class Record(Store):
-    """The record in a class's folder, which one desk writes; it is read again where it changed."""
+    """The record in a class's folder, which one desk writes; it is read again after a change."""
 
     def __init__(self, file: Path) -> None:
         super().__init__(file.name, "The exam's record", ledger.STORE.valid)
@@ -289,9 +289,9 @@ class Record(Store):
         return self._known
 
     def append(self, *entries: dict) -> None:
-        """Append. Raises ExamError if the disk did not take it: then nothing is shown.
+        """Append entries. Raises ExamError if the disk refuses them; then nothing is shown.
 
-        So too for an entry that nobody could read again: the price in it would be lost.
+        An entry that could not be read back is refused as well, because its price would be lost.
         """
         if not all(map(self.valid, entries)):
             raise ExamError("exam: this cannot be recorded. Nothing was recorded.")
@@ -304,7 +304,7 @@ class Record(Store):
 
 
 def _key(path: Path) -> bytes:
-    """The key in this file, which only its owner can read; a new one where there is none."""
+    """The key in this file, which only its owner can read; a new one if there is none."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "x", encoding="ascii",

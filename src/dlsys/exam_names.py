@@ -1,7 +1,7 @@
 """Which fault a learner's words name, by the index and the scores of the symptom finder.
 
-No list of faults is shown to anybody: a learner writes a sentence, and it has to name one fault
-more clearly than all others. The finder knows words and nothing else, so a text cannot talk to it.
+Learners see no list of faults: they write a sentence, which has to name one fault more clearly
+than all others. The finder only compares words, so a text cannot give it orders.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from dlsys_checks.exam import said
 from dlsys_diffs.reading import SCORERS
 
 MOST_WORDS, MOST_LETTERS = 30, 300  # of an answer: one fault, in a sentence
-LEAST = 0.65  # a score that names a fault
-LEAST_KNOWN = 2  # words that the list has
+LEAST = 0.65  # the lowest score that names a fault
+LEAST_KNOWN = 2  # known words that a text needs
 # These words name no fault.
 SIGNS = "loss accuracy model training learn, does not learn, well bad low high go down name fault"
-AHEAD = 1.15  # how many times the second score the first has to be
-ASIDE_WORDS, ASIDE = 3, 1.4  # so few words, with a score below this, add to a fault and name none
+AHEAD = 1.15  # the best score has to be this many times the second
+ASIDE_WORDS, ASIDE = 3, 1.4  # a clause this short and scoring less names no fault
 LIKELY = 0.5  # how much the finder's own likelihoods count compared with the words of the list
 
-HEALTHY = "healthy"  # what is written where nothing is wrong
+HEALTHY = "healthy"  # what to write if nothing is wrong
 _IT = r"(?:it|this|all|everything|(?:the|this) (?:script|code|case|run|model|training))"
 WELL = re.compile(rf"(?:{_IT} (?:is|looks|seems) )?(?:healthy|fine|ok|okay|correct)|"
                   r"(?:there is )?(?:nothing|no (?:fault|bug|error|problem))(?: is)?(?: wrong)?"
                   rf"(?: here| in it| (?:with|in) {_IT})?")  # a clause that says so, in other words
-CLAUSES = re.compile(r"[,;:/\n]|\.\s|\b(?:or|and)\b", re.I)  # between them a text may change faults
-# A prompt and what is ignored can be part of a fault here, and orders to a scorer cannot.
+CLAUSES = re.compile(r"[,;:/\n]|\.\s|\b(?:or|and)\b", re.I)  # what may separate two faults
+# A fault may involve a prompt or something ignored, but never orders to a scorer.
 ADDRESSES = re.compile(rf"\b(?:{SCORERS}|(?:ignore|forget) (?:all|any|everything|the above|these|"
                        r"previous|what)|(?:reward|believe|trust) (?:me|this)|my answer|say:? that)"
                        r"\b")
@@ -37,7 +37,7 @@ ASK = "Write one sentence in English that says what the code does wrong and wher
 
 
 class Heard(NamedTuple):
-    """What was understood: a fault's number or "healthy", and why not where it is ""."""
+    """What was understood: a fault's number or "healthy"; else "" and the reason."""
 
     name: str
     why: str = ""
@@ -49,7 +49,7 @@ def _index() -> find.Index:
 
 
 def heard(text: object) -> Heard:
-    """The fault that a text names. A text that names none, or several, costs nobody a try."""
+    """The fault that a text names. A text that names none, or several, costs no try."""
     if type(text) is not str or not text.strip():
         return Heard("", f"name: got {'nothing' if type(text) is str else type(text).__name__}. "
                      f"{ASK}")
@@ -79,12 +79,12 @@ def heard(text: object) -> Heard:
 
 
 def _plain(text: str) -> str:
-    """A clause in small letters, without what is not a letter at its ends."""
+    """A clause in lower case, without punctuation at its ends."""
     return re.sub(r"^\W+|\W+$", "", " ".join(text.lower().split()))
 
 
 def _named(text: str) -> tuple[bool, str, bool]:
-    """Whether enough words are known, the fault that fits best, and whether no other fits nearly.
+    """Whether enough words are known, the fault that fits best, and whether it is well ahead.
 
     The fault is "" if none fits well enough.
     """

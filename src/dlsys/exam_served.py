@@ -1,7 +1,7 @@
 """`dlsys exam serve`: the desk of a class, as a small web server.
 
 A learner's machine gets answers and nothing that they are made of. Each sheet has a ticket with
-cases of its own, so that a second ticket tells nothing about the first. One thread does all
+separate cases, so that a second ticket reveals nothing about the first. One thread does all
 computations; while it works, other requests wait, and the addresses they come from take turns.
 """
 
@@ -29,7 +29,7 @@ NAME = 80  # characters of a learner's name
 
 
 class Counter:
-    """The desk with what a request may ask of it."""
+    """The desk, and what a request may ask it to do."""
 
     def __init__(self, desk: Desk) -> None:
         from dlsys.room.rate_limit import Limit
@@ -41,7 +41,7 @@ class Counter:
     def begin(self, told: dict[str, Any], address: str = "") -> dict[str, Any]:
         """A ticket for a sheet: a new one, or the one of the learner's matched form.
 
-        An address begins at most as many sheets as it leaves to the others.
+        An address can begin sheets only while it has begun fewer than are left for everyone.
         """
         number, mine = told.get("number"), told.get("ticket")
         if type(number) is not int or not sheet.is_exam(number):
@@ -85,7 +85,7 @@ class Counter:
 class Turns:
     """One thread works; the addresses that wait take turns, so that none keeps the others waiting.
 
-    Within an address, who came first is first.
+    Requests from one address run in order of arrival.
     """
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ def application(counter: Counter) -> Any:
 
 
 def listen(counter: Counter, host: str, port: int, files: int = 0) -> tuple[Any, int]:
-    """Begin to answer: the server and its port. Raises OSError if the port is taken.
+    """Start listening; returns the server and its port. Raises OSError if the port is taken.
 
     files: how many may be open, 0 for as many as the system allows. Where connections would take
     more, the address with the most loses one.
@@ -168,7 +168,7 @@ def run(args: argparse.Namespace) -> int:
     if not 0 <= args.port <= 65535:
         raise ExamError(f"--port: got {args.port}, expected 0 to 65535; 0 picks a free one.")
     desk = exam_desk.of_class(args.out, args.over, make=not args.over)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by background jobs
     try:
         asyncio.run(_serve(Counter(desk), args))
     except OSError as error:

@@ -1,8 +1,8 @@
 """`dlsys find "loss stuck at 2.303"`: the rows of the book's symptom finder, in the terminal.
 
-Rows, rules (spellings, words that say nothing, weights) and what words say of causes
-are symptoms.json, which `make build` writes. The page's book/assets/finder/finder.js counts
-by the same rules, function by function, and the tests ask both the same.
+Rows, rules (spellings, words to ignore, weights) and what words say about causes are in
+symptoms.json, which `make build` writes. The page's book/assets/finder/finder.js scores by the
+same rules, function by function, and the tests put the same questions to both.
 """
 
 import functools
@@ -21,12 +21,12 @@ from dlsys_helpers import catalog
 STORED = Path(__file__).with_name("symptoms.json")
 MOST = 3  # rows that are printed, and causes
 NAMED, LETTERS = 10, 40  # words that no row has: how many are named, and how much of each
-DIGITS = 9  # of a score, so that two languages order equal rows alike
+DIGITS = 9  # of a score, so that Python and JavaScript order equal rows alike
 NONE = ""  # the cause of what no row is about
 TENTHS = 10  # the weights of words are stored as whole tenths
-LEAST = 1e-9  # of a share, whose logarithm is asked for
+LEAST = 1e-9  # of a share, so that its logarithm is finite
 WORD = re.compile(r"[0-9]+(?:\.[0-9]+)?(?: ?%)?|[a-z][a-z0-9]*")
-# What a text is cleared of: addresses, tags of a page (but not <pad> or <unk>), and entities.
+# What is removed from a text: addresses, tags of a page (but not <pad> or <unk>), and entities.
 MARKUP = re.compile(r"https?://[^ \t\r\n<>]+|&(?:lt|gt|amp|quot|nbsp|#[0-9]+);"
                     r"|</?(?:a|b|i|p|em|li|ul|ol|br|hr|td|tr|th|h[1-6]|div|pre|img|sub|sup|code|span"
                     r"|html|body|head|table|style|script|strong|details|summary|blockquote)"
@@ -43,17 +43,17 @@ ENGLISH = "The finder reads English: what you see, the message of an error, or a
 
 
 class Answer(NamedTuple):
-    """Rows and causes, both best first, and how far to believe them."""
+    """Rows and causes, both best first, and how much to trust them."""
 
     hits: list[dict]
     causes: list[str]  # at most MOST: traps by number, sentences without a trap, or a row's sign
     sure: str  # how sure it is that one of the causes is right, in words; "" if none of ours is
-    missing: list[str]  # the asked words that no row has
+    missing: list[str]  # the words of the question that no row has
     skipped: int = 0  # words of a long text that were not read
 
     @property
     def fits(self) -> bool:
-        """Whether the finder answers; where it does not, it says that none of its causes fits."""
+        """Whether the finder answers; if not, it says that none of its causes fits."""
         return self.sure != ""
 
 
@@ -66,7 +66,7 @@ class IndexedRow(NamedTuple):
 
 
 class Index(NamedTuple):
-    """All rows, read once, with how much each token tells about a cause."""
+    """All rows, read once, with how much each token says about a cause."""
 
     rows: list[IndexedRow]
     weights: dict[str, float]  # of each token of a sign, its other words or its causes
@@ -94,7 +94,7 @@ def stem(word: str, endings: list[str]) -> str:
 
 
 def number(said: str) -> list[str]:
-    """A number without needless zeros, and what it is a sign of: "2.302585" is a guess's loss."""
+    """A number without needless zeros, and what it may mean: "2.302585" is the loss of guessing."""
     value, percent = float(said.rstrip("% ")), "%" if said.endswith("%") else ""
     plain = f"{value:.4f}".rstrip("0").rstrip(".") + percent
     near = rules()["near"]
@@ -103,7 +103,7 @@ def number(said: str) -> list[str]:
 
 
 def tokens(text: str) -> Iterator[tuple[str, str]]:
-    """What a text says, one token for all spellings, each with the words that were said."""
+    """The tokens of a text, one for all spellings of a word, each with the text's own words."""
     said = WORD.findall(MARKUP.sub(" ", text.lower()))
     stems = [stem(word, rules()["endings"]) for word in said]
     at = 0
@@ -123,7 +123,7 @@ def tokens(text: str) -> Iterator[tuple[str, str]]:
 
 
 def excerpt(words: list) -> list:
-    """The words that are read of a long text, as where a whole log is pasted: its two ends."""
+    """The words that the finder reads of a long text such as a pasted log: its two ends."""
     half = rules()["ends"]
     return words if len(words) <= 2 * half else [*words[:half], *words[-half:]]
 
@@ -149,7 +149,7 @@ def widened(said: list[str]) -> list[str]:
 
 
 def alike(asked: str, word: str) -> float:
-    """How much of an asked token another one is: all of it, or one begins with the other."""
+    """How well a word matches an asked token: 1 if equal, less if one begins with the other."""
     if asked == word:
         return 1
     goes_on = len(asked) >= 4 and word.startswith(asked)
@@ -167,7 +167,7 @@ def read(row: dict) -> IndexedRow:
 
 
 def index(rows: list[dict]) -> Index:
-    """Reads all rows; a token says the more, the fewer rows have it as sign, word or cause."""
+    """Read all rows; the fewer of them have a token as sign, word or cause, the more it says."""
     all_read = [*map(read, rows)]
     shares = Counter(token for row in all_read
                      for token in {token for _, words in row.places[:3] for token in words})
@@ -203,7 +203,7 @@ def coverage(near: dict[str, float], row: IndexedRow) -> float:
 
 def closest(asked: dict[str, float], nears: dict[str, dict], row: IndexedRow,
             lengths: list[float]) -> float:
-    """How much the closest phrase and the asked words are the same: 1 where none is left over."""
+    """How similar the closest phrase is to the asked words: 1 if no word is left over."""
     length = math.hypot(*asked.values())
     most = 0.0
     for phrase, whole in zip(row.phrases, lengths, strict=True):
@@ -221,14 +221,14 @@ def together(said: list[str], row: IndexedRow) -> list[str]:
 
 
 def quoted(said: list[str], row: IndexedRow) -> bool:
-    """Whether both share four tokens in sequence, as when somebody pastes a whole message."""
+    """Whether both share four consecutive tokens, as when somebody pastes a whole message."""
     texts = [f" {' '.join(words)} " for words in row.phrases]
     runs = [f" {' '.join(said[i:i + 4])} " for i in range(len(said) - 3)]
     return any(run in text for run in runs for text in texts)
 
 
 def likely(said: list[str]) -> dict[str, float]:
-    """How likely each cause is to be meant by these tokens, and NONE by which nothing fits.
+    """The probability that these tokens mean each cause, or NONE if nothing fits.
 
     A softmax of weighted words, see tools/finder_words.py; the tokens and their groups form a
     vector of unit length, so that a long question is no surer than a short one. Empty if no
@@ -252,12 +252,12 @@ def likely(said: list[str]) -> dict[str, float]:
 
 
 def causes_of(row: dict) -> list[str]:
-    """The causes that a row is a sign of, most frequent first; a row without any is its own."""
+    """The causes that a row is a sign of, most frequent first; a row without causes is its own."""
     return [cause.get("trap") or cause["says"] for cause in row["causes"]] or [row["see"]]
 
 
 def likelihood(row: dict, causes: dict[str, float]) -> float:
-    """How likely a row is meant: its likeliest cause, less so the later the row names it."""
+    """How likely a row is meant: by its likeliest cause, which counts less if it is named late."""
     fall = rules()["weights"]["fall"]
     return max(causes.get(cause, 0) * fall ** place
                for place, cause in enumerate(causes_of(row)))
@@ -316,7 +316,7 @@ def scores(known: Index, asked: Asked, shares: dict[str, float]) -> list[Scored]
 
 
 def rank(known: Index, query: str) -> Answer:
-    """How well each row answers: rare words count more, most what one sees, and likely causes."""
+    """Rank rows: rare words, words for what one sees, and likely causes count more."""
     asked = asked_of(known, query)
     if not asked.said:
         return Answer([], [], "", [])
@@ -343,11 +343,12 @@ def unknown(asked: Asked) -> float:
 
 
 def belief(shares: dict[str, float], exact: bool, words: int) -> float:
-    """How likely it is that a right cause is among those shown, from 0 to 1.
+    """The probability that a right cause is among those shown.
 
-    A logistic curve over how likely the best cause is, beside NONE and by itself. tools.finder_gate
-    fits it to phrases that the causes' weights were not trained on. A message that a row quotes
-    word for word is evidence of its own; one word alone is little, words: how many are known.
+    A logistic curve over the best cause's probability, relative to NONE and by itself.
+    tools.finder_gate fits it to phrases that the causes' weights were not trained on. A message
+    that a row quotes word for word is extra evidence; a single known word is weak evidence.
+    words: how many are known.
     """
     gate = rules()["gate"]
     best = max((share for cause, share in shares.items() if cause != NONE), default=0)
@@ -362,14 +363,14 @@ def belief(shares: dict[str, float], exact: bool, words: int) -> float:
 
 
 def in_words(much: float) -> str:
-    """How sure the finder is, as it says so: the first of its words that much is enough for."""
+    """How sure the finder says it is: the first of its words for which `much` is enough."""
     return next((word for least, word in rules()["sure"] if much >= least), "")
 
 
 def agreeing(scored: list[tuple[float, dict]], causes: list[str]) -> list[dict]:
     """The rows that score enough and name a cause that is shown, so that signs and causes agree.
 
-    A shown cause that none of them names brings the best row that does.
+    For a shown cause that none of them names, the best row that does is added.
     """
     least, wanted = rules()["weights"]["shown"] * (scored[0][0] if scored else 0), set(causes)
     firsts = {}  # of each cause, its best row
@@ -382,7 +383,7 @@ def agreeing(scored: list[tuple[float, dict]], causes: list[str]) -> list[dict]:
 
 
 def likeliest(named: dict[str, float], causes: dict[str, float]) -> list[str]:
-    """The first causes, by how well a row answers that names them and by how likely they are."""
+    """The best causes, by how well a row that names them answers and how likely they are."""
     much = rules()["weights"]["cause"]
     scores = {cause: round(named[cause] + much * causes.get(cause, 0), DIGITS)
               for cause in stored()["said"]["causes"] if cause != NONE}
@@ -390,7 +391,7 @@ def likeliest(named: dict[str, float], causes: dict[str, float]) -> list[str]:
 
 
 def notes(answer: Answer) -> list[str]:
-    """What stands beside an answer: what was not understood or not read, a sentence each."""
+    """The notes next to an answer: a sentence each on what was not understood or not read."""
     lines = []
     if answer.missing:
         names = [word[:LETTERS] for word in answer.missing[:NAMED]]
@@ -440,7 +441,7 @@ def rows() -> list[dict]:
 
 
 def cause_with_page(cause: dict, base: str) -> str:
-    """A cause as it is printed, with the address of its page where the site is known."""
+    """A cause as it is printed, with the address of its page if the site is known."""
     if "says" in cause:
         return f"{cause['says']} ({NO_TRAP})"
     trap = cause["trap"]

@@ -8,7 +8,7 @@ from dlsys import find, glossary, units
 from dlsys.grading.text import visible
 from dlsys_helpers.errors import UserError
 
-ASKED = 200  # characters of what was asked that an address holds
+ASKED = 200  # characters of the question that go into an address
 
 
 def add_parser(commands) -> None:
@@ -22,9 +22,9 @@ def add_parser(commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns 1 if no term, no unit that the course teaches and no cause fits.
+    """Run `dlsys find`; returns 1 if no term, no unit of the course and no cause fits.
 
-    In that case, the nearest units are also printed, as perhaps meant.
+    In that case, it also prints the nearest units, which may be meant.
     """
     query = " ".join(args.words)
     if not find.plain(query):

@@ -1,10 +1,10 @@
 """The words and calls of the field, each with a clause that explains it: `dlsys find momentum`.
 
-glossary.csv holds a row for each: the term, other spellings of it (with "|" between them), where
-its text first explains it, where it is taught at length if that is another place, and the clause.
+glossary.csv has a row for each: the term, other spellings of it (with "|" between them), where
+its text first explains it, where it is taught at length if that is elsewhere, and the clause.
 A place is written as in units.py, with its stage: "lesson 01: Choosing an activation", "trap 04.3",
 "other: guide_norm". "words 01" is the list at the top of lesson 1, which explains what no section
-does. tools/words.py holds lessons to it.
+does. tools/words.py checks the lessons against it.
 """
 
 import csv
@@ -40,7 +40,7 @@ class Term(NamedTuple):
 
     @property
     def stage(self) -> int:
-        """The stage whose lesson explains it; 0 where a page of the book does."""
+        """The stage whose lesson explains it; 0 if a page of the book does."""
         found = PLACE.fullmatch(self.where)
         return int(found[2] or found[3] or 0)
 
@@ -72,18 +72,18 @@ def read(path: Path) -> tuple[Term, ...]:
 
 @functools.cache
 def terms() -> tuple[Term, ...]:
-    """All terms, in the order of the alphabet."""
+    """All terms, in alphabetical order."""
     return tuple(sorted(read(STORED), key=lambda term: term.spellings[0].strip("._").lower()))
 
 
 def named(query: str) -> list[Term]:
-    """The terms that are called so, in any spelling that the finder takes for the same."""
+    """The terms with this name, in any spelling that the finder treats as the same."""
     asked = find.plain(query)
     return [term for term in terms() if asked and asked in map(
         find.plain, [*term.spellings, term.name.partition(" (")[0]])]
 
 
 def lines(query: str) -> list[str]:
-    """As `dlsys find` prints a term: what it is, and where it is explained."""
+    """The lines that `dlsys find` prints for a term: what it is, and where it is explained."""
     return [f"{term.name.strip('`')}: {term.clause}"
             + (f" ({term.home.place})" if term.home else "") for term in named(query)]

@@ -3,7 +3,7 @@
 You see what a colleague would show you on Monday, and then ask for probes. Each costs GPU hours and
 needs a hypothesis in your own words first. When you name the cause, you get points for it and for
 your evidence, and an expert's search is shown next to yours. Everything is kept in
-``my-work/.incidents.jsonl`` as it was given, so that a search that was interrupted goes on, in this
+``my-work/.incidents.jsonl`` as you give it, so that you can continue an interrupted search, in this
 terminal or another one.
 """
 
@@ -189,7 +189,7 @@ def refuse_dear(search: Search, name: str) -> None:
 
 
 def name_cause(incident: Incident, log: Log) -> None:
-    """Ask for the cause in own words; then the list is shown, and no probe follows."""
+    """Ask for the cause in the learner's own words; after that, show the list and end probing."""
     may_go_back = log.search(incident).affordable
     say("")
     paragraph("Name the cause in your own words first. Then you choose from a list, and you "
@@ -332,7 +332,7 @@ def verdict(search: Search):
 
 
 def scored(search: Search) -> str:
-    """The points and what they are made of."""
+    """The points and what they are for."""
     if not search.right:
         return f"0 of {POINTS} points."
     others = len(search.incident.causes) - 1

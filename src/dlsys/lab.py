@@ -53,7 +53,7 @@ def busy(port: int) -> bool:
     """Whether something on this machine already listens on localhost at this port."""
     for family, *_, address in socket.getaddrinfo("localhost", port, type=socket.SOCK_STREAM):
         with socket.socket(family, socket.SOCK_STREAM) as probe:
-            # Else a port that was left a minute ago still counts as busy.
+            # Without this, a port closed a minute ago still counts as busy.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(address)
@@ -64,7 +64,7 @@ def busy(port: int) -> bool:
 
 
 def port_number(text: str) -> int:
-    """The port to listen on. Raises UserError, one line, for one that cannot be had."""
+    """The port to listen on. Raises UserError, one line, if it cannot be used."""
     how = "make lab PORT=" if locations.is_checkout() and not windows.HERE else "dlsys lab --port "
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
         raise UserError(f"lab: port: got {text!r}, expected 1 to 65535, as in: {how}8889")

@@ -1,4 +1,4 @@
-"""*Your model* as something that is handed in: its number, and a row for each part."""
+"""*Your model* as an assignment: its number, and a row for each part."""
 
 from functools import cache
 
@@ -26,7 +26,7 @@ def traps() -> list[Trap]:
 
 
 def trap(id: str) -> Trap:
-    """A row. Raises CatalogError for an id that is none."""
+    """A row. Raises CatalogError for an unknown id."""
     found = {one.id: one for one in traps()}
     if id not in found:
         raise CatalogError(f"your model: got {id[:40]!r}, expected {NUMBER}.1 to "
@@ -35,5 +35,5 @@ def trap(id: str) -> Trap:
 
 
 def part(id: str) -> Part:
-    """The part of a row. Raises CatalogError for an id that is none."""
+    """The part of a row. Raises CatalogError for an unknown id."""
     return CATALOGUE[traps().index(trap(id))]

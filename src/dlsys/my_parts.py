@@ -1,7 +1,7 @@
 """`dlsys parts`: which parts of *Your model* are the learner's, and `my-work/my_parts.py`.
 
-The file has two halves. The command writes above the mark; below it is what the learner
-does, and that is kept. A file that was changed above the mark, or has none, is left as it is.
+The file has two halves. The command writes the half above the mark and keeps what the learner
+writes below it. It does not touch a file that was changed above the mark or has no mark.
 """
 
 import argparse

@@ -3,8 +3,8 @@
     pytest --nbval-lax my-work/01_activations.ipynb
 
 prints a score table and writes ``my-work/01_scores.junit.xml``. A check cell is a code cell with
-a line that calls `check`; every other pytest run is left as it is. The plugin is loaded into
-each pytest run of the environment, so it imports nothing slow.
+a line that calls `check`; the plugin changes no other pytest run. Each pytest run of the
+environment loads it, so it imports nothing slow.
 
 The exit code and the table are for the learner; `dlsys grade` is what an instructor uses.
 """
@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _set_options(option: argparse.Namespace, notebooks: list[Path]) -> None:
-    """What suits a learner, where the command line leaves it open."""
+    """Set what suits a learner, unless the command line says otherwise."""
     if option.nbval_cell_timeout == NBVAL_SECONDS:
         option.nbval_cell_timeout = timeouts.SECONDS
     if getattr(option, "dist", "no") == "load":
@@ -53,7 +53,7 @@ def _set_options(option: argparse.Namespace, notebooks: list[Path]) -> None:
 
 
 def _learner_notebooks(config: pytest.Config) -> list[Path]:
-    """The worksheets in my-work/ that this run names, itself or by their folder."""
+    """The worksheets in my-work/ that this run names, directly or by their folder."""
     named = [Path(str(arg).split("::")[0]) for arg in config.args]
     inside = [path for path in named if _is_learners(path)]
     files = (sorted(path.glob("*.ipynb")) if path.is_dir() else [path] for path in inside)
@@ -74,7 +74,7 @@ def junit_path(notebooks: list[Path]) -> Path:
 
 
 def _stage_prefix(path: Path) -> str:
-    """``01_`` from the notebook's metadata; nothing for one that is not ours or unreadable."""
+    """``01_`` from the notebook's metadata; nothing if it is not ours or cannot be read."""
     try:
         return f"{worksheets.stage_in(path):02d}_"
     except WorksheetError:
@@ -107,7 +107,7 @@ def _unreadable(path: Path) -> str:
 
 
 def _named(item: pytest.Item) -> pytest.Item:
-    """The cell as an item named ``01.4 (Cell 7)`` where it is a check, else as it is."""
+    """The cell as an item named ``01.4 (Cell 7)`` if it is a check, else unchanged."""
     if not (ids := _checks(item)):
         return item
     return type(item).from_parent(
@@ -132,7 +132,7 @@ def _possible(id: str) -> int:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     """Add points to a check cell's report, and cut a failure to its message."""
     ids = _checks(item)
-    # A set-up that fails (no kernel) is the check's result: its call never comes.
+    # A failed set-up (no kernel) is the check's result, because its call never runs.
     if not ids or not (call.when == "call" or (call.excinfo and call.when == "setup")):
         return (yield)
     verdict, message = _verdict(call)
@@ -187,7 +187,7 @@ class Scores:
 
 
 def score_lines(scores: list[dict], declared: dict[str, Trap]) -> list[str]:
-    """The table of one notebook: a line for each exercise, a message where it failed, a total.
+    """The table of one notebook: a line for each exercise, a message if it failed, a total.
 
     ``declared`` holds the stage's traps by id: it gives the names, and an exercise whose
     check cell is gone counts as not checked instead of vanishing from the total.

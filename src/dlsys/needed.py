@@ -35,7 +35,7 @@ class Needed(NamedTuple):
 
 
 def project() -> dict:
-    """pyproject's [project] table; of a wheel, what it took from there; nothing of bare sources."""
+    """pyproject's [project] table; for a wheel, its copy; for bare sources, an empty one."""
     path = paths.ROOT / "pyproject.toml"
     if path.exists():
         return tomllib.loads(path.read_text(encoding="utf-8"))["project"]
@@ -53,7 +53,7 @@ def project() -> dict:
 
 
 def read(requirements: list[str]) -> list[Needed]:
-    """What these requirements, "torch>=2.11", ask for, and what is here of it."""
+    """The packages in requirements such as "torch>=2.11", with the versions installed here."""
     found = [_LINE.match(line).groups() for line in requirements]
     return [Needed(normal(name), floor or "", installed(name)) for name, floor in found]
 
@@ -67,7 +67,7 @@ def named(names: list[str], asked: dict) -> list[Needed]:
 
 
 def locked() -> dict[str, str]:
-    """Name to version in the course's lock: what is tested every day. {} where there is no lock."""
+    """Name to version in the course's lock: what is tested every day. {} without a lock."""
     folder = paths.ROOT if locations.is_checkout() else locations.SHIPPED
     path = folder / "requirements.lock"
     return pinned(path) if path.exists() else {}

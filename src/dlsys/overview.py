@@ -1,6 +1,6 @@
-"""What `dlsys` says when it is asked nothing: the next step, and the commands with an example each.
+"""What `dlsys` prints without arguments: the next step, and the commands with an example each.
 
-Also what it says of a command that it does not know.
+Also what it prints for an unknown command.
 """
 
 import difflib
@@ -11,7 +11,7 @@ from dlsys.terminal import bold, say
 from dlsys_helpers import paths, progress
 from dlsys_helpers.errors import UserError
 
-# Each command as one types it, and what it is for.
+# Each command as you type it, and what it is for.
 GROUPS = {
     "Learn": (
         ("dlsys start 1", "a lesson and a worksheet of your own"),
@@ -64,7 +64,7 @@ def show() -> None:
 
 
 def next_steps() -> Iterator[str]:
-    """What to do next, by what was begun: one line, and one more where questions are due."""
+    """What to do next, by what was begun: one line, and one more if questions are due."""
     try:
         rows = start_page.summary()
         waiting = len(review.due(review.now()))
@@ -97,5 +97,5 @@ def unknown(asked: str, known: Sequence[str]) -> str:
 
 
 def note_on_progress() -> str:
-    """A sentence where progress is not kept."""
+    """A sentence if progress is not kept, else ""."""
     return "" if progress.store() else " Progress is not kept: DLSYS_PROGRESS is off."

@@ -16,7 +16,7 @@ def record(id: str, *, run: int, right: bool = False, sure: bool = False, skippe
            options: int = 0, told: str = "") -> dict:
     """Append one answer and return it. Never raises OSError.
 
-    told: of a wrong or a skipped answer, the question, what is right, and why.
+    told: for a wrong or skipped answer, the question, the right answer, and why.
     """
     entry = {"id": id, "run": run, "right": right, "sure": sure, "skipped": skipped,
              "options": options, "told": told,

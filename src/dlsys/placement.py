@@ -36,12 +36,12 @@ from dlsys_helpers.catalog import Trap
 
 TODAY = 60  # minutes
 UNKNOWN, QUIT = "?", "q"
-# Questions, by their place, that anybody can compute who has not seen the trap.
+# Questions, by position, that can be computed without having seen the trap.
 LEFT_OUT = {"09.11": (2,), "10.5": (3,)}
 INTERRUPTED = 130
 
 
-# ---- what is known of this learner
+# ---- what is known about this learner
 
 def evidence(rows: list[dict]) -> list[Seen]:
     """What the learner's files say: exercises, guesses, and these answers of a placement."""
@@ -67,7 +67,7 @@ def _of(row: dict) -> Seen:
 
 
 def kept() -> list[dict]:
-    """The answers that were kept, and the ends; without rows of a trap that does not exist."""
+    """The answers and ends that were kept, except for rows of traps that do not exist."""
     known = {placed.END, *(trap.id for trap in catalog.traps())}
     return [row for row in placed.STORE.entries() if row["id"] in known]
 
@@ -101,13 +101,13 @@ class Step(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The core path, divided: what to take, the wrong answers first, and what to skip."""
+    """The core path divided into what to take, wrong answers first, and what to skip."""
 
     take: tuple[Step, ...]
     skip: tuple[Step, ...]
 
     def today(self, minutes: int) -> list[Step]:
-        """The first steps that fit, and one at least."""
+        """The first steps that fit, but at least one."""
         found, spent = list(self.take[:1]), sum(step.minutes for step in self.take[:1])
         for step in self.take[1:]:
             spent += step.minutes
@@ -125,7 +125,7 @@ def planned(of: Course, doubt: Doubt) -> Plan:
 
 
 def why(of: Course, doubt: Doubt, id: str, skip: bool) -> str:
-    """What speaks for it: the evidence on the trap, else on its stage or on what it builds on."""
+    """The reason: evidence on the trap, else on its stage or on what that builds on."""
     if own := doubt.seen.get(id):
         agrees = (own.known > own.unknown) == skip
         return own.words if agrees else f"{own.words}, but your other answers speak against it"
@@ -224,7 +224,7 @@ def _debrief(question: Question, value: float | None) -> str:
 
 
 def _read(question: Question) -> float | None:
-    """The answer, asked for until it is one; None for "I do not know"."""
+    """Ask until the answer is valid; returns None for "I do not know"."""
     print(f"{question.typed_form} Or {UNKNOWN}.")
     while True:
         said = input("> ").strip()
@@ -281,13 +281,13 @@ def tell(found: Plan, minutes: int) -> None:
 
 
 def time_of(steps: Sequence[Step]) -> str:
-    """Hours, or minutes up to two of them."""
+    """The time in hours, or in minutes below two hours."""
     minutes = sum(step.minutes for step in steps)
     return f"{minutes} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
 
 
 def _by_stage(steps: Sequence[Step]) -> None:
-    """A line for each stage: its name, its traps, and in brackets what speaks for each."""
+    """Print a line for each stage: its name, its traps, and in brackets the reason for each."""
     for stage, ours in itertools.groupby(steps, lambda step: int(step.trap.id[:2])):
         reasons: dict[str, list[str]] = {}
         for step in ours:
@@ -297,7 +297,7 @@ def _by_stage(steps: Sequence[Step]) -> None:
 
 
 def _wrong(rows: Sequence[dict]) -> None:
-    """What was wrong or skipped, with the right answers."""
+    """Print what was wrong or skipped, with the right answers."""
     if back := [row for row in rows if not row["right"]]:
         say(bold("Wrong or skipped. These come back in dlsys review"))
         for row in back:

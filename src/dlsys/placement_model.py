@@ -1,10 +1,10 @@
-"""What answers say of a learner: the model of `dlsys placement`.
+"""What answers say about a learner: the model of `dlsys placement`.
 
-A learner has one level, and a level for each stage that leans on the stages before it. A trap is
-known with the probability that both and its difficulty give. An answer is evidence on its own trap,
-and through the levels on all others. What is asked next is what is expected to leave the least
-doubt, counted in minutes. tools/placement.py measures it on simulated learners. numpy is imported
-where numbers are needed: `dlsys` starts without it.
+A learner has one level, and a level for each stage that depends on the stages before it. Both
+levels and a trap's difficulty give the probability that the learner knows it. An answer is evidence
+on its own trap, and through the levels on all others. The model asks next about the trap that is
+expected to leave the least doubt, counted in minutes. tools/placement.py measures it on simulated
+learners. numpy is imported only where it is needed, so that `dlsys` starts without it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from dlsys_helpers import catalog
 if TYPE_CHECKING:
     import numpy as np
 
-# Which stages a stage builds on. Every other one can be read without it.
+# Which stages a stage builds on; it can be read without the others.
 NEEDS = {1: (), 2: (1,), 3: (1, 2), 4: (2, 3), 5: (1, 2), 6: (3,), 7: (5,), 8: (2, 5), 9: (2, 4),
          10: (7, 8), 11: (5, 7), 12: (3, 4), 13: (8,), 14: (3, 8), 15: (8, 9)}
 LEAST, MOST = 12, 15  # questions
 ENOUGH = 0.003  # of the doubt: what a thirteenth question must promise to remove
 SKIP = 0.7  # known with this probability: no need to take it
-LEVEL, OF_STAGE, LEANS = 1.0, 1.5, 0.8  # spread of a level, of a stage's own, weight of its needs
+LEVEL, OF_STAGE, LEANS = 1.0, 1.5, 0.8  # standard deviation of level and stage; weight of needs
 STEP, MIDDLE = 0.6, 2.5  # what a point of difficulty costs, and which one costs nothing
-SLIPS_NOT, LUCK = 0.9, 0.1  # a right answer from one who knows, and from one who does not
+SLIPS_NOT, LUCK = 0.9, 0.1  # probability of a right answer with knowing, and without
 DRAWS = 2000  # simulated learners that represent all
 
 
 class Course(NamedTuple):
-    """The core path as the model needs it; tuples have one place a trap."""
+    """The core path as the model needs it; tuples have one entry per trap."""
 
     ids: tuple[str, ...]
     stages: tuple[int, ...]
@@ -41,7 +41,7 @@ class Course(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Evidence on a trap: how likely it is from one who knows it, and from one who does not."""
+    """Evidence on a trap: how likely it is if the learner knows the trap, and if not."""
 
     id: str
     known: float
@@ -50,7 +50,7 @@ class Seen(NamedTuple):
 
 
 class Doubt(NamedTuple):
-    """What is believed after some evidence: of each trap, the probability that it is known."""
+    """The belief after some evidence: for each trap, the probability that it is known."""
 
     weights: np.ndarray  # of the learners drawn
     each: np.ndarray  # of each learner drawn and each trap
@@ -77,7 +77,7 @@ def course() -> Course:
 
 @functools.cache
 def drawn(of: Course) -> np.ndarray:
-    """Learners as the model has them: with which probability each knows each trap."""
+    """Simulated learners: the probability that each of them knows each trap."""
     import numpy as np
 
     rng = np.random.default_rng(0)
@@ -92,7 +92,7 @@ def drawn(of: Course) -> np.ndarray:
 
 
 def belief(of: Course, evidence: Sequence[Seen]) -> Doubt:
-    """What the evidence says of all traps. Several pieces on one trap are multiplied."""
+    """What the evidence says about all traps. Several pieces on one trap are multiplied."""
     import numpy as np
 
     chance, place = drawn(of), {id: n for n, id in enumerate(of.ids)}
@@ -138,7 +138,7 @@ def _speaks_against(one: Seen | None) -> bool:
 
 
 def next_item(of: Course, doubt: Doubt, asked: int) -> str | None:
-    """The trap to ask about; None where enough has been asked."""
+    """The trap to ask about; None if enough has been asked."""
     open_ = [n for n, id in enumerate(of.ids) if id not in doubt.seen]
     if asked >= MOST or not open_:
         return None
@@ -151,7 +151,7 @@ def next_item(of: Course, doubt: Doubt, asked: int) -> str | None:
 
 
 def _unknown(options: int | None, sure: bool) -> float:
-    """How likely a right answer is from one who does not know: less often when sure."""
+    """The probability of a right answer without knowing, which is lower when sure."""
     luck = 1 / options if options else LUCK
     return luck if sure else min(2 * luck, 0.6)
 

@@ -73,7 +73,7 @@ def practitioner() -> list[Piece]:
 
 
 def two_weeks() -> list[list[Stage]]:
-    """The core paths of all stages in order, over days of which the longest is short."""
+    """The core paths of all stages in order, split so that the longest day is shortest."""
     stages = catalog.written()
     cuts = itertools.combinations(range(1, len(stages)), min(DAYS, len(stages)) - 1)
     plans = ([stages[start:end] for start, end in itertools.pairwise([0, *cut, len(stages)])]

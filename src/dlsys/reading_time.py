@@ -12,18 +12,18 @@ from dlsys_helpers.stages import Stage
 
 
 class Pace(NamedTuple):
-    """What one reads in a minute."""
+    """How much one reads in a minute."""
 
     words: int
     lines: int
 
 
-# Plain English prose goes at 238 words (Brysbaert 2019). Prose about code, with formulas to think
-# over, goes slower, and so does code; slower again where the ideas and the calls are new. Both
+# People read plain English prose at 238 words (Brysbaert 2019). Prose about code, with formulas to
+# think over, is slower, and so is code; both are slower still if ideas and calls are new. Both
 # paces are estimates: a beginner needed 200 minutes for stage 1, where PRACTISED promises 150.
 PRACTISED, NEW = Pace(150, 8), Pace(110, 6)
 IDLE = {"install", "setup", "explore"}  # roles whose code nobody has to read
-LOOKED_UP = "words"  # the role of the list of words, which one looks into and does not read
+LOOKED_UP = "words"  # the role of the list of words, in which readers look things up
 Cells = Iterable[Mapping[str, Any]]
 
 
@@ -40,7 +40,7 @@ def minutes(cells: Cells, pace: Pace = PRACTISED) -> float:
 
 
 def by_fives(cells: Cells, pace: Pace = PRACTISED) -> int:
-    """Minutes for these cells, by fives, rounded up."""
+    """Minutes for these cells, rounded up to a multiple of five."""
     return 5 * math.ceil(minutes(cells, pace) / 5)
 
 
@@ -77,7 +77,7 @@ class Times(NamedTuple):
 
 
 def times(stage: Stage) -> tuple[Times, Times]:
-    """Minutes for the core path and for all of a stage; 0 to read where its lesson is not here."""
+    """Minutes for the core path and for all of a stage; 0 to read if its lesson is not here."""
     path, traps = paths.NOTEBOOKS / f"{stage.stem}.ipynb", catalog.traps(stage.number)
     short, whole = _read(path, path.stat().st_mtime_ns) if path.exists() else ((0, 0), (0, 0))
     return (Times(*short, sum(trap.minutes for trap in traps if trap.core)),

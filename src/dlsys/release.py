@@ -88,7 +88,7 @@ def label(stamp: dict) -> str:
 # ---- what is asked
 
 def _date(text: str | None) -> datetime.datetime | None:
-    """The moment that is meant: a day ends at 23:59, and a time without an offset is local."""
+    """The due time: a date alone means 23:59, and a time without an offset is local."""
     if not text:
         return None
     try:
@@ -120,7 +120,7 @@ def _exercises(text: str | None, stages: list[Stage]) -> dict[int, list[str]]:
 
 
 def asked_for(stages: list[Stage], core: bool, exercises: str | None) -> dict[int, list[str]]:
-    """Exercises by stage where not all are asked for; else nothing. Raises ReleaseError."""
+    """Exercises by stage if not all are asked for; else nothing. Raises ReleaseError."""
     return ({stage.number: work_folder.core_ids(stage) for stage in stages} if core
             else _exercises(exercises, stages))
 
@@ -154,7 +154,7 @@ def _refuse_taken(out: Path) -> None:
 def _books(stage: Stage, core: bool, exercises: Collection[str]) -> dict[str, dict]:
     """A stage's worksheet and lesson, linked to each other, by file name.
 
-    exercises: those of the worksheet, all where it is empty. core: the lesson is short as well.
+    exercises: those of the worksheet; if empty, all. core: the lesson is short as well.
     """
     worksheet, lesson = f"{stage.stem}.ipynb", paths.lesson_copy(stage.number).name
     asked = json.loads(work_folder.worksheet_copy(

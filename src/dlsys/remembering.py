@@ -12,7 +12,7 @@ def with_cached_runs(exercise: Exercise, also: Iterable[Callable] = ()) -> Exerc
 
     To name a mistake, an answer is compared with what every wrong answer does, which costs the
     most. Cases are keyed by `id`, so they must live as long as the copy. also: other functions to
-    remember.
+    cache.
     """
     mine, known = copy.copy(exercise), {}
     named = {*also, *(wrong.fn for wrong in (*exercise.wrong_answers, *exercise.probes))}

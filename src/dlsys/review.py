@@ -34,13 +34,13 @@ INTERRUPTED = 130
 
 
 class ReviewError(UserError):
-    """There is nothing to review as it was asked for; the message says what to do."""
+    """There is nothing to review for this request; the message says what to do."""
 
 
 # ---- the store
 
 def _time(entry: dict, otherwise: datetime | None = None) -> datetime:
-    """When an entry was written. Raises ValueError for no time, unless there is a substitute."""
+    """When an entry was written. Raises ValueError if there is neither a time nor a substitute."""
     try:
         when = datetime.fromisoformat(entry["time"])
         return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
@@ -173,7 +173,7 @@ def _states(now: datetime) -> tuple[dict[str, State], dict[str, Facts]]:
 
 
 def answers() -> dict[str, bool]:
-    """Whether the last answer about each trap was right, practice included; none: not asked."""
+    """Whether the last answer about each trap was right, practice included; no entry: unasked."""
     return {entry["id"]: entry["kind"] != WRONG for entry in STORE.entries()
             if entry["kind"] in (RIGHT, WRONG, PRACTISED)}
 
@@ -189,7 +189,7 @@ class Item(NamedTuple):
 
 
 def due(now: datetime) -> list[Item]:
-    """What to ask now: wrong guesses that were sure, then named mistakes, then the rest.
+    """What to ask now: confident wrong guesses, then named mistakes, then the rest.
 
     Within each, what has waited longest comes first.
     """
@@ -225,8 +225,8 @@ def come_back(ids: Collection[str], now: datetime) -> date | None:
 def practice(number: int, now: datetime) -> list[Item]:
     """One question for each trap of a stage that was opened, due or not.
 
-    A trap was opened once it was guessed or its exercise tried. Where none of the stage was, as
-    when somebody reads on the website, one question for each of its traps. Raises ReviewError when
+    A trap was opened once it was guessed or its exercise tried. If none of the stage was, as
+    when somebody reads on the website, one question for each of its traps. Raises ReviewError if
     the stage has no questions.
     """
     traps = catalog.traps(number) if questions.exist(number) else []
@@ -317,7 +317,7 @@ def _stage_number(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask what is due, or what a stage holds; returns 0, or 130 after Ctrl-C."""
+    """Ask what is due, or a stage's questions; returns 0, or 130 after Ctrl-C."""
     start = now()
     items = due(start) if args.stage is None else practice(args.stage, start)
     if not items:
@@ -353,7 +353,7 @@ def show(question: Question, head: str) -> None:
 
 
 def _read(question: Question) -> float:
-    """The answer, asked for until it is one."""
+    """Ask until the answer is valid, and return it."""
     print(question.typed_form)
     while True:
         try:

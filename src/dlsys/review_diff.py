@@ -2,9 +2,9 @@
 
 You see a change and its description, may open every file and ask for one recorded run. You mark a
 line, say how sure you are that the change is faulty, name the consequence and choose or type the
-repair. Only then are you told. Each answer is kept in ``my-work/.diffs.jsonl`` as soon as it is
-given, so a review that was interrupted goes on, with the run that was shown; what is right is
-decided whenever a score is shown.
+repair. Only then do you see what was right. Each answer is kept in ``my-work/.diffs.jsonl`` as soon
+as you give it, so you can continue an interrupted review, with the run that was shown. Answers are
+judged whenever a score is shown.
 """
 
 import argparse
@@ -45,7 +45,7 @@ ANSWERS = {"mark": str, "run": str, "confidence": range(101), "consequence": ran
 
 
 def _whole(entry: dict) -> bool:
-    """Whether a stored entry is one: a case with some answers, known texts, numbers in range.
+    """Whether a stored entry is valid: a case with some answers, known texts, numbers in range.
 
     An entry with all answers is a review; one with fewer is a step of one, kept as it was given.
     order: the seed of the order in which options are shown.
@@ -79,7 +79,7 @@ def reviews() -> dict[str, Review]:
 
 
 class Begun:
-    """A review that goes on: what is answered is kept on disk at once, and in this process.
+    """A review in progress: each answer is kept on disk at once, and in this process.
 
     order: the seed of the order of its options, which stays the same after an interruption.
     """
@@ -138,12 +138,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def number_of(case: Case) -> int:
-    """By which a reviewer knows a change; its id may say what it is."""
+    """The number by which reviewers know a change; its id may give the answer away."""
     return 1 + [*cases()].index(case.id)
 
 
 def case_of(text: str, command: str = "review-diff", form: str | None = None) -> Case:
-    """The change with this number, in the form that was asked for, if any.
+    """The change with this number, in the requested form, if any.
 
     command: what a refusal begins with.
     """
@@ -194,7 +194,7 @@ def review(case: Case, repeated: bool) -> None:
 
 
 def asked(question: str, read: Callable[[str], int]) -> int:
-    """An answer, asked for until it is one. Raises EOFError for `q`, as at the mark."""
+    """Ask until the answer is valid, and return it. Raises EOFError for `q`, as at the mark."""
     def read_or_stop(text: str) -> int:
         if text.strip().lower() in ("q", "quit"):
             raise EOFError
@@ -203,7 +203,7 @@ def asked(question: str, read: Callable[[str], int]) -> int:
 
 
 def sees_nothing(given: dict) -> bool:
-    """Whether these answers call a change healthy: neither a consequence nor a repair is asked."""
+    """Whether these answers call a change healthy; then no consequence or repair is asked for."""
     return not given["mark"] and given["confidence"] <= scoring.ACCUSED
 
 
@@ -213,7 +213,7 @@ def reviewed(begun: Begun) -> Review:
 
 
 def show_begun(begun: Begun) -> None:
-    """What was answered before an interruption, and the run that was shown."""
+    """Show what was answered before an interruption, and the run that was shown."""
     given = begun.given
     if not given:
         return
@@ -339,7 +339,7 @@ def repair_shown(case: Case, place: int) -> str:
 # ---- what was right
 
 def tell(review: Review) -> None:
-    """What the change was, and which of the answers were right."""
+    """Show what the change was, and which of the answers were right."""
     case = review.case
     say("")
     say(bold(HEADINGS[case.kind]))
@@ -367,7 +367,7 @@ def tell(review: Review) -> None:
 
 
 def measured(case: Case) -> str:
-    """The number of its run that shows what the change does."""
+    """The number in its run that shows what the change does."""
     return recorded.measured(case.id, case.run, case.number)
 
 
@@ -384,7 +384,7 @@ def chosen_repair(review: Review) -> str:
 
 
 def verdict(right: bool, text: str, chosen: str = "") -> None:
-    """What is right; after a cross, what was said instead."""
+    """Print what is right; after a cross, also what was said instead."""
     say(styled("✓" if right else "✗", "green" if right else "red"), within(text))
     if chosen and not right:
         say(f"  {within(chosen)}")

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def find(asked: str) -> Stage:
-    """The stage of this number that is written. Raises SlidesError."""
+    """The stage with this number, if it is written. Raises SlidesError."""
     number = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 3 else 0
     written = {stage.number: stage for stage in catalog.written()}
     if number not in written:
@@ -83,7 +83,7 @@ def lesson(stage: Stage) -> NotebookNode:
 
 
 def refuse(out: Path) -> None:
-    """Raises SlidesError for a file that cannot or must not be written."""
+    """Raise SlidesError for a file that cannot or must not be written."""
     if out.suffix.lower() not in {".html", ".htm"}:
         raise SlidesError(f"--out: got {str(out)[-60:]!r}, expected a name that ends in .html.")
     if os.path.lexists(out):

@@ -23,12 +23,12 @@ from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import STAGES, Stage
 
-AT_DESK = "at your instructor's desk"  # instead of points, which a learner's machine has not
+AT_DESK = "at your instructor's desk"  # instead of points, which only the desk has
 SOLVED, TRIED, UNTOUCHED = "solved", "tried", "untouched"
 
 
 class TrapState(NamedTuple):
-    """What became of a trap.
+    """The state of one trap.
 
     guess: the last one as it was kept, {} for none; its `right` is None until it was measured.
     review: whether the last answer was right, None if nothing was asked.
@@ -173,9 +173,9 @@ def touched(row: TrapState) -> bool:
 def next_up(rows: list[StageState]) -> tuple[Stage, Trap | None] | None:
     """The stage and exercise to go on with; None if all is solved.
 
-    After a placement, the first of its plan that is open. Else the stage that was worked on last,
-    if an exercise of it is open, and the first such exercise, those of the core path before
-    others; of stages that nobody began the first, and None.
+    After a placement, the first open exercise of its plan. Else, of the stages with an open
+    exercise, the one that was worked on last, and its first open exercise, core path first. If
+    none was begun, the first of them, and None.
     """
     if placed := placement.next_trap():
         [stage] = [row.stage for row in rows if row.stage.number == int(placed.id[:2])]
@@ -200,7 +200,7 @@ _BUTTON = ("display:inline-block;padding:.6rem 1.3rem;border-radius:8px;backgrou
 
 
 def next_step_html() -> str:
-    """The next thing to do as a link to the learner's own copy, which is made where there is none.
+    """The next thing to do as a link to the learner's own copy, which is made if it is missing.
 
     A plain link, so that it works in every editor that opens notebooks; the files are named for
     those that do not follow it.
@@ -238,7 +238,7 @@ def next_step_html() -> str:
 def next_step():
     """`next_step_html` as an object that a notebook shows.
 
-    Where nobody sees it, as in a build, no copies are made.
+    When nobody sees it, as in a build, it makes no copies.
     """
     from IPython.display import HTML
 
@@ -295,7 +295,7 @@ def _exam_cards() -> list[str]:
 
 
 def _card(row: StageState, typed: bool = True) -> str:
-    """A stage. typed: name the command that begins it, for where no button does."""
+    """A stage's card. typed: name the command that begins it, if there is no button."""
     number, title = row.stage.number, _text(row.stage.title)
     head = f"<div><small>Stage {number} · {_count(row)}</small></div>"
     body, foot = f"<p>{_text(row.stage.promise)}</p>", ""
@@ -312,7 +312,7 @@ _NO_EXAM = ('<li class="untouched"><div><small>Exam</small></div>'
 
 
 def _exam_card(row: StageState) -> str:
-    """A sheet that was begun, with a line for each case."""
+    """The card of a sheet that was begun, with a line for each case."""
     lines = "".join(f"<li>{_mark(case.state)} {case.title} · {case.points} of {case.possible} "
                     "points</li>" for case in cases(row))
     path, foot = _learners_file(row.stage), ""
@@ -347,7 +347,7 @@ def _length(stage: Stage) -> str:
 
 
 def _trap_lists(traps: tuple[TrapState, ...]) -> str:
-    """The core path, and folded what is off it; without either, all as one list."""
+    """The core path, and the rest folded; if either is empty, all as one list."""
     core = [row for row in traps if row.trap.core]
     rest = [row for row in traps if not row.trap.core]
     if not (core and rest):
@@ -392,7 +392,7 @@ def _foot(stage: Stage, typed: bool) -> str:
 
 
 def _text(words: str) -> str:
-    """Escaped text; `code` keeps its face."""
+    """Escaped text in which `code` stays code."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(words))
 
 
@@ -409,7 +409,7 @@ def progress_map():
 
 
 def _card_box(row: StageState):
-    """A card with its button, in whose place the links are once it was pressed."""
+    """A card with its button, which the links replace once it is pressed."""
     import ipywidgets as widgets
 
     number, card = row.stage.number, _output(_map([_card(row, typed=False)]))
@@ -486,7 +486,7 @@ def model_menu():
 
 
 def model_html() -> str:
-    """What the button answers: a link to the copy, or what went wrong."""
+    """What the button shows: a link to the copy, or what went wrong."""
     try:
         path, created = work_folder.start_model()
     except UserError as error:
@@ -496,7 +496,7 @@ def model_html() -> str:
 
 
 def _command(words: str):
-    """What to run in a terminal instead of a menu, where a widget library is missing."""
+    """What to run in a terminal instead of a menu if a widget library is missing."""
     from IPython.display import HTML
 
     return HTML(f"<p>{without_widgets.sentence(without_widgets.missing())} In a terminal, "
@@ -520,7 +520,7 @@ def _with_fallback(box, shown: str = "<p>Run this cell to get the menu back.</p>
 
 
 def started_html(number: int, core: bool = False) -> str:
-    """What the start button answers: links to the copies, or what went wrong."""
+    """What the start button shows: links to the copies, or what went wrong."""
     try:
         started = work_folder.start(number, core=core)
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Tables, colours and lines on a terminal, with rich where it is installed."""
+"""Tables, colours and lines on a terminal, with rich if it is installed."""
 
 import shutil
 import textwrap
@@ -41,9 +41,9 @@ def styled(text: str, style: str):
 
 
 def say(*parts) -> None:
-    """Print with rich; of texts, which may hold a stranger's file name, what can be seen.
+    """Print with rich; from texts, which may contain a stranger's file name, only what is visible.
 
-    Without rich, which `dlsys doctor` then names, lines are plain.
+    Without rich, lines are plain, and `dlsys doctor` names the missing package.
     """
     try:
         from rich.console import Console
@@ -51,13 +51,13 @@ def say(*parts) -> None:
     except ModuleNotFoundError:
         print(*map(visible, parts))
         return
-    # No markup: a message may hold brackets. Long lines are left to the terminal.
+    # No markup, because a message may contain brackets. The terminal wraps long lines.
     shown = [visible(part) if isinstance(part, str) else part for part in parts]
     Console(markup=False, highlight=False).print(*shown, soft_wrap=not isinstance(parts[-1], Table))
 
 
 def paragraph(text: str) -> None:
-    """Print text wrapped to the terminal; the indent of a line is that of what wraps below it."""
+    """Print text wrapped to the terminal; wrapped lines keep the indent of their first line."""
     for part in text.split("\n"):
         blank = part[:len(part) - len(part.lstrip())]
         say(filled(part.strip(), blank, blank))
@@ -71,7 +71,7 @@ def filled(text: str, first: str = "", others: str = "") -> str:
 
 
 def ask(question: str, read: Callable[[str], T], refusal: type[UserError]) -> T:
-    """An answer, asked for until `read` raises no refusal, whose message is shown."""
+    """Ask until `read` accepts the answer, and show the message of each refusal."""
     if question:
         paragraph(question)
     while True:

@@ -5,7 +5,7 @@ teaches it, and whether that is open or has to be unfolded. A section is the hea
 the lesson, "lesson 08: Positions" for one of another lesson, "trap 04.3", "More of trap 04.3", or
 "other: guide_norm" for another page of the book. units/same.csv holds words that mean the same.
 
-The symptom finder's page counts by the same rules, in book/assets/finder/finder.js, function
+The symptom finder's page scores by the same rules, in book/assets/finder/finder.js, function
 by function.
 """
 
@@ -24,11 +24,11 @@ FOLDER = Path(__file__).with_name("units")
 MOST = 3  # places that are printed
 NAMED, PERHAPS = "Taught in:", "Perhaps taught in:"
 FOLDED = ", folded"  # after a place whose text has to be unfolded
-# How far the finder goes. beside: how much a word counts that only the name of its trap has.
-# The others are shares of what the asked words say, from which a unit is shown: named, where so few
-# words are asked (longest) that they are a name and not what somebody sees; else as "perhaps",
-# alone, or pair where it has two of the words and no cause is likely. rest: what others need of the
-# best one's share.
+# What it takes to show a unit. beside: how much a word counts that only the name of its trap has.
+# The others are the least share of the question's weight that a unit needs: named, if the question
+# has so few words (longest) that it is a name and not a symptom; else, as "perhaps", alone, or pair
+# if the unit has two of the words and no cause is likely. rest: the least share of the best one's
+# score.
 LIMITS = {"beside": 0.5, "named": 0.6, "longest": 3, "alone": 0.4, "pair": 0.25, "rest": 0.6}
 TRAP = re.compile(r"(?:More of )?trap (\d\d\.\d+)")
 LESSON = re.compile(r"lesson (\d\d): (.+)")
@@ -99,7 +99,7 @@ def same() -> list[tuple[str, str]]:
 
 
 def plain(text: str) -> list[str]:
-    """The tokens of a text, as the finder reads it, with one word for those that mean the same."""
+    """The tokens of a text, as the finder reads it, with one word for all its synonyms."""
     text = text.lower()
     for pattern, word in same():
         text = re.sub(pattern, word, text, flags=re.ASCII)
@@ -119,19 +119,19 @@ def tokens_of(unit: Unit) -> frozenset[str]:
 
 @functools.cache
 def tokens_beside(unit: Unit) -> frozenset[str]:
-    """Those that only the name of its trap has."""
+    """The tokens that only the name of its trap has."""
     return frozenset(plain(around(unit))) - tokens_of(unit)
 
 
 @functools.cache
 def weights() -> dict[str, float]:
-    """How much each token says: the more, the fewer units have it."""
+    """How much each token says, which is more if fewer units have it."""
     counted = Counter(token for unit in units() for token in tokens_of(unit))
     return {token: find.says_much(len(units()), share) for token, share in counted.items()}
 
 
 def shares(asked: Iterable[str], beside: float = 0) -> dict[Unit, float]:
-    """Of what the asked tokens say, how much each unit holds, from 0 to 1; the best unit first."""
+    """The share of the asked tokens' weight that each unit has, from 0 to 1; best unit first."""
     rarest = find.says_much(len(units()), 0)
     said = {token: weights().get(token, rarest) for token in asked}
     whole = sum(said.values()) or 1
@@ -160,10 +160,10 @@ def rank(query: str) -> list[Unit]:
 
 
 def nearest(query: str, answer: find.Answer) -> list[Unit]:
-    """The nearest units, which may be meant where the words name none.
+    """The nearest units, which may be meant if the words name none.
 
-    answer: the causes. Next to a likely one, a unit has to be nearer. The trap of a cause that fits
-    is not named again, only what its More teaches.
+    answer: the causes. If one is likely, a unit has to be nearer. The trap of a cause that fits is
+    not named again, only what its More teaches.
     """
     asked = dict.fromkeys(find.excerpt(plain(query)))
     found = shares(asked, LIMITS["beside"])
@@ -177,6 +177,6 @@ def nearest(query: str, answer: find.Answer) -> list[Unit]:
 
 
 def lines(found: Iterable[Unit], heading: str = NAMED) -> list[str]:
-    """As `dlsys find` prints them: the unit, and where it is taught."""
+    """The lines that `dlsys find` prints: the unit, and where it is taught."""
     shown = [f"- {unit.place}: {unit.text}" for unit in found]
     return [heading, *shown] if shown else []

@@ -1,7 +1,7 @@
 """`dlsys start 1 --update`: the course's newest worksheet with the learner's answers carried over.
 
-An answer goes by the id of its exercise. The file as it was is kept first, under a dated name in
-``my-work/kept/``, byte for byte; only then does the new one take its place.
+Answers are matched by exercise id. The old file is first kept byte for byte, under a dated name in
+``my-work/kept/``; only then does the new one take its place.
 """
 
 import ast
@@ -25,7 +25,7 @@ _OWN_ID = "own-"  # begins the id of each cell that is the learner's
 
 
 class Updated(NamedTuple):
-    """The worksheet, where the old one is kept (None: it was up to date), what to say of it."""
+    """The worksheet, where the old one is kept (None: it was up to date), what to say about it."""
 
     path: Path
     kept: Path | None
@@ -35,8 +35,8 @@ class Updated(NamedTuple):
 def update(stage: int | str, core: bool = False) -> Updated:
     """Bring the worksheet in ``my-work/``, and its lesson, to the course's version.
 
-    What was begun with the core path alone becomes the whole stage; ``core=True`` leaves it at
-    that. Raises WorksheetError if there is none, when it cannot be read, or for a full disk.
+    A worksheet begun with the core path alone becomes the whole stage, unless ``core=True``.
+    Raises WorksheetError if it is missing or cannot be read, or if the disk is full.
     """
     chosen = work_folder.stage_of(stage)
     mine, read = paths.MY_WORK / f"{chosen.stem}.ipynb", paths.lesson_copy(chosen.number)
@@ -68,7 +68,7 @@ def update(stage: int | str, core: bool = False) -> Updated:
 
 
 def _update_lesson(stage: Stage, read: Path, worksheet: Path, core: bool) -> list[str]:
-    """Renew an older or a short copy of the lesson; it holds no answers, but perhaps notes."""
+    """Renew an older or a short copy of the lesson; it has no answers, but perhaps notes."""
     if not read.exists():
         return []
     short = notebook_file.load(read).core
@@ -96,9 +96,9 @@ def _keep_stamp(old: dict, new: dict) -> None:
 def carry_over(old: dict, new: dict) -> list[str]:
     """Put the learner's answers and own cells into the new worksheet; returns a line about each.
 
-    Where the text of an exercise has changed, the answer goes into a cell below the new
-    text: both are there to compare, and the answer counts, for it is defined last. Where it asks
-    for another function, the answer goes there as well, and the new stub counts.
+    If the text of an exercise has changed, the answer goes into a cell below the new text:
+    learners can compare both, and the answer counts because it is defined last. If the exercise
+    asks for another function, the answer goes there as well, but the new stub counts.
     """
     answers, shipped = _answers(old, new), {cell["id"] for cell in new["cells"]}
     told, found = [], set()
@@ -123,7 +123,7 @@ def carry_over(old: dict, new: dict) -> list[str]:
 
 
 def _answers(old: dict, new: dict) -> dict[str, str]:
-    """Exercise id to the cell that the learner wrote for it, where it is more than the stub.
+    """Exercise id to the cell that the learner wrote for it, if it is more than the stub.
 
     A tool may have dropped ids and metadata; then it is the last cell that defines the function.
     """
@@ -147,7 +147,7 @@ def _is_stub(cell: dict) -> bool:
 
 
 def _last_definition(source: str) -> ast.AST | None:
-    """The function or class that a cell defines last; None if it is no Python."""
+    """The function or class that a cell defines last; None if it is not Python."""
     try:
         body = ast.parse(source).body
     except (SyntaxError, ValueError):
@@ -202,7 +202,7 @@ def _imports(setup: str, old: dict) -> list[dict]:
 
 
 def import_lines(source: str) -> list[str]:
-    """A cell's imports, with the `if` or `try` around them; of no Python, those of a line."""
+    """A cell's imports, with `if` or `try` around them; if it is not Python, only one-line ones."""
     try:
         return [ast.unparse(node) for node in ast.parse(source).body
                 if isinstance(node, ast.Import | ast.ImportFrom)
@@ -225,7 +225,7 @@ def _own_cells_after(old: dict, id: str, shipped: set[str]) -> list[dict]:
 
 
 def _end(cells: list[dict], shipped: set[str]) -> int | None:
-    """The place of the first cell that is the course's; None if there is none."""
+    """The position of the first course cell; None if there is none."""
     return next((n for n, cell in enumerate(cells) if _facts(cell).get("role")
                  or cell.get("id") in shipped), None)
 
@@ -283,7 +283,7 @@ def _swap(path: Path, before: bytes, after: bytes) -> Path:
         fresh.write_bytes(after)
         os.replace(fresh, path)
     except OSError as error:
-        with suppress(OSError):  # Windows keeps a file that another program holds
+        with suppress(OSError):  # Windows keeps a file that another program has open
             fresh.unlink(missing_ok=True)
         raise WorksheetError(f"{path.name}: cannot be replaced ({error.strerror}). It is "
                              "unchanged.") from None

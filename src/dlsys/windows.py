@@ -1,4 +1,4 @@
-"""What native Windows lacks, and what the learner reads there. WSL is a Linux and lacks nothing."""
+"""What native Windows lacks, and what the learner reads there. WSL is Linux and lacks nothing."""
 
 import os
 from typing import Any

@@ -1,7 +1,7 @@
 """The learner's own copies in ``my-work/``: start page, lesson and worksheet.
 
-Whatever a learner runs or writes is a copy, so that git sees no change and ``git pull`` meets no
-conflict. A copy's links lead to its siblings. What exists is never overwritten.
+Learners run and edit only copies, so that git sees no change and ``git pull`` meets no conflict.
+A copy's links lead to its siblings. Existing files are never overwritten.
 """
 
 import json
@@ -24,7 +24,7 @@ WAY_IN = "Run `dlsys start {number}` in a terminal for a worksheet of your own."
 START_PAGE = "00_start_here.ipynb"
 # Their outputs answer the question above them: the learner makes them with the first run.
 _ANSWERING = {"look", "why", "repair", "more", "folklore"}
-# So does the text under a step's heading: JupyterLab folds each, and opens it when one runs on.
+# So does the text under a step's heading: JupyterLab folds each, and unfolds it when you run on.
 # These reveal no answer.
 _OPEN_STEPS = ("The code", "Guess", "Your turn")
 # Their headings also reveal an answer: they become part of the folded step before them.
@@ -40,11 +40,11 @@ class Started(NamedTuple):
 
 
 def start(stage: int | str, copy: bool = False, core: bool = False) -> Started:
-    """Copy a stage's worksheet and its lesson to ``my-work/``; what exists stays as it is.
+    """Copy a stage's worksheet and its lesson to ``my-work/``; existing files stay as they are.
 
     ``copy=True`` makes fresh ones next to them under the next free names, ``01_activations_2`` and
     ``01_lesson_2``; ``core=True`` leaves out what is off the core path. Raises WorksheetError for
-    an unknown stage, one without worksheet, or a full or read-only disk.
+    an unknown stage, one without a worksheet, or a full or read-only disk.
     """
     chosen = stage_of(stage)
     worksheet, lesson = shipped(chosen, paths.EXERCISES), shipped(chosen, paths.NOTEBOOKS)
@@ -64,7 +64,7 @@ def open_lab() -> str:
 
 
 def start_page() -> Path:
-    """The learner's copy of the start page, made where there is none. Raises WorksheetError."""
+    """The learner's copy of the start page, made if there is none. Raises WorksheetError."""
     path = paths.MY_WORK / START_PAGE
     with _writing("the start page"):
         _create(path, _bytes(paths.NOTEBOOKS / START_PAGE))
@@ -74,7 +74,7 @@ def start_page() -> Path:
 def start_model() -> tuple[Path, bool]:
     """The learner's copy of *Your model*, without its outputs, and whether it was made now.
 
-    What exists stays as it is. Raises WorksheetError.
+    An existing copy stays as it is. Raises WorksheetError.
     """
     book = json.loads(_bytes(paths.NOTEBOOKS / f"{YOUR_MODEL}.ipynb"))
     for cell in book["cells"]:
@@ -86,7 +86,7 @@ def start_model() -> tuple[Path, bool]:
 
 
 def keep(path: Path, data: bytes, what: str) -> bool:
-    """Write a file of the learner's own; False if it exists. Raises WorksheetError."""
+    """Write one of the learner's files; False if it exists. Raises WorksheetError."""
     with _writing(what):
         return _create(path, data)
 
@@ -102,7 +102,7 @@ def worksheet_copy(shipped: bytes, stage: Stage, lesson: str, core: bool = False
                    asked: Collection[str] = ()) -> bytes:
     """A worksheet whose link leads to the learner's lesson of this name.
 
-    core: with the exercises of the core path alone. asked: with these exercises alone.
+    core: only the exercises of the core path. asked: only these exercises.
     """
     linked = shipped.replace(f"../notebooks/{stage.stem}.ipynb".encode(), lesson.encode())
     if not (core or asked):
@@ -120,7 +120,7 @@ def lesson_copy(shipped: bytes, stage: Stage, worksheet: str, core: bool = False
     """A lesson with links into the learner's worksheet, and without what reveals answers.
 
     The steps of a trap that answer its question are folded in JupyterLab. core: without the traps
-    off the core path. asked: the exercises that the worksheet has; all where it is empty.
+    off the core path. asked: the exercises that the worksheet has; if empty, all of them.
     """
     book = json.loads(shipped)
     book["metadata"]["dlsys"]["version"] = lesson_version(book)
@@ -160,7 +160,7 @@ def fold_elsewhere(book: dict) -> None:
 
 
 def _shorten(book: dict, cells: list[dict]) -> None:
-    """Leave these cells, and a mark that others are missing."""
+    """Keep only these cells, and mark that others are missing."""
     if len(cells) < len(book["cells"]):
         book["metadata"]["dlsys"]["core"] = True
     book["cells"] = cells
@@ -171,7 +171,7 @@ def _written(book: dict) -> bytes:
 
 
 def _lead_to_guess(cells: list[dict], name: str) -> None:
-    """Below the lesson's title, the way to its first guess: one link, one command."""
+    """Add the way to the first guess below the lesson's title: one link, one command."""
     asked = next((c for c in cells if "guess" in c["metadata"].get("tags", [])), None)
     if asked:
         trap = asked["metadata"]["dlsys"]["trap"]
@@ -200,7 +200,7 @@ def _link(cell: dict, stage: Stage, target: str) -> None:
 
 
 def empty(cell: dict) -> None:
-    """Drop a code cell's outputs, and the wish to compare them."""
+    """Drop a code cell's outputs, and the tag that compares them."""
     cell["outputs"], cell["execution_count"] = [], None
     tags = cell["metadata"].get("tags", [])
     cell["metadata"]["tags"] = [tag for tag in tags if tag != "nbval-check-output"]
@@ -264,7 +264,7 @@ def name_endings() -> Iterator[str]:
 
 
 def _create(path: Path, data: bytes) -> bool:
-    """Write a new file; False, and nothing touched, where the name is taken."""
+    """Write a new file; if the name is taken, touch nothing and return False."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     except FileExistsError:

@@ -1,8 +1,8 @@
 """Run a worksheet's cells and checks in a separate process, for `dlsys check`.
 
 One bad cell or answer costs only itself. An error is reported and the next cell runs. A cell
-that never ends, or that ends the process, cannot be survived from inside: the process is started
-again without it. This guards against mistakes, not against malice; grading/ does that.
+that never ends, or that ends the process, cannot be handled from inside, so the parent starts the
+process again without it. This guards against mistakes, not against malice; grading/ does that.
 """
 
 import contextlib
@@ -227,7 +227,7 @@ def _cell_error(shell, source: str) -> str | None:
 
 
 def verdict_on_last(checking, id: str, function: str, checked: Any, named: Any) -> dict:
-    """The verdict on what was checked last; where that fails, what has the name may pass."""
+    """The verdict on the function checked last; if it fails, the one with the name may pass."""
     if why := windows.cannot_check(id):
         return {"status": "error", "message": why}
     if checked is None:

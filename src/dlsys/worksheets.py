@@ -1,7 +1,7 @@
 """A learner's worksheet: finding it, and reading it whatever has happened to it since.
 
-Reading never writes. What cannot be read gets a WorksheetError that says what to do; what can
-be worked with all the same (a missing exercise, an older worksheet) gets a note.
+Reading never writes. An unreadable worksheet raises a WorksheetError that says what to do; one
+that is still usable (a missing exercise, an older version) gets a note.
 """
 
 import functools
@@ -23,7 +23,7 @@ from dlsys_helpers.catalog import Trap
 class Worksheet:
     """A worksheet that can be run: ``cells`` are (number among the code cells, source).
 
-    ``exercises`` are those that it asks for: of one that was begun with the core path, no others.
+    ``exercises`` are those that it asks for, only the core ones if it was begun with the core path.
     """
 
     path: Path
@@ -56,7 +56,7 @@ def find(asked: str) -> Path:
 def _last_exam(form: str) -> Path:
     """The sheet of this form that was changed last, in my-work/ or else in the current folder.
 
-    One of an earlier exam is found only where there is no other; it is then told what it is.
+    A sheet of an earlier exam is found only if there is no other.
     """
     for folder in (paths.MY_WORK, Path()):
         found = sorted(folder.glob(f"[0-9][0-9]_exam_{form}.ipynb"),
@@ -71,7 +71,7 @@ def _last_exam(form: str) -> Path:
 def exercise(asked: str) -> Trap | None:
     """The exercise that is meant, "9.1" or "09.1"; None for what names a file or a stage.
 
-    Raises CatalogError for an id that is none.
+    Raises CatalogError for an unknown id.
     """
     if os.path.lexists(asked) or not re.fullmatch(r"\d{1,2}\.\d{1,2}", asked, re.A):
         return None
@@ -82,7 +82,7 @@ def exercise(asked: str) -> Trap | None:
 def of_stage(number: int) -> Path:
     """The worksheet in my-work/, or else in the current folder, where learners work on a release.
 
-    The course's own notebooks are nobody's worksheet.
+    The course's own notebooks do not count as worksheets.
     """
     here = Path(f"{assignments.stage(number).stem}.ipynb")
     mine = paths.MY_WORK / here
@@ -127,7 +127,7 @@ def with_one_exercise(worksheet: Worksheet, asked: Trap) -> Worksheet:
 
 
 def is_core(path: Path) -> bool:
-    """Whether this was begun with the core path alone; not so for what cannot be read."""
+    """Whether this was begun with the core path alone; False if it cannot be read."""
     with suppress(WorksheetError):
         return load(path).core
     return False
@@ -165,7 +165,7 @@ def _outdated(found: NotebookFile, stage: int, name: str) -> list[str]:
 
 
 def is_outdated(found: NotebookFile, stage: int) -> bool:
-    """Whether the course's own worksheet is another version than the one this was made from."""
+    """Whether the course's worksheet is a different version from the one this was made from."""
     source = paths.EXERCISES / f"{assignments.stage(stage).stem}.ipynb"
     shipped = _version(source, source.stat().st_mtime_ns) if source.exists() else ""
     return "" not in (shipped, found.version) and shipped != found.version
@@ -173,5 +173,5 @@ def is_outdated(found: NotebookFile, stage: int) -> bool:
 
 @functools.cache
 def _version(source: Path, _changed: int) -> str:
-    """A shipped worksheet's version: a class has hundreds that are compared with one."""
+    """A shipped worksheet's version, cached: a class's hundreds are compared with one."""
     return load(source).version

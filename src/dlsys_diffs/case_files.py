@@ -1,9 +1,9 @@
 """The changes as data: cases/*.toml, read and applied.
 
 A change is healthy, has a fault in what was changed, or lacks a line that should have come along
-(a fault of omission). As in most pull requests, something else may come along: an aside, which is
-right. Every text that an edit replaces must be in its file exactly once, so a repository that
-moves on makes its cases fail loudly.
+(a fault of omission). As in most pull requests, there may be an unrelated hunk: an aside, which is
+correct. Every text that an edit replaces must be in its file exactly once, so cases that no longer
+fit the repository fail loudly.
 """
 
 import difflib
@@ -25,7 +25,7 @@ CONTEXT = 3  # unchanged lines around a change, as git shows them
 
 
 class Aside(NamedTuple):
-    """A right hunk that comes along with a change."""
+    """A correct hunk, unrelated to the change that it comes with."""
 
     text: str
     edits: tuple[Edit, ...]
@@ -35,7 +35,7 @@ class Aside(NamedTuple):
 class Line(NamedTuple):
     """A line of a diff as it is shown. sign: " ", "+", "-" or "@" for a heading.
 
-    at: its number in the file after the change; of a removed line, that of the next line.
+    at: its number in the file after the change; for a removed line, the number of the next line.
     """
 
     sign: str
@@ -48,9 +48,9 @@ class Line(NamedTuple):
 class Case:
     """A change under review.
 
-    edits, text: those of its aside included; aside: its alone. repairs: lists of edits; of a faulty
-    change, the first is right, as is the first of its consequences. also: right repairs that are
-    not offered, and count when they are typed. why: what is wrong, or why nothing is.
+    edits, text: including its aside's; aside: the aside's edits alone. repairs: lists of edits. For
+    a faulty change, the first repair and the first consequence are right. also: right repairs that
+    are not offered but count when typed. why: what is wrong, or why nothing is.
     """
 
     id: str
@@ -100,7 +100,7 @@ class Case:
 
     @property
     def digest(self) -> str:
-        """Of all that a reviewer saw; an answer to another version of a case does not count."""
+        """A hash of all that a reviewer saw; an answer to another version does not count."""
         seen = "\n".join([self.title, self.text, *(line.sign + line.text for line in self.diff),
                           *self.consequences, repr(self.repairs)])
         return hashlib.sha256(seen.encode()).hexdigest()[:12]
@@ -138,7 +138,7 @@ def line_of(text: str, part: str) -> int:
 
 @cache
 def cases() -> dict[str, Case]:
-    """All cases by id, in an order that says nothing of their kind."""
+    """All cases by id, in an order that does not reveal their kind."""
     found = [case for kind in KINDS for case in of_kind(kind)]
     return {case.id: case for case in sorted(found, key=_shuffled)}
 
@@ -164,13 +164,13 @@ def _case(kind: str, form: str, row: dict) -> Case:
 
 
 def _reason(why: str, aside: str) -> str:
-    """Why a change is as it is, and why what came along is right."""
+    """Why a change is right or wrong, and why its aside is right."""
     return f"{why} The other hunk is right. {aside}" if aside else why
 
 
 @cache
 def asides() -> dict[str, Aside]:
-    """The hunks that come along, by id."""
+    """The unrelated hunks, by id."""
     rows = tomllib.loads((FOLDER / "asides.toml").read_text("utf-8"))["aside"]
     return {row["id"]: Aside(row["text"], _edits(row["edits"]), row["why"]) for row in rows}
 

@@ -13,15 +13,15 @@ from dlsys_diffs.case_files import CHANGED, OMITTED, Case, Line, cases, diff_of
 from dlsys_diffs.repository import files
 from dlsys_helpers.errors import UserError
 
-NOTHING = -1  # the consequence or repair of a change that is as it should be
+NOTHING = -1  # the consequence or repair of a healthy change
 AROUND = 1  # unchanged lines around a repair
 SHOWN = 80  # characters of an answer that a message repeats
-WORDS = 60  # of a consequence in own words
+WORDS = 60  # in a consequence typed as a sentence
 ENOUGH = 0.3  # the share of an option's words that a text must name to come close to it
-CLEAR, AHEAD = 0.5, 2.0  # the share that names it for sure, and how far ahead of the next one
-KNOWN = 0.4  # of a text's words that must be words of the field, in English
-COMMON = 0.1  # what a word counts that several options of a case have
-STEM = 5  # letters by which two words count as one
+CLEAR, AHEAD = 0.5, 2.0  # a clear share, and its ratio to the next option's
+KNOWN = 0.4  # the share of a text's words that must be English words of the field
+COMMON = 0.1  # the weight of a word that several options of a case share
+STEM = 5  # words with the same first letters count as one word
 NO_WORDS = {"the", "and", "its", "that", "with", "are", "for", "not", "one", "than", "any", "more",
             "all", "was", "has", "been", "this", "from", "into", "instead", "other", "which",
             "but", "have", "will", "does", "too", "only", "after", "before"}
@@ -75,14 +75,14 @@ def is_place(mark: str, case: Case) -> bool:
 
 
 def near(case: Case) -> int:
-    """How many lines a mark may be off: a missing line has its place between two."""
+    """How many lines a mark may be off: a missing line belongs between two others."""
     return 2 if case.kind == OMITTED else 1
 
 
 # ---- the confidence
 
 def confidence(text: str) -> int:
-    """How sure one is that the change is faulty, 0 to 100."""
+    """How sure the reviewer is that the change is faulty, 0 to 100."""
     said = text.strip().removesuffix("%").strip()
     if not (said.isascii() and said.isdigit() and int(said[:4]) <= 100):
         raise AnswerError(f"confidence: got {shown(text) if said else 'nothing'}, expected a whole "
@@ -94,13 +94,13 @@ def confidence(text: str) -> int:
 # ---- the consequence
 
 def words(text: str) -> list[str]:
-    """The words of a text that say something, each by its first letters."""
+    """The words of a text that carry meaning, each cut to its first letters."""
     return [word[:STEM] for word in re.findall(r"[a-z]{3,}", text.lower()) if word not in NO_WORDS]
 
 
 @cache
 def weights() -> dict[str, float]:
-    """How much each word of the consequences says: more, the fewer have it."""
+    """The weight of each word in the consequences: the rarer, the heavier."""
     texts = [set(words(text)) for case in cases().values() for text in case.consequences]
     return {word: math.log(len(texts) / sum(word in text for text in texts))
             for word in set().union(*texts)}
@@ -117,8 +117,8 @@ def field_words() -> set[str]:
 def consequence(text: str, case: Case, numbered: list[int]) -> int:
     """A consequence as its place in the case, NOTHING for none.
 
-    numbered: the places in the order in which they are shown, from 1. Own words count for the one
-    consequence that they clearly name; where they are close to one, the reviewer is asked which one
+    numbered: the places in the order in which they are shown, from 1. A sentence counts as
+    the one consequence that it clearly names; if it is not clear, the reviewer is asked which one
     is meant.
     """
     said = text.strip()
@@ -148,7 +148,7 @@ def consequence(text: str, case: Case, numbered: list[int]) -> int:
 
 
 def _refuse(said: str) -> None:
-    """Refuse what is no sentence on a training run."""
+    """Refuse a text that is not a sentence about a training run."""
     if ADDRESSES.search(said.lower()):
         raise AnswerError(f"consequence: {shown(said)} addresses a scorer, but words are only "
                           "compared. Say what happens to the run.")
@@ -179,7 +179,7 @@ def _numbered(said: str, numbered: list[int], what: str) -> int:
 def repair(text: str, case: Case, numbered: list[int]) -> int:
     """A repair as its place in the case, NOTHING for leaving the change as it is.
 
-    Code counts for the repair that it is in whatever spelling, see `typed`; the old lines count as
+    Code counts as the repair that it equals, in any spelling, see `typed`; the old lines count as
     typed.BACK.
     """
     said = text.strip()
@@ -200,9 +200,9 @@ def repair(text: str, case: Case, numbered: list[int]) -> int:
 
 
 def is_repair(repair: int, case: Case) -> bool:
-    """Whether this repairs a faulty change: old lines do, where a changed line is at fault.
+    """Whether this repairs a faulty change. Old lines do if a changed line is at fault.
 
-    Where a line is missing, the old lines take away what the change is for.
+    If a line is missing, restoring the old lines would undo the purpose of the change.
     """
     return repair == 0 or (repair == typed.BACK and case.kind == CHANGED)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 FILE = Path(__file__).with_name("recorded.json")
 
 
-# Of each number that a fault moves: what it is, and the verb that its value needs.
+# For each number that a fault moves: what it is, and the verb that introduces its value.
 SAYS = {
     "gradients": ("the gradients of one batch and of the same images in four pieces", "differ by"),
     "norm of a gradient clipped to 0.5": ("the norm of a gradient that is clipped to 0.5", "is"),

@@ -18,7 +18,7 @@ _numbers = itertools.count()
 
 
 class Edit(NamedTuple):
-    """Replace a text, which a file holds exactly once, by another."""
+    """Replace a text that occurs exactly once in a file with another."""
 
     file: str
     old: str
@@ -26,12 +26,12 @@ class Edit(NamedTuple):
 
 
 class EditRefused(UserError):
-    """A text to replace is not there, or there twice."""
+    """A text to replace is missing or occurs more than once."""
 
 
 @cache
 def files() -> Files:
-    """The repository: text by name of file."""
+    """The repository: text by file name."""
     return {path.name: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.py"))}
 
 
@@ -50,7 +50,7 @@ def edited(before: Files, edits: list[Edit]) -> dict[str, str]:
 
 @contextmanager
 def loaded(source: Files) -> Iterator[ModuleType]:
-    """The files as a package that runs, under a name of its own; nothing is written to disk."""
+    """The files as a runnable package with a unique name; nothing is written to disk."""
     name = f"dlsys_diffs_run_{next(_numbers)}"
     try:
         yield _package(name, source)

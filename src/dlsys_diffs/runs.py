@@ -1,10 +1,10 @@
-"""Eight recorded runs. Each compares two ways that should agree, or reads what a run reports.
+"""Eight recorded runs. Each compares two results that should agree, or reads a run's report.
 
     with repository.loaded(files) as repo:
         runs.measure("resume", repo, seed=0)
     -> Measured(numbers={"weights": 0.0, ...}, curves={})
 
-Every number has a value that a healthy repository shows, whatever else changes: a difference of 0,
+In a healthy repository every number has a known value, whatever else changes: a difference of 0,
 an overlap of 0, an accuracy within its usual range.
 """
 
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from sklearn.datasets import load_digits
 
-CUT = 13  # updates before the interruption; no multiple of an epoch or of an evaluation
+CUT = 13  # updates before the interruption; not a multiple of an epoch or evaluation interval
 
 
 class Measured(NamedTuple):
@@ -54,7 +54,7 @@ def weights(model) -> dict[str, torch.Tensor]:
 
 
 def training(repo: ModuleType, seed: int) -> Measured:
-    """The standard preset, from the beginning to the end."""
+    """The standard preset, from beginning to end."""
     trainer = repo.loop.fit(settings(repo, seed))[0]
     history = trainer.history
     rates, losses = [row["lr"] for row in history], [row["loss"] for row in history]
@@ -89,20 +89,20 @@ def _kept_best(repo, trainer) -> float:
 
 
 def _decayed(trainer) -> float:
-    """How many parameters decay that should not: those of one axis or of one value."""
+    """How many parameters decay but should not: those with one axis or one value."""
     return float(sum(group["weight_decay"] > 0 for group in trainer.optimizer.param_groups
                      for p in group["params"] if p.ndim <= 1 or p.numel() == 1))
 
 
 def _ignored(trainer) -> float:
-    """How many of Adam's own settings differ from the configuration's, where it has them."""
+    """How many of Adam's settings differ from those that the configuration gives."""
     group, config = trainer.optimizer.param_groups[0], trainer.config
     return float(sum(hasattr(config, name) and getattr(config, name) != group[name]
                      for name in ("betas", "eps", "amsgrad")))
 
 
 def _odd_rates(repo, trainer) -> float:
-    """How many groups have another rate than the schedule's times their factor, in mid-run."""
+    """How many groups' rates differ in mid-run from the schedule's rate times their factor."""
     trainer.schedule.step = 10
     trainer.schedule.apply()
     rate = repo.schedule.lr_at(10, trainer.config)
@@ -111,7 +111,7 @@ def _odd_rates(repo, trainer) -> float:
 
 
 def _shared(trainer) -> float:
-    """Whether the kept weights move when the average does; run last, it spoils the average."""
+    """Whether the kept weights move when the average does; call last, as it spoils the average."""
     kept = {name: value.clone() for name, value in trainer.best["weights"].items()}
     with torch.no_grad():
         for p in trainer.ema.model.parameters():
@@ -169,7 +169,7 @@ def _plain(trainer) -> dict[str, object]:
 
 
 def _old_weights(seed: int) -> dict[str, torch.Tensor]:
-    """A file of version 1, drawn at random: names and shapes as they were then."""
+    """A random checkpoint of version 1, with the names and shapes of that version."""
     generator = torch.Generator().manual_seed(seed)
     shapes = {"conv1.weight": (16, 1, 3, 3), "bn1.weight": (16,), "bn1.bias": (16,),
               "bn1.running_mean": (16,), "bn1.running_var": (16,),
@@ -181,7 +181,7 @@ def _old_weights(seed: int) -> dict[str, torch.Tensor]:
 
 
 def _old_gap(model, old: dict[str, torch.Tensor]) -> float:
-    """Largest difference between the model's outputs and those of the old file's network."""
+    """Largest difference between the outputs of the model and of the old file's network."""
     x = torch.rand(8, 1, 8, 8, generator=torch.Generator().manual_seed(5))
     functional = torch.nn.functional
     with torch.no_grad():
@@ -219,7 +219,7 @@ def accumulation(repo: ModuleType, seed: int) -> Measured:
 
 
 def _unseen_overflow(repo) -> float:
-    """Of three parameters, one of which overflows in turn, how often the scaler allows it."""
+    """How often the scaler misses an overflow; each of three parameters overflows in turn."""
     unseen = 0
     for place in range(3):
         parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
@@ -301,7 +301,7 @@ def evaluation(repo: ModuleType, seed: int) -> Measured:
 
 
 def _share(repo, trainer) -> float:
-    """What part of a change the average takes over in one update, late in a run."""
+    """The fraction of a change that the average takes over in one update, late in a run."""
     ema = repo.ema.Ema(trainer.model, 0.9)
     ema.updates = 1000
     ema.wait = 0
@@ -326,7 +326,7 @@ def _scored_or_not(repo, seed: int) -> float:
 
 
 def tuning(repo: ModuleType, seed: int) -> Measured:
-    """Five updates with each of the settings that freeze something: what moves that should not."""
+    """What moves but should not in five updates with each setting that freezes something."""
     moved = {"parameters": 0.0, "buffers": 0.0, "head": 0.0}
     fields = repo.config.Config.__dataclass_fields__
     for name in [name for name in fields if name.startswith("freeze")]:
@@ -350,7 +350,7 @@ def tuning(repo: ModuleType, seed: int) -> Measured:
 
 
 def serving(repo: ModuleType, seed: int) -> Measured:
-    """The exported file on raw images, and the average it was made of."""
+    """The exported file on raw images, and the average that it was made from."""
     trainer = repo.loop.Trainer(settings(repo, seed, steps=30))
     repo.loop.train([trainer])
     with tempfile.TemporaryDirectory() as folder:
@@ -468,7 +468,7 @@ def _pixels(image: torch.Tensor) -> bytes:
 
 
 def _mislabelled(train, normalizer) -> int:
-    """How many training images have a label that is not theirs."""
+    """How many training images have the wrong label."""
     truth = _truth()
     raw = train.images * normalizer.std + normalizer.mean
     return sum(truth.get(_pixels(image), -2) != label
@@ -483,7 +483,7 @@ def _shifts(module, train, config) -> float:
 
 
 def _equal_shifts(module, train, config) -> float:
-    """How often an image moves alike in two batches: the same place, shown in both."""
+    """The share of images that two batches shift alike, with one image at the same position."""
     loader = module.TrainLoader(train, config)
     loader.order = lambda: torch.arange(config.batch_size).repeat(2)
     one, two = loader.next()[0], loader.next()[0]

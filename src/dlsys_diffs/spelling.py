@@ -17,18 +17,18 @@ from dlsys_diffs.repository import FOLDER
 
 WHOLE_CALLS = {"len", "numel", "dim", "int"}
 WHOLE_NAMES = {"ndim", "step", "updates", "epoch", "position", "good"}
-DIGITS = 12  # to which two factors are the same number
+DIGITS = 12  # two factors that agree to these digits are the same number
 FLIPPED = {ast.Gt: ast.Lt, ast.GtE: ast.LtE}
 NEGATED = {ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In,
            ast.Is: ast.IsNot, ast.IsNot: ast.Is}
-# Of whole numbers only: `not a < b` holds for a number that is none, and `a >= b` does not.
+# For whole numbers only: with NaN, `not a < b` is true and `a >= b` is false.
 ORDERED = {ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt}
 Key = tuple | str
 
 
 @cache
 def canonical(code: str) -> Key | None:
-    """The canonical form of a file; None if it is no Python."""
+    """The canonical form of a file; None if it is not Python."""
     try:
         return _body(ast.parse(code).body, {})
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -51,7 +51,7 @@ def _is_docstring(statement: ast.stmt) -> bool:
 
 
 def _single(statement: ast.stmt) -> Iterator[ast.stmt]:
-    """`a, b = x, y` as two assignments, where none of the values reads a target."""
+    """`a, b = x, y` as two assignments, if none of the values reads a target."""
     if not (isinstance(statement, ast.Assign) and len(statement.targets) == 1):
         yield statement
         return
@@ -69,7 +69,7 @@ def _single(statement: ast.stmt) -> Iterator[ast.stmt]:
 
 
 def _in_order(found: list[tuple[ast.stmt, Key]]) -> list[Key]:
-    """Runs of assignments of which none reads what another one sets, sorted."""
+    """Sort each run of assignments in which none reads what another one sets."""
     keys: list[Key] = []
     run: list[tuple[ast.stmt, Key]] = []
 
@@ -96,7 +96,7 @@ def _plain(statement: ast.stmt) -> bool:
 
 
 def _independent(one: ast.Assign, other: ast.Assign) -> bool:
-    """Whether two assignments may change places: neither reads or sets what the other one sets."""
+    """Whether two assignments may be swapped: neither reads or sets what the other one sets."""
     def touched(statement: ast.Assign) -> set[str]:
         return {ast.unparse(node) for node in ast.walk(statement)
                 if isinstance(node, ast.Name | ast.Attribute | ast.Subscript)}
@@ -167,7 +167,7 @@ def _comprehension(node, names: dict[str, str]) -> Key:
 
 
 def _product(node: ast.expr, names: dict[str, str]) -> Key:
-    """Factors and divisors in an order of their own, and one number before them."""
+    """Factors and divisors in a canonical order, with one number in front."""
     above, below = [], []
 
     def collect(part: ast.expr, up: list, down: list) -> Fraction:
@@ -214,7 +214,7 @@ def _terms(node: ast.expr, sign: int = 1) -> Iterator[tuple[int, ast.expr]]:
 
 
 def _sum(node: ast.expr, names: dict[str, str]) -> Key:
-    """Terms in an order of their own, where they are numbers; a sum of lists keeps its order."""
+    """Terms in a canonical order if they are numbers; a sum of lists keeps its order."""
     terms = list(_terms(node))
     keys = [(sign, _any(part, names)) for sign, part in terms]
     if any(sign < 0 or _number(part) for sign, part in terms):
@@ -223,7 +223,7 @@ def _sum(node: ast.expr, names: dict[str, str]) -> Key:
 
 
 def _number(node: ast.expr) -> bool:
-    """Whether this is a number or a tensor for sure, and no list or text."""
+    """Whether this is certainly a number or a tensor, not a list or text."""
     match node:
         case ast.Constant(value=value):
             return type(value) in (int, float)
@@ -235,7 +235,7 @@ def _number(node: ast.expr) -> bool:
 
 
 def _whole(node: ast.expr) -> bool:
-    """Whether this is a whole number for sure."""
+    """Whether this is certainly a whole number."""
     match node:
         case ast.Constant(value=value):
             return type(value) is int
@@ -257,14 +257,14 @@ def _whole_settings() -> set[str]:
 
 
 def _negated(node: ast.Compare) -> ast.Compare | None:
-    """A comparison turned round, if the result is a comparison as well."""
+    """The negated comparison, if it is a comparison as well."""
     op, whole = type(node.ops[0]), all(map(_whole, (node.left, node.comparators[0])))
     other = NEGATED.get(op) or (ORDERED.get(op) if whole else None)
     return ast.Compare(node.left, [other()], node.comparators) if other else None
 
 
 def _compared(node: ast.Compare, names: dict[str, str]) -> Key:
-    """`a > b` as `b < a`; of whole numbers `a < b` as `a <= b - 1`, by their difference."""
+    """`a > b` as `b < a`; for whole numbers `a < b` as `a <= b - 1`, by their difference."""
     left, op, right = node.left, type(node.ops[0]), node.comparators[0]
     if op in FLIPPED:
         left, op, right = right, FLIPPED[op], left

@@ -1,4 +1,4 @@
-"""A repair that a reviewer typed: which of the recorded repairs it is, in whatever spelling.
+"""Find out which recorded repair a reviewer typed, however it is spelled.
 
 Typed lines are put into the changed files where a recorded repair puts its own, and both results
 are compared by `spelling.canonical`. Nothing that was typed ever runs.
@@ -15,13 +15,13 @@ from dlsys_diffs.case_files import Case
 from dlsys_diffs.repository import Files
 from dlsys_diffs.spelling import canonical
 
-BACK = 3  # as a repair: the old lines are typed back
-MOST_HUNKS = 3  # of a repair that is typed in pieces
+BACK = 3  # the number of the repair that types the old lines back
+MOST_HUNKS = 3  # in a repair that is typed in pieces
 MOST = 600  # characters
 
 
 class Hunk(NamedTuple):
-    """Lines low to high of a file, and what a repair puts in their place."""
+    """Lines low to high of a file, and the lines that a repair puts there."""
 
     file: str
     low: int
@@ -32,8 +32,8 @@ class Hunk(NamedTuple):
 def repairs_of(text: str, case: Case) -> set[int]:
     """The places of the repairs that a text may be; BACK for the old lines.
 
-    Several, where it depends on the line that the text is meant for. Old lines that are also one of
-    the repairs count as this repair, and old lines that could go elsewhere count as old lines.
+    There are several if the answer depends on where the text goes. Old lines that are also one of
+    the repairs count as that repair, and old lines that could go elsewhere count as old lines.
     """
     if len(text) > MOST:
         return set()
@@ -52,7 +52,7 @@ def squeezed(code: str) -> str:
 
 
 def added(before: Files, after: Files) -> list[str]:
-    """The lines that the second version puts somewhere."""
+    """The lines that the second version adds."""
     return [line for hunk in hunks(before, after) for line in hunk.new]
 
 
@@ -75,7 +75,7 @@ def _applied(text: str, before: Files, target: Files) -> Iterator[dict[str, str]
     """The changed files with a text at the places where a repair puts its own lines."""
     every = hunks(before, target)
     filled = [hunk for hunk in every if hunk.new]
-    cut = [(hunk, []) for hunk in every if not hunk.new]  # nobody can type what goes
+    cut = [(hunk, []) for hunk in every if not hunk.new]  # a deletion has nothing to type
     if len(filled) == 1:
         lines = textwrap.dedent(text).strip("\n").splitlines()
         for hunk in _around(filled[0], len(before[filled[0].file].splitlines())):
@@ -89,7 +89,7 @@ def _applied(text: str, before: Files, target: Files) -> Iterator[dict[str, str]
 
 
 def _around(hunk: Hunk, count: int) -> Iterator[Hunk]:
-    """The hunk, with a line more around it, and before or after its lines, which stay."""
+    """The hunk, with one more line around it, or before or after its lines, which then stay."""
     yield from _beside(hunk)
     for less, more in ((1, 0), (0, 1), (1, 1)):
         if hunk.low - less >= 0 and hunk.high + more <= count:

@@ -1,6 +1,6 @@
 """Where the course's notebooks are, and which folder a learner's work goes to.
 
-In a checkout of one's own, work goes to ``my-work/``. With an installed wheel, or a checkout that
+In a learner's own checkout, work goes to ``my-work/``. With an installed wheel, or a checkout that
 another user owns, it goes to ``~/dlsys-work``. ``DLSYS_WORK`` overrides both.
 """
 
@@ -15,7 +15,7 @@ SHIPPED = Path(__file__).parents[1] / "dlsys" / "course"
 
 
 def is_checkout() -> bool:
-    """Whether the package is in the course's own folder, not in a wheel's."""
+    """Whether the package is in a checkout of the course, not installed from a wheel."""
     return not SHIPPED.is_dir() and (paths.ROOT / "exercises").is_dir()
 
 

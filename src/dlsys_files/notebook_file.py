@@ -39,7 +39,7 @@ def load(path: Path) -> NotebookFile:
 
 @contextmanager
 def advice_on(name: str) -> Iterator[None]:
-    """Say of what is unreadable which file it is, and what to do with a file of one's own."""
+    """Add to an Unreadable error which file it is about, and what its owner can do."""
     try:
         yield
     except Unreadable as error:
@@ -48,7 +48,7 @@ def advice_on(name: str) -> Iterator[None]:
 
 
 def _bytes(path: Path, name: str) -> bytes:
-    """A regular file's bytes, one more than are allowed at most."""
+    """A regular file's bytes, at most LARGEST. Raises WorksheetError."""
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):

@@ -1,7 +1,7 @@
 """Read a notebook file: its code, its stage, what its stored checks say; or why it cannot be read.
 
 Everything in it is data, and may come from strangers: nothing here runs, sizes are capped, and
-every pattern takes time in proportion to the text.
+every pattern runs in time linear in the text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from dlsys_helpers.errors import UserError
 
 LARGEST = 32 * 2**20  # bytes; a worksheet has tens of kilobytes, its plots some more
-MOST_READ = 8 * 2**20  # bytes of it that are parsed; what is larger is read without its pictures
+MOST_READ = 8 * 2**20  # bytes that are parsed; a larger file is read without its pictures
 LONG = 2**10  # characters of a text that is left out there: a picture, a widget, a printed page
 MOST_CELLS = 1000
 NO_WORKSHEET = "is not a worksheet of this course: no stage in its metadata, no check."
@@ -23,12 +23,12 @@ VARIANT = ("is from a variant: got other names for its functions in the metadata
 # A check cell is a code cell with such a line.
 _CHECK = re.compile(r"""^[ \t]*check\(\s*["'](\d\d\.\d+)["']""", re.M | re.A)
 # A line with which a learner asks for another look, at one exercise or at all that do not pass;
-# the sentence may begin on the next line, and is cut where it gets long.
+# the sentence may begin on the next line, and is cut if it is long.
 _REGRADE = re.compile(
     r"^[ \t*_#>-]{0,8}Regrade(?:(?:[ \t]+(?:of|exercise))?[ \t]+(\d\d?)\.(\d{1,2})[*_]{0,2}[ \t]*"
     r"[:.,;\u2013\u2014-]{0,2}|[*_]{0,2}[ \t]*:)[*_]{0,2}[ \t]*\n?[ \t]*(\S[^\n]{0,400})",
     re.M | re.I | re.A)
-# A text of JSON, and the colon that makes it a name. It never fails, so time goes with the length.
+# A JSON string, and the colon that makes it a name. It always matches, so its time is linear.
 _STRING = re.compile(rb'"([^"\\]*+(?:\\.?[^"\\]*+)*+)"?(\s*:)?', re.S)
 # What people hand in under a notebook's name, by its first bytes.
 _KINDS = ((b"%PDF", "a PDF"), (b"PK\x03\x04", "a zip or a document of an office program"),
@@ -42,7 +42,7 @@ class Unreadable(UserError):
     """This file cannot be worked with. The message continues its name: "is empty."
 
     kind: "format", "language", "strange" (another notebook), "variant", "large" or "damaged", for
-    those who add advice.
+    callers that add advice.
     """
 
     def __init__(self, message: str, kind: str = "damaged") -> None:
@@ -54,10 +54,10 @@ class Unreadable(UserError):
 class NotebookFile:
     """What the course takes from a notebook.
 
-    stage: as the metadata say, or where a tool dropped them, of the first exercise checked; None
-    for neither. cells: (number among the code cells, source). shown: exercise id to the status
-    that the stored output of its check tells; for display, grading never
-    reads it. core: it was begun with the core path alone, or handed out with the exercises `asked`.
+    stage: as the metadata say, or if a tool dropped them, of the first exercise checked; None
+    without either. cells: (number among the code cells, source). shown: exercise id to the status
+    that the stored output of its check shows; for display only, grading never reads it. core: it
+    was begun with only the core path, or handed out with the exercises `asked`.
     requests: exercise id to the sentence with which the learner asks for another look at it; "" is
     for all that do not pass.
     """
@@ -123,7 +123,7 @@ def _requests(cells: list[dict]) -> dict[str, str]:
 
 
 def oversize(size: int, most: int = LARGEST) -> str:
-    """What is wrong with so many bytes."""
+    """What is wrong with this many bytes."""
     return f"has {size / 2**20:.1f} MiB, expected at most {most / 2**20:.1f} MiB."
 
 
@@ -136,7 +136,7 @@ def _right_kind(data: bytes) -> None:
 def _without_long_texts(data: bytes) -> bytes:
     """The notebook with "" for each long text that is no cell's source. Raises Unreadable.
 
-    So the outputs of a session cost their reader no memory: they never count.
+    Outputs never count, so they should not cost memory to read.
     """
     left, name, done = bytearray(), b"", 0
     for match in _STRING.finditer(data):
@@ -222,7 +222,7 @@ def _stage(said: Any, sources: list[str]) -> int | None:
 
 
 def _shown(cell: dict, ids: list[str]) -> dict[str, str]:
-    """What the stored outputs of a check cell tell: an error, or what a card says; else nothing."""
+    """What the stored outputs of a check cell show: an error, or what a card says; else nothing."""
     outputs = cell.get("outputs")
     outputs = outputs if ids and type(outputs) is list else []
     if any(_dict(output).get("output_type") == "error" for output in outputs):
@@ -240,7 +240,7 @@ def _told(output: Any) -> tuple[str, str] | None:
 
 
 def _word(value: Any) -> str:
-    """A stranger's value, short enough for a message; of what is nested, only the type."""
+    """A stranger's value, short enough for a message; of a nested one only its type."""
     plain = value is None or type(value) in (str, int, float, bool)
     return str(value if plain else type(value).__name__)[:_SHOWN]
 

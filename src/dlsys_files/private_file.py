@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_private(path: Path, content: str | bytes, encoding: str = "utf-8") -> None:
-    """Write a file with mode 0600, whole or not at all; a file that is there is replaced."""
+    """Write a file with mode 0600, whole or not at all; it replaces an existing file."""
     data = content.encode(encoding) if isinstance(content, str) else content
     temporary = path.with_name(path.name + ".part")
     with suppress(FileNotFoundError):

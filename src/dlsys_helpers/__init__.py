@@ -1,4 +1,4 @@
-"""What a lesson needs, and nothing that is slow to import before it is used."""
+"""Everything a lesson needs; slow imports wait until they are used."""
 
 import importlib
 from typing import Any
@@ -43,8 +43,8 @@ _HOMES = {
     "show": "plots",
     "xor_quadrants": "data",
 }
-# The full name of each home. `check` lives above this package, with the exercises: a worksheet asks
-# for it here, and the grader puts its own in place, for its sandbox has no file of the checks.
+# The full name of each home. `check` lives above this package, with the exercises. A worksheet
+# imports it from here; the grader's sandbox has no check files, so the grader supplies its own.
 HOMES = {name: f"{__name__}.{module}" for name, module in _HOMES.items()}
 HOMES["check"] = "dlsys_checks.checking"
 __all__ = sorted(HOMES)

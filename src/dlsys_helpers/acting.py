@@ -1,7 +1,7 @@
-"""Run a learner's function on one case and bring home plain data. Holds no laws, no answers.
+"""Run a learner's function on one case and return plain data. Contains no laws, no answers.
 
-The notebook and the sandboxed grader use this same module; it may be loaded together with code that
-nobody trusts, so everything it returns is data for a judge elsewhere, never a verdict.
+The notebook and the sandboxed grader both use this module. It may be loaded next to untrusted code,
+so everything it returns is data for a judge elsewhere, never a verdict.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NOT_WRITTEN = "is not written yet"
 
 @dataclass(frozen=True)
 class Foreign:
-    """Stands for a value that is not plain data; `type_name` says what it was."""
+    """A placeholder for a value that is not plain data; `type_name` says what it was."""
 
     type_name: str
 
@@ -47,14 +47,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one act.
+    """The outcome of one act.
 
     kind: "value" (see `value`); "raised" by the learner's function (see `error_type`, `error`,
     `where`); "unusable": the function returned `value`, and what the act did next raised an
     error; "late": it ran past its time limit (see `error`, `where`); or "todo".
-    mutated: names of the inputs that the act left changed, and what the function left on tensors
-    that it was given, as "requires_grad of argument 1", with WRITTEN after it where the function
-    also wrote into the tensor.
+    mutated: names of the inputs that the act changed, and what the function left on the tensors
+    it was given, such as "requires_grad of argument 1", followed by WRITTEN if the function also
+    wrote into the tensor.
     """
 
     kind: str
@@ -65,7 +65,7 @@ class Outcome:
     mutated: tuple[str, ...] = field(default=())
 
 
-# numpy's subclasses of built-in types: a float64 is a float, whereas an int64 is no int.
+# numpy's subclasses of built-in types: a float64 is a float, but an int64 is not an int.
 NUMPYS = {np.float64: float, np.str_: str}
 
 
@@ -73,7 +73,7 @@ def to_plain(value: Any, depth: int = 0) -> Any:
     """`value` as plain data: tensors detached on the CPU, exact built-in types, else `Foreign`.
 
     Subclasses of float or str are foreign on purpose: a number that overrides `==` must not
-    reach a law. numpy's own are no such numbers, so `NUMPYS` become built-in ones.
+    reach a law. numpy's subclasses do not, so `NUMPYS` become built-in types.
     """
     if depth > 16:
         return Foreign("structure nested deeper than 16 levels")
@@ -91,7 +91,7 @@ def to_plain(value: Any, depth: int = 0) -> Any:
 
 
 def built_in(value: Any) -> Any:
-    """The same number or text as one of Python's own, if numpy made it a subclass of one."""
+    """Convert a value of numpy's float or str subclass to Python's type; leave any other as is."""
     return NUMPYS[type(value)](value) if type(value) in NUMPYS else value
 
 
@@ -110,7 +110,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def copied(value: Any, known: dict[int, Any] | None = None) -> Any:
-    """A deep copy of plain data; what appears in it twice does so in the copy.
+    """A deep copy of plain data; an object that appears twice is copied once.
 
     copy.deepcopy takes several times as long for the tensors that make up nearly all cases.
     """
@@ -128,7 +128,7 @@ def copied(value: Any, known: dict[int, Any] | None = None) -> Any:
     return copy.deepcopy(value, known)
 
 
-RECURSION_LIMIT = 1000  # Python's own; a session that raised it must not pass a deep recursion
+RECURSION_LIMIT = 1000  # Python's default; raising it must not let a deep recursion pass
 
 
 _generators_kept = False  # whether an open standard session restores them
@@ -136,12 +136,12 @@ _generators_kept = False  # whether an open standard session restores them
 
 @contextlib.contextmanager
 def standard_session() -> Iterator[None]:
-    """Run under torch's standard settings, whatever the session did; then put the session's back.
+    """Run under torch's standard settings, whatever the session did; then restore the session's.
 
     Grad mode, inference mode, default dtype and device, autocast, deterministic flags, anomaly
     mode and the recursion limit are those of a fresh process. Threads and the states of all random
     generators stay as they are and are put back. A session inside another one leaves the generators
-    to the outer one: keeping them takes as long as many an answer.
+    to the outer one, because saving them takes as long as many answers do.
     """
     global _generators_kept
     restore, outermost = [_kept_settings()], not _generators_kept
@@ -169,7 +169,7 @@ def _set_standard() -> None:
 
 
 def _kept_settings() -> Callable[[], None]:
-    """What puts back the settings of this moment."""
+    """Return a function that restores the current settings."""
     grad, dtype, device = (torch.is_grad_enabled(), torch.get_default_dtype(),
                            torch.get_default_device())
     autocast, anomaly = torch.is_autocast_enabled("cpu"), torch.is_anomaly_enabled()
@@ -181,7 +181,7 @@ def _kept_settings() -> Callable[[], None]:
         torch.set_grad_enabled(grad)
         torch.set_default_dtype(dtype)
         if torch.get_default_device() != device:
-            # None, as where nobody set one: "cpu" would leave a mode behind every later call
+            # None is the default; "cpu" would leave a mode that runs at every later call
             torch.set_default_device(None if device.type == "cpu" else device)
         torch.set_autocast_enabled("cpu", autocast)
         torch.autograd.set_detect_anomaly(anomaly)
@@ -192,14 +192,14 @@ def _kept_settings() -> Callable[[], None]:
 
 
 def _set_deterministic(on: bool, warn_only: bool) -> None:
-    """Only where it changes something: the call imports the compiler, which takes seconds."""
+    """Set it only if it changes: the call imports the compiler, which takes seconds."""
     if (on, warn_only) != (torch.are_deterministic_algorithms_enabled(),
                            torch.is_deterministic_algorithms_warn_only_enabled()):
         torch.use_deterministic_algorithms(on, warn_only=warn_only)
 
 
 def _kept_generators() -> Callable[[], None]:
-    """What puts back the states of the random generators of torch, Python and numpy."""
+    """Return a function that restores the random generators of torch, Python and numpy."""
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()
 
     def put_back() -> None:
@@ -210,7 +210,7 @@ def _kept_generators() -> Callable[[], None]:
 
 
 class _Calls(TorchFunctionMode):
-    """Notes the names of the torch functions that are called under it."""
+    """Records the names of the torch functions that are called while it is active."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -225,10 +225,10 @@ class _Calls(TorchFunctionMode):
 
 @contextlib.contextmanager
 def library_calls(*names: str) -> Iterator[set[str]]:
-    """The set of those torch functions and optimizers that the code inside calls, by name.
+    """Collect which of these torch functions and optimizers the code inside calls, by name.
 
     For an exercise that asks for something by hand: `with library_calls("cross_entropy") as used`.
-    A function is seen by its own name ("softmax", "backward"), an optimizer by its class ("Adam").
+    A function appears under its own name ("softmax"), an optimizer under its class ("Adam").
     """
     calls, begin = _Calls(names), torch.optim.Optimizer.__init__
 
@@ -244,7 +244,7 @@ def library_calls(*names: str) -> Iterator[set[str]]:
         torch.optim.Optimizer.__init__ = begin
 
 
-# What the source of an act may use without importing it.
+# Names that the source of an act may use without importing them.
 ACT_NAMES = {"torch": torch, "nn": nn, "F": F, "math": math, "copy": copy,
              "library_calls": library_calls}
 
@@ -291,9 +291,9 @@ def seed(number: int) -> None:
 
 
 class Watched:
-    """The learner's function. What it raised and returned last tells its errors from the act's.
+    """The learner's function, with its last error and result, to tell its errors from the act's.
 
-    left_on: what its calls left on the tensors that they were given.
+    left_on: what its calls left on the tensors they were given.
     """
 
     def __init__(self, fn: Callable) -> None:
@@ -318,11 +318,11 @@ class Watched:
 
 
 TRACES = "class", "requires_grad", "grad", "hooks"  # what a function can leave on a tensor unseen
-WRITTEN = ", written into"  # of a tensor that may change, that is the law's concern
+WRITTEN = ", written into"  # whether a tensor may change is for the law to decide
 
 
 def _traces(tensor: torch.Tensor) -> dict[str, Any]:
-    """What may be on a tensor, and how often it was written into; no mode of an act notices."""
+    """A tensor's TRACES and how often it was written into, read unseen by the act's modes."""
     with torch._C.DisableTorchFunction():
         later = getattr(tensor, "_post_accumulate_grad_hooks", None)
         return {"class": type(tensor), "requires_grad": tensor.requires_grad,
@@ -331,7 +331,7 @@ def _traces(tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def _tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
-    """The tensors in plain data, no parameters: a model's are not its caller's inputs."""
+    """The tensors in plain data, except parameters: a model's are not its caller's inputs."""
     if type(value) is torch.Tensor and not value.is_inference():
         yield value
     elif type(value) in (list, tuple, dict) and depth < 8:
@@ -340,15 +340,15 @@ def _tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
 
 
 class TooLong(BaseException):
-    """An answer ran past its time limit. No Exception, so that few answers swallow it."""
+    """An answer ran past its time limit. Not an Exception, so few answers swallow it."""
 
 
 @contextlib.contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Raise TooLong inside after so many seconds; None is no limit.
+    """Raise TooLong inside after `seconds`; None means no limit.
 
-    Only the main thread can be interrupted so, and only where the system has timers that send a
-    signal: in another thread, and on Windows, there is no limit.
+    Only the main thread can be interrupted, and only on systems whose timers send a signal: other
+    threads and Windows have no limit.
     """
     if seconds is None or not hasattr(signal, "setitimer") or (
             threading.current_thread() is not threading.main_thread()):
@@ -359,7 +359,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         raise TooLong(f"ran longer than {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1)  # again each second, should one be swallowed
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1)  # repeats in case an answer swallows one
     try:
         yield
     finally:

@@ -21,7 +21,7 @@ def shell() -> Any:
 
 
 def watched() -> bool:
-    """Whether a person sees this cell's output, as far as the front end tells.
+    """Whether a person is probably watching this cell's output.
 
     JupyterLab and editors allow requests for input (`allow_stdin`); nbval and papermill do not.
     """
@@ -33,7 +33,7 @@ def watched() -> bool:
 def emit(html_text: str, text: str, facts: dict[str, Any] | None = None, **options: Any) -> None:
     """Show HTML where a notebook listens, else print the text.
 
-    facts: metadata of the output, for who reads the notebook later. options: of IPython's display.
+    facts: output metadata for code that reads the notebook later. options: for IPython's display.
     """
     if shell() is not None:
         from IPython.display import display
@@ -62,10 +62,10 @@ def inline(text: str) -> str:
 
 
 def link(path: Path, words: str, fragment: str = "") -> str:
-    """A link from the notebook that shows it, whose kernel works in its folder."""
+    """A link relative to the kernel's working folder, which is the notebook's folder."""
     try:
         target = quote(Path(os.path.relpath(path)).as_posix())
-    except ValueError:  # on Windows, where they lie on two drives
+    except ValueError:  # on Windows, if they are on different drives
         target = path.resolve().as_uri()
     return f'<a href="{target}{fragment}">{html.escape(words)}</a>'
 
@@ -82,7 +82,7 @@ def show_verdict(verdict: Verdict, trap: Trap, case: str = "") -> None:
     """Show the verdict on an exercise; `trap` is its entry in the catalog, `case` where it failed.
     """
     passed = f"{trap.points} of {trap.points} points."
-    if paths.SOLUTIONS.exists() and trap in catalog.traps():  # not in a wheel, not of an exam
+    if paths.SOLUTIONS.exists() and trap in catalog.traps():  # neither in a wheel nor in an exam
         passed += f" The worked answer beside yours: dlsys answer {trap.id}"
     text = passed if verdict.status == "pass" else verdict.message
     body = "" if verdict.status in ("pass", "todo") else hint_html(trap.hints)
@@ -106,7 +106,7 @@ def _linked(see: str, trap: str) -> str:
 
 
 def show_claim(text: str) -> None:
-    """One quiet line: a claim of the lesson holds."""
+    """Show one quiet line that says a claim of the lesson holds."""
     passed = STATUSES["pass"]
     tick = f'<span style="color:{passed.tone}" aria-hidden="true">{passed.mark}</span>'
     emit(f'<div class="dlsys-claim" style="font-size:.86em;opacity:.85">{tick} '

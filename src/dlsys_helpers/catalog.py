@@ -1,4 +1,4 @@
-"""What the lessons declare: traps and exercises, read from generated files, one for each stage.
+"""The traps and exercises that the lessons declare, read from one generated file per stage.
 
 The lessons are the source; ``make build`` writes the files. Nothing is read before the first call.
 """
@@ -16,7 +16,7 @@ FOLDER = Path(__file__).with_name("catalog")
 
 
 class CatalogError(UserError):
-    """The catalog is missing, unreadable, or does not hold the id asked for."""
+    """The catalog is missing, unreadable, or does not contain the requested id."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Trap:
     """A trap and its exercise, as the lesson declares them.
 
     ``title`` is the situation, the trap's heading until the guess is made; ``fault`` is
-    what goes wrong, in the words of somebody who searches for it. ``function`` is the learner's;
-    ``core`` says that the trap is on the short way through a stage.
+    what goes wrong, in the words that people search for. ``function`` is the learner's;
+    ``core`` marks a trap on the short route through a stage.
     """
 
     id: str
@@ -41,12 +41,12 @@ class Trap:
 
     @property
     def name(self) -> str:
-        """The fault as a heading or a row of a list has it."""
+        """The fault as a heading or a list shows it."""
         return sentence_case(self.fault)
 
 
 def sentence_case(text: str) -> str:
-    """A text with a large first letter, unless it begins with a name of code, as `view(-1)`."""
+    """Capitalize a text's first letter, unless the text begins with code such as `view(-1)`."""
     first = text.partition(" ")[0].rstrip(".,:;")
     return text if set(first) & set("_.()=") else text[:1].upper() + text[1:]
 
@@ -83,7 +83,7 @@ def written() -> list[Stage]:
 
 
 def traps(stage: int | None = None) -> list[Trap]:
-    """The traps of one stage, or of all stages, in the order in which their lesson tells them.
+    """The traps of one stage, or of all stages, in the order of their lesson.
 
     A stage that is not written yet has none. Raises CatalogError if there is no catalog,
     ValueError for a number that no stage has.
@@ -95,7 +95,7 @@ def traps(stage: int | None = None) -> list[Trap]:
 
 
 def as_id(text: str) -> str:
-    """An id as people write it, "1.4" or " 01.4", in its own form, "01.4"; known or not."""
+    """Normalize an id as people write it, "1.4" or " 01.4", to "01.4", whether known or not."""
     number, _, rest = text.strip().partition(".")
     return f"{number.zfill(2)}.{rest}"
 

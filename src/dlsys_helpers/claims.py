@@ -44,7 +44,7 @@ def claim(text: str, value: Any, *, expected: float | None = None, within: float
 
 def judge(number: float, expected: float | None = None, within: float | None = None,
           below: float | None = None, above: float | None = None) -> tuple[str, bool]:
-    """A bound in words, and whether the number keeps it."""
+    """A bound in words, and whether the number satisfies it."""
     if (expected is None) == (below is None and above is None):
         raise ValueError("claim: got no bound or two kinds, expected either expected= with "
                          "optional within=, or below= and/or above=.")
@@ -61,7 +61,7 @@ def judge(number: float, expected: float | None = None, within: float | None = N
 
 
 def _reading(number: float, bound: str, expected: float | None, within: float | None) -> str:
-    """What was measured, to the digits that its bound asks for, and the bound."""
+    """The measured number, with as many digits as its bound needs, and the bound."""
     if expected is None:
         return f"{number:{'.0f' if 1e3 <= abs(number) < 1e6 else '.3g'}}, {bound}"
     places = max(0, -math.floor(math.log10(within))) if within else 0

@@ -1,4 +1,4 @@
-"""Drawings of what is joined to what: ranks that send, blocks of a model, graphs of autograd.
+"""Drawings of connections: ranks that send, blocks of a model, autograd graphs.
 
     draw_tree({"x": "2.0", "loss": "4.0"}, [("x", "loss")], title="One way", alt="x above loss.")
 
@@ -34,9 +34,9 @@ def draw_ranks(steps: Mapping[str, Sequence[Sequence[str]]], *, title: str, alt:
                arrows: Mapping[str, Sequence[tuple[int, int, int]]] | None = None,
                marks: Mapping[str, Sequence[tuple[int, int]]] | None = None,
                ranks: Sequence[str] = ()) -> None:
-    """Who holds which shard at each step of a collective, and what is sent.
+    """Draw which rank holds which shard at each step of a collective, and what is sent.
 
-    steps: name to a table [ranks][shards] of short labels; "" is nothing held. arrows: step to
+    steps: name to a table [ranks][shards] of short labels; "" is empty. arrows: step to
     (from rank, to rank, shard). marks: step to (rank, shard) at fault. ranks: their names.
     """
     arrows, marks = arrows or {}, marks or {}
@@ -103,9 +103,9 @@ def draw_blocks(diagrams: Mapping[str, Sequence[str | tuple[str, ...]]], *, titl
                 captions: Mapping[str, str] | None = None) -> None:
     """Block diagrams side by side, each a column of blocks with arrows downwards.
 
-    diagrams: name to blocks; a tuple stands side by side, "" in it is only a wire, "+" a sum.
-    bypass: name to (from, to) places in the column; downwards it is a residual path, on the left,
-    upwards a loop, on the right. marks: name to the texts of blocks at fault.
+    diagrams: name to blocks; a tuple is drawn side by side, with "" for a wire and "+" for a sum.
+    bypass: name to (from, to) positions in the column; downwards it is a residual path on the
+    left, upwards a loop on the right. marks: name to the texts of blocks at fault.
     """
     bypass, marks, captions = bypass or {}, marks or {}, captions or {}
     need(bool(diagrams) and all(diagrams.values()), "diagrams", diagrams, "a block in each")
@@ -131,7 +131,7 @@ def draw_blocks(diagrams: Mapping[str, Sequence[str | tuple[str, ...]]], *, titl
 
 def _column(sheet: Sheet, x: float, y: float, width: float, rows: Sequence[tuple[str, ...]],
             bypass: Sequence[tuple[int, int]], marks: Collection[str]) -> None:
-    """One diagram: its blocks from y downwards, their arrows, then the ways around them."""
+    """Draw one diagram: its blocks from y downwards, their arrows, then the bypasses."""
     for a, b in bypass:
         need(0 <= a < len(rows) and 0 <= b < len(rows) and a != b, "bypass", (a, b),
              f"two different places below {len(rows)}")
@@ -168,7 +168,7 @@ def _column(sheet: Sheet, x: float, y: float, width: float, rows: Sequence[tuple
 def draw_tree(nodes: Mapping[str, str], edges: Sequence[tuple[str, str]], *, title: str, alt: str,
               cuts: Collection[tuple[str, str]] = (), marks: Collection[str] = (),
               cut_name: str = "cut: no gradient passes") -> None:
-    """A graph of autograd: inputs above, the loss below, cut edges dashed and crossed.
+    """Draw an autograd graph: inputs above, the loss below, cut edges dashed and crossed.
 
     nodes: name to what is written under it (value, gradient), or "". edges: (from, to). cuts:
     those edges that pass no gradient. marks: nodes at fault.

@@ -1,7 +1,7 @@
 """A canvas over matplotlib for drawings: texts, boxes and arrows in inches, y downwards.
 
 Texts are measured before they are placed: they wrap, and what is below moves down. Fills are pale
-and solid with dark text, lines and free texts mid-tone, so that one picture serves any ground.
+and solid with dark text, lines and free texts mid-tone, so that one picture fits any background.
 A fault has the fault's colour and a thick edge or a cross: colour is never the only sign.
 """
 
@@ -85,7 +85,7 @@ def spread(labels: Sequence[tuple[float, str]], low: float,
 
 
 def number(value: float) -> str:
-    """Three digits, and below a million no power of ten for what is whole."""
+    """Format with three digits; whole numbers below a million get no power of ten."""
     return f"{value:.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
@@ -97,7 +97,7 @@ def as_array(values: object) -> np.ndarray:
 
 
 def need(holds: bool, what: str, got: object, expected: str) -> None:
-    """Raise ValueError in the house's words unless it holds."""
+    """Raise ValueError in the standard wording unless `holds` is true."""
     if not holds:
         raise ValueError(f"{what}: got {got!r}, expected {expected}.")
 
@@ -109,7 +109,7 @@ def need_known(what: str, names: object, known: Mapping | Sequence) -> None:
 
 
 class Sheet:
-    """A figure WIDTH inches wide; `bottom` is where what has been drawn ends."""
+    """A figure WIDTH inches wide; `bottom` is the lower end of what has been drawn."""
 
     def __init__(self, title: str, alt: str) -> None:
         need(bool(title.strip()), "title", title, "the finding in a sentence")
@@ -138,7 +138,7 @@ class Sheet:
             hatch: str = "", label: str = "box") -> None:
         """A rounded box with its text in the middle; a fault is thick-edged, an empty one hollow.
 
-        label: what it is, kept on the patch for who reads the figure.
+        label: what it is, kept on the patch for code that reads the figure.
         """
         colour = FAULT if fault else colour
         self.axes.add_patch(FancyBboxPatch(
@@ -177,7 +177,7 @@ class Sheet:
         self.bottom = max(self.bottom, *(y for _, y in points))
 
     def cross(self, x: float, y: float, reach: float, colour: str = DARK) -> None:
-        """The second sign of a fault."""
+        """Draw a cross, the second sign of a fault."""
         for way in (-1, 1):
             self.line([(x - reach, y - way * reach), (x + reach, y + way * reach)],
                       colour=colour, width=1.8, label="cross")
@@ -191,9 +191,9 @@ class Sheet:
 
 
 def panels(count: int, width: float, least: float) -> tuple[float, int]:
-    """A grid of panels at least `least` inches wide: the pitch, and how many stand in a row."""
+    """A grid of panels at least `least` inches wide: the pitch, and how many fit in a row."""
     across = max(1, min(count, int((width + 0.25) / (least + 0.25))))
-    across = math.ceil(count / math.ceil(count / across))  # as many in each row as can be
+    across = math.ceil(count / math.ceil(count / across))  # rows as even as possible
     return (width + 0.25) / across, across
 
 

@@ -189,7 +189,7 @@ def _stack(sheet: Sheet, x: float, floor: float, width: float, scale: float, nam
 
 
 def _aside(y: float, high: float, text: str, line: float | None) -> float:
-    """The middle for a text in a box from y on, beside a line that crosses the box if it can."""
+    """The middle of a text in a box from y up, clear of a line across the box if possible."""
     reach = text_height(text) / 2 + 0.04
     if line is None or abs(y + high / 2 - line) > reach:
         return y + high / 2
@@ -204,10 +204,10 @@ def _kinds(names: object) -> dict[str, str]:
 def draw_lanes(lanes: Mapping[str, Sequence[tuple[float, float, str]]], *, title: str, alt: str,
                unit: str = "ms", moments: Mapping[str, float] | None = None,
                marks: Collection[str] = ()) -> None:
-    """Lanes of time: who does what when, in a schedule, a pipeline, on a stream.
+    """Draw time lanes that show who does what when: in a schedule, a pipeline, a stream.
 
-    lanes: name to (start, end, label) spans in `unit`. Labels that differ in their number have one
-    colour ("F0", "F1"); one that does not fit is told by the hatch in the legend. moments: label
+    lanes: name to (start, end, label) spans in `unit`. Labels that differ only in number share a
+    colour ("F0", "F1"); the legend explains one that does not fit by its hatch. moments: label
     to a time, drawn as a dashed line. marks: labels of the spans that are at fault.
     """
     spans = [span for lane in lanes.values() for span in lane]

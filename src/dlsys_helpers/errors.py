@@ -9,4 +9,4 @@ class OneLine:
 
 
 class UserError(OneLine, Exception):
-    """Something that a user can set right. A command prints the message as its only line."""
+    """Something that a user can fix. A command prints the message as its only line."""

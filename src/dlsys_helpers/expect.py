@@ -1,6 +1,6 @@
-"""What a law says when it does not hold, and the comparisons that say it.
+"""The error that a broken law raises, and the comparisons that raise it.
 
-What was measured and what was expected are shown in a few words, however large they are.
+It shows measured and expected values in a few words, however large they are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LONGEST = 60  # characters of a value in a message
 class Broken(Exception):
     """A law does not hold. `what` is measured; `look` says where to look or what to do.
 
-    shown: `got` and `expected` in words, where the values themselves say too little.
+    shown: `got` and `expected` in words, if the values themselves say too little.
     """
 
     def __init__(self, what: str, got: Any, expected: Any, look: str = "",
@@ -32,7 +32,7 @@ class Broken(Exception):
 
 
 def _told_apart(got: Any, expected: Any) -> tuple[str, str]:
-    """Both values in words; with all their digits where they would look the same."""
+    """Both values in words, with all their digits if they would otherwise look the same."""
     mine, wanted = show(got), show(expected)
     if mine == wanted and type(got) is type(expected) is float:
         return repr(got), repr(expected)
@@ -40,7 +40,7 @@ def _told_apart(got: Any, expected: Any) -> tuple[str, str]:
 
 
 def show(value: Any) -> str:
-    """A value in a few words, at most 60 characters; costs no more, however large the value."""
+    """A value in a few words, at most 60 characters; a large value takes no longer."""
     if isinstance(value, torch.Tensor):
         return _show_tensor(value)
     if isinstance(value, Foreign):
@@ -59,7 +59,7 @@ def _show_tensor(value: torch.Tensor) -> str:
 
 
 def _start(value: Any) -> str:
-    """The start of str(value), longer than LONGEST if the whole is."""
+    """The start of str(value), longer than LONGEST if str(value) is."""
     text = ""
     for piece in _pieces(value):
         text += piece
@@ -69,7 +69,7 @@ def _start(value: Any) -> str:
 
 
 def _pieces(value: Any) -> Iterator[str]:
-    """str(value) in pieces; each level gives its bracket first, so that no depth is too deep."""
+    """str(value) in pieces; each level yields its bracket first, so no nesting is too deep."""
     if type(value) in (list, tuple):
         yield "[" if type(value) is list else "("
         for place, item in enumerate(value):
@@ -154,7 +154,7 @@ RIGHT_NUMBERS = "The numbers are right; only the form is not."
 
 
 def _only_form(got: Any, expected: Any, rtol: float, atol: float) -> str:
-    """RIGHT_NUMBERS when `got` differs from `expected` in type, shape or dtype alone, else ""."""
+    """RIGHT_NUMBERS when `got` differs from `expected` only in type, shape or dtype, else ""."""
     mine, wanted = (torch.as_tensor(v) if type(v) in (int, float) and abs(v) < 2**53 else v
                     for v in (got, expected))
     tensors = all(type(v) is torch.Tensor and v.layout is torch.strided and not v.is_complex()
@@ -168,8 +168,8 @@ def _only_form(got: Any, expected: Any, rtol: float, atol: float) -> str:
 def expect_like(what: str, got: Any, expected: Any, look: str = "") -> None:
     """Raise Broken unless `got` has the type of `expected`; tensors shape and dtype as well.
 
-    What a law calculates with must pass here first: from a few bytes, tensors without elements
-    or of a wrong shape multiply to gigabytes.
+    Check every value here before a law calculates with it: multiplying small tensors of a wrong
+    shape, or without elements, can take gigabytes.
     """
     expect_type(what, got, type(expected), look)
     for aspect in ("shape", "dtype") if isinstance(expected, torch.Tensor) else ():
@@ -181,7 +181,7 @@ def expect_like(what: str, got: Any, expected: Any, look: str = "") -> None:
 
 
 def _is_like(got: Any, expected: Any) -> bool:
-    """Whether `expect_like` has nothing to say."""
+    """Whether `expect_like` would raise nothing."""
     return type(got) is type(expected) and (type(got) is not torch.Tensor or (
         got.shape == expected.shape and got.dtype == expected.dtype))
 
@@ -196,7 +196,7 @@ def expect_length(what: str, got: Any, length: int, look: str = "") -> None:
 def expect_parts(out: Any, *names: str, what: str = "data from the exercise's run") -> None:
     """Raise Broken unless `out` is a dict of exactly these parts.
 
-    An act returns just that; something else was put in its place.
+    An act returns exactly these, so anything else did not come from the act.
     """
     expect_type(what, out, dict)
     if set(out) != set(names):

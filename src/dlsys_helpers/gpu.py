@@ -19,7 +19,7 @@ _chosen = "auto"  # what the lesson's DEVICE parameter asked for
 
 
 def device(choice: str | None = None) -> torch.device:
-    """The device to compute on; a choice ("auto", "cpu" or "cuda") holds for later calls too.
+    """The device to compute on; a choice ("auto", "cpu" or "cuda") applies to later calls too.
 
     "auto" takes a CUDA device that this torch can use; "cpu" forces the recorded view.
     Raises ValueError for another word, RuntimeError for "cuda" where no device can be used.
@@ -43,7 +43,7 @@ NONE = "torch sees no CUDA device."
 def unusable() -> str:
     """Why no CUDA device can be used, as a sentence; "" if one can.
 
-    Torch names a driver that is too old in a warning, once in a process: it is caught here.
+    Torch warns once per process about a driver that is too old; the warning is caught here.
     """
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -54,7 +54,7 @@ def unusable() -> str:
 
 
 def _too_old(name: str, capability: tuple[int, int]) -> str:
-    """Why this torch holds no code for a device of that capability; "" if it does."""
+    """Why this torch has no code for a device of that capability; "" if it does."""
     built = torch.cuda.get_arch_list()
     if not built or any(_runs(arch, capability) for arch in built):
         return ""
@@ -71,7 +71,7 @@ def _runs(arch: str, capability: tuple[int, int]) -> bool:
 
 
 def no_compiler() -> str:
-    """Why `torch.compile` can make no GPU kernel here, as a sentence; "" if it can."""
+    """Why `torch.compile` cannot build a GPU kernel here, as a sentence; "" if it can."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed; it exists for Linux only."
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
@@ -112,7 +112,7 @@ class Peak(NamedTuple):
         return min(top, intensity * self.memory_gbs / 1e3)
 
     def least_us(self, flops: float, moved: float, tensor_cores: bool = True) -> float:
-        """Microseconds that a step takes at least: its FLOPs or its bytes, what takes longer."""
+        """Microseconds that a step takes at least: its FLOPs or its bytes, whichever is slower."""
         rate = self.half_tflops if tensor_cores else self.fp32_tflops
         return max(flops / rate / 1e6, moved / self.memory_gbs / 1e3)
 
@@ -137,5 +137,5 @@ PEAKS = {p.name: p for p in (
 
 
 def datasheet(device_name: str | None) -> Peak:
-    """The peaks to predict from: the device's, or the H200's where none or an unknown one is."""
+    """The peaks to predict from: the device's, or the H200's if there is none or it is unknown."""
     return PEAKS.get(device_name, PEAKS["NVIDIA H200"])

@@ -1,7 +1,7 @@
 """GPU measurements: run now on a CUDA device, elsewhere the committed record with its provenance.
 
 Nothing is skipped. A cell decorated with `gpu_result` always runs: on a CUDA device it measures,
-elsewhere it takes what was recorded. `gpu_table` shows what was predicted, what others published
+elsewhere it uses the record. `gpu_table` shows what was predicted, what others published
 and, once there is any, what was measured; without a record one line says how to add one. Records
 are written by `make record` and read here.
 """
@@ -35,14 +35,14 @@ CLIP = 60  # characters of a text value in the plain table
 
 
 class RecordError(UserError, ValueError):
-    """A GPU record or a measurement's declaration is not what it must be."""
+    """A GPU record or a measurement's declaration is invalid."""
 
 
 # ---- results
 
 @dataclass(frozen=True)
 class GpuResult:
-    """What a GPU measurement gave: rows, where they come from, and what stopped it.
+    """The result of a GPU measurement: rows, where they come from, and what stopped it.
 
     state: "live" (measured now), "recorded", "stale" (recorded by an earlier version of the cell)
     or "missing". `rows` is empty when stale or missing, and short when `trouble` says why.
@@ -83,7 +83,7 @@ class GpuResult:
 
     def asks(self, text: str, predicted: float | str, measured: Callable[[], float],
              published: str = "", **bounds: float) -> Question:
-        """A line of `gpu_table`: what these rows are asked.
+        """A line of `gpu_table`: a question for these rows.
 
         text: the quantity with its unit. predicted: from counts and datasheet. measured: a
         function of the rows. published: what others found, with the source. bounds: as for `claim`.
@@ -104,7 +104,7 @@ class GpuResult:
         return f"{how} {describe(self.provenance)}.{stopped}"
 
     def _repr_html_(self) -> str:
-        """No colours of its own, so that it follows a light or a dark page."""
+        """HTML without colours, so that it fits a light or a dark page."""
         note = _html_note(self.note())
         rows = [[row[column] for column in self.columns] for row in self.rows]
         return (f'<div class="dlsys-gpu" data-state="{self.state}">{note}'
@@ -160,10 +160,10 @@ class Question(NamedTuple):
         return claims.judge(0.0, **self.bounds)[0]
 
     def answer(self) -> Answer | None:
-        """What the rows say; None if there is no row for it.
+        """The answer from the rows; None if no row has it.
 
-        On a committed record a claim that does not hold is an error of the course and raises
-        ClaimFailed. Measured live it is a finding about this device, and stops nothing.
+        A claim that a committed record contradicts is a mistake in the course and raises
+        ClaimFailed. Measured live, it is a finding about this device and stops nothing.
         """
         if not self.result.rows:
             return None
@@ -181,7 +181,7 @@ class Question(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A number measured, and whether it keeps the question's bounds."""
+    """A measured number, and whether it is within the question's bounds."""
 
     number: float
     holds: bool
@@ -202,7 +202,7 @@ class GpuTable:
         self.results = list({q.result.key: q.result for q in questions}.values())
 
     def failures(self, key: str) -> list[str]:
-        """The questions to one measurement that its rows do not answer, or not as claimed."""
+        """One measurement's questions that its rows leave open or answer against the claim."""
         return [f"{q.text}: {a or 'no row answers it'}, expected {q.bound}"
                 for q, a in zip(self.questions, self.answers, strict=True)
                 if q.result.key == key and not (a and a.holds)]
@@ -254,7 +254,7 @@ def gpu_table(sheet: gpu.Peak, *questions: Question) -> GpuTable:
     """The table that answers every question of a lesson's GPU section.
 
     sheet: the datasheet that the predictions were made from. Raises ClaimFailed when a committed
-    record does not bear a claim out.
+    record contradicts a claim.
     """
     return GpuTable(sheet, questions)
 
@@ -285,7 +285,7 @@ def gpu_result(key: str, columns: Sequence[str],
 
 
 def _live(key: str, columns: Sequence[str], measure: Measure, source: str) -> GpuResult:
-    """Torch reports as RuntimeError what a device cannot do: no memory, no kernel, no profiler."""
+    """Measure now. Torch raises RuntimeError if the device lacks memory, a kernel or a profiler."""
     rows, origin, trouble = [], provenance(), ""
     try:
         for row in measure():
@@ -337,7 +337,7 @@ def extent(node: ast.stmt) -> tuple[int, int]:
 
 
 def provenance() -> dict[str, Any]:
-    """Where a measurement comes from; None for what this machine does not tell."""
+    """Where a measurement comes from; None for anything that this machine does not report."""
     found = torch.cuda.get_device_properties(torch.cuda.current_device())
     return {"device": found.name, "sms": found.multi_processor_count,
             "memory_gib": round(found.total_memory / 2**30, 1), "driver": _driver(),
@@ -374,7 +374,7 @@ def _version(package: str) -> str | None:
 # ---- records
 
 def record_path(key: str) -> Path:
-    """Where the record of a key lies: ``recorded/01/forward_limits.json``."""
+    """The path of a key's record: ``recorded/01/forward_limits.json``."""
     return RECORDED / f"{key}.json"
 
 
@@ -386,7 +386,7 @@ def load_record(key: str) -> dict[str, Any] | None:
     try:
         record = json.loads(path.read_text("utf-8"))
         wrong = sorted({"key", "source", "columns", "provenance", "rows"} ^ set(record))
-    except (ValueError, TypeError) as error:  # no JSON, no UTF-8, or not a mapping
+    except (ValueError, TypeError) as error:  # not JSON, not UTF-8, or not a mapping
         wrong = [str(error)[:150]]
     if wrong or record["key"] != key:
         raise RecordError(f"record {key} is damaged: {wrong or 'its key is ' + record['key']}. "

@@ -1,4 +1,4 @@
-"""A graph with its way back: values go down, gradients come up, and each arrow has its factor.
+"""A graph with its backward pass: values go down, gradients come up, each arrow has a factor.
 
     draw_backward({"x": "2", "L": "4"}, [("x", "L")], {("x", "L"): "times 2x = 4"},
                   title="One factor", alt="x above L, and an arrow back.")
@@ -24,13 +24,13 @@ from dlsys_helpers.drawing_canvas import (
 )
 
 Place = tuple[float, float, float]  # the middle of a box, its top, its bottom
-ASIDE = 0.07  # inches from an edge's middle to the way there, and to the way back
+ASIDE = 0.07  # inches from an edge's middle to its forward and its backward arrow
 GAP = 0.7  # inches between layers: room for a factor
 
 
 def draw_backward(nodes: Mapping[str, str], edges: Sequence[tuple[str, str]],
                   factors: Mapping[tuple[str, str], str], *, title: str, alt: str) -> None:
-    """A graph of autograd whose arrows back up carry factors: inputs above, the loss below.
+    """Draw an autograd graph whose backward arrows carry factors: inputs above, the loss below.
 
     nodes: name to what is written under it (value, gradient), or "". edges: (from, to), each to
     the next layer. factors: edge to what is written on its way back; other edges have none. A node
@@ -78,7 +78,7 @@ def _way_back(sheet: Sheet, points: Sequence[tuple[float, float]], factor: str) 
     sheet.line([(x2 + ASIDE, y2), (x1 + ASIDE, y1)], arrow=True, colour=KINDS[1], label="back")
     lean = (x2 - x1) / (y2 - y1)
     way = -1 if lean > 0 else 1
-    part = 0.3 if lean else 0.18  # where edges that lean have not come near yet
+    part = 0.3 if lean else 0.18  # where slanted edges are still apart
     sheet.text(x1 + part * (x2 - x1) + way * (ASIDE + 0.05 + 0.1 * abs(lean)),
                y1 + part * (y2 - y1), factor, va="center", ha="right" if way < 0 else "left",
                colour=KINDS[1], weight="bold")

@@ -1,8 +1,8 @@
-"""Guess first: a question before a trap is broken, and the measurement that comes back to it.
+"""Guess first: a question before a trap, and the measurement that answers it.
 
-`guess` shows a form and goes on at once, so that a run of all cells never waits. A guess is kept
-in ``my-work/.guesses.jsonl``. What a notebook stores is plain HTML that reads without a script; a
-page mounts the same form on it.
+`guess` shows a form and returns at once, so running all cells never waits. Guesses are kept in
+``my-work/.guesses.jsonl``. A notebook stores plain HTML that is readable without a script; a page
+mounts the same form on it.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ class Question(NamedTuple):
     unit: str = ""
 
     def named(self, answer: str | float) -> str:
-        """An answer as a sentence names it."""
+        """An answer in the form that a sentence uses."""
         if isinstance(answer, str):
             return f"\N{LEFT DOUBLE QUOTATION MARK}{answer}\N{RIGHT DOUBLE QUOTATION MARK}"
         return f"{answer:.12g}\N{NO-BREAK SPACE}{self.unit}".strip()
 
     def fits(self, answer: object) -> bool:
-        """Whether a kept answer still answers this question."""
+        """Whether a stored answer still fits this question."""
         return answer in self.choices if self.choices else isinstance(answer, int | float)
 
 
 class Measurement(NamedTuple):
-    """What came out, as it is shown; `right` is the right choice or the ends of what counts.
+    """A result as it is shown; `right` is the right choice or the lowest and highest right guess.
 
-    value: of a number, what was measured.
+    value: the measured number; None for a choice.
     """
 
     id: str
@@ -62,10 +62,10 @@ MEASURED: dict[str, Measurement] = {}
 
 
 def guess(id: str, question: str, *, choices: Sequence[str] = (), unit: str = "") -> None:
-    """Ask for a guess: one of three or four choices, or a number in a unit; and how sure.
+    """Ask for a guess: one of three or four choices, or a number in a unit; and ask how sure.
 
-    id: the trap's. Backquotes in the texts set code. Waits for nothing; `measured` comes back to
-    the guess. Raises ValueError unless there is either a unit or three or four choices.
+    id: the trap's. Backquotes in the texts mark code. Returns at once; `measured` answers the
+    guess. Raises ValueError unless there is either a unit or three or four choices.
     """
     asked = ASKED[id] = checked(Question(id, question, tuple(choices), unit))
     if cards.shell() is not None:
@@ -76,7 +76,7 @@ def guess(id: str, question: str, *, choices: Sequence[str] = (), unit: str = ""
 
 
 def checked(asked: Question) -> Question:
-    """The question as it came. Raises ValueError for one that cannot be answered."""
+    """Return the question unchanged. Raises ValueError for one that cannot be answered."""
     n = len(set(asked.choices))
     if (n == 0) != bool(asked.unit) or n not in (0, 3, 4) or n < len(asked.choices):
         raise ValueError(f"guess {asked.id}: got {len(asked.choices)} choices and the unit "
@@ -86,7 +86,7 @@ def checked(asked: Question) -> Question:
 
 
 def measured(id: str, value: Any, *, right: tuple[float, float] | None = None) -> None:
-    """Come back to the guess of this id: what was said, and what was measured.
+    """Show the guess for this id next to what was measured.
 
     value: the number, or the index from 0 of the right choice. right: for a number, the lowest
     and highest guess that count as right; the value lies between them.
@@ -111,7 +111,7 @@ class MeasuredQuestion(NamedTuple):
 
 
 def measured_questions(prefix: str) -> list[MeasuredQuestion]:
-    """What this session has measured of its questions, those whose id begins with `prefix`."""
+    """The questions measured in this session whose id begins with `prefix`."""
     return [MeasuredQuestion(asked.text, asked.named(said["guess"]) if said else "",
                              MEASURED[id].shown)
             for id, asked in ASKED.items() if id.startswith(prefix) and id in MEASURED
@@ -128,20 +128,20 @@ def _number(asked: Question, value: Any, right: tuple[float, float]) -> Measurem
 
 
 def _choice(asked: Question, index: int) -> Measurement:
-    """Without its question, in a session that did not ask it, a choice has only its number."""
+    """The right choice: its text, or only its number if this session did not ask the question."""
     text = asked.choices[index] if asked.choices else f"choice {index + 1}"
     return Measurement(asked.id, asked.named(text), text)
 
 
 def _digits(number: float) -> str:
-    """A whole number as it is, any other with two digits or as a whole number from 100 on."""
+    """Whole numbers as they are, others with two digits or, from 100 on, as a whole number."""
     if number == int(number) or abs(number) >= 100:
         return f"{number:,.0f}"
     return f"{number:.2g}"
 
 
 def _said(asked: Question) -> dict:
-    """The last guess in this session or before it that answers the question; {} for none."""
+    """The last guess, from this or an earlier session, that fits the question; {} for none."""
     said = SAID.get(asked.id) or progress.guesses().get(asked.id, {})
     return said if said and (not asked.text or asked.fits(said["guess"])) else {}
 
@@ -156,7 +156,7 @@ def sentence(asked: Question, result: Measurement, said: dict) -> str:
 
 
 def _verdict(asked: Question, result: Measurement, answer: str | float) -> str:
-    """What ends the sentence: of a number the band that counts, if any, and how far it missed."""
+    """The end of the sentence; for a number, the band that counts as right and any distance."""
     hit = result.agrees(answer)
     if isinstance(result.right, str):
         return ": right" if hit else ""
@@ -175,7 +175,7 @@ def _plain_number(number: float) -> str:
 
 
 def _missed(answer: float, result: Measurement) -> str:
-    """How far a guess is off: as a factor, where there is one."""
+    """How far off a guess is, as a factor if possible."""
     way = "too low" if answer < result.right[0] else "too high"
     if not result.value or answer <= 0 or result.value <= 0:
         return way

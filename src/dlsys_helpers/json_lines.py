@@ -1,9 +1,9 @@
-"""Files of the learner's own: one JSON object a line, in ``my-work/`` or where DLSYS_PROGRESS says.
+"""The learner's own files: one JSON object per line, in ``my-work/`` or where DLSYS_PROGRESS says.
 
-A line is appended under a lock with a single write, so that a crash or a second notebook costs
-nothing that was already written. ``DLSYS_PROGRESS`` names another folder; the value ``off`` keeps
-nothing. What is kept is a convenience: no failure here ever stops a lesson, it is said once. Only
-the learner may read these files.
+A line is appended under a lock with a single write, so a crash or a second notebook never damages
+earlier lines. ``DLSYS_PROGRESS`` names another folder; with ``off`` nothing is stored. These files
+are a convenience: a failure here is reported once and never stops a lesson. Only the learner may
+read them.
 """
 
 import errno
@@ -33,7 +33,7 @@ notes_given = set()
 
 
 class Store:
-    """One such file: its name, what it holds, and which entries are whole.
+    """One such file: its name, its contents, and which entries are valid.
 
     ``valid`` judges a dict; a line that it refuses counts as damage.
     """
@@ -129,7 +129,7 @@ def _append(path: Path, lines: bytes) -> None:
 
 @contextmanager
 def _locked(path: Path):
-    """Hold the file's lock. It is a file of its own, so that the store can be replaced."""
+    """Hold the file's lock, which is a separate file so that the store can be replaced."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_suffix(".lock"), "ab") as lock:
         flock(lock, LOCK_EX)
@@ -140,7 +140,7 @@ def _locked(path: Path):
 
 
 def _private(path: str, flags: int) -> int:
-    """An opener for `open`: what it creates is the learner's alone."""
+    """An opener for `open` whose new files only the learner can read."""
     return os.open(path, flags, MODE)
 
 
@@ -173,7 +173,7 @@ def _replace(path: Path, good: list[dict]) -> None:
 
 
 def _note(text: str) -> None:
-    """Say it once in this process; a note that repeats at every check hides the feedback."""
+    """Print the note once per process: repeated at every check, it would hide the feedback."""
     if text not in notes_given:
         notes_given.add(text)
         print(f"Note: {text}", file=sys.stderr)

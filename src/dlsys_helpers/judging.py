@@ -35,8 +35,8 @@ TRACE = re.compile(f"((?:{'|'.join(acting.TRACES)}) of argument [0-9]{{1,3}})({a
 class Promise:
     """A piece of an exercise's docstring, and what decides whether it is kept.
 
-    cases: names of the cases that decide it, all when empty. says: phrases of which one occurs in
-    the message when it is broken, any when empty.
+    cases: names of the cases that decide it; empty means all. says: phrases, one of which occurs
+    in the message when it is broken; empty means any message.
     """
 
     key: str
@@ -45,7 +45,7 @@ class Promise:
     says: tuple[str, ...]
 
     def decides(self, verdict: Verdict) -> bool:
-        """Whether a failure is one that this promise speaks of."""
+        """Whether a failure breaks this promise."""
         if self.key in LEFT and verdict.law == CHANGED:
             return True
         return ((not self.cases or verdict.case in self.cases)
@@ -56,8 +56,8 @@ class Promise:
 class WrongAnswer:
     """A registered misconception: its name, its code and the trap it belongs to.
 
-    says: phrases of which one occurs in what it is told, any when empty. breaks: the keys of the
-    promises that it breaks.
+    says: phrases, one of which occurs in its message; empty means any message. breaks: the keys
+    of the promises that it breaks.
     """
 
     name: str
@@ -67,7 +67,7 @@ class WrongAnswer:
     breaks: tuple[str, ...] = ()
 
     def is_told(self, message: str) -> bool:
-        """Whether a message says what this answer has to be told."""
+        """Whether a message contains one of this answer's phrases."""
         return not self.says or any(words in message for words in self.says)
 
 
@@ -80,10 +80,10 @@ def _missing_part(*_: Any, **__: Any) -> NoReturn:
 
 @dataclass
 class Exercise:
-    """One exercise: the parts are attached by its decorators, in a file of its own.
+    """One exercise: the parts are attached by its decorators, in a separate file.
 
-    right_answers, probes and equivalents are attached by a file next to the tests: no class is
-    handed an answer that passes.
+    right_answers, probes and equivalents are attached by a file next to the tests, so that no
+    class receives an answer that passes.
     """
 
     id: str
@@ -109,7 +109,7 @@ class Exercise:
         return fn
 
     def act(self, fn: Callable) -> Callable:
-        """Decorator: `fn(learner_function, **inputs) -> plain data`; its source stands alone."""
+        """Decorator: `fn(learner_function, **inputs) -> plain data`; its source travels alone."""
         self.act_fn = fn
         return fn
 
@@ -144,8 +144,8 @@ class Exercise:
             ex.wrong("the two betas swapped", adam, breaks="step", swapped=True)
 
         options are passed to `fn` after the learner's inputs. breaks: key of the one promise that
-        it breaks, or the keys of several. says: a phrase of what it is told; by default one of the
-        phrases of those promises, or of the exercise where they have none.
+        it breaks, or the keys of several. says: a phrase of its message; by default one of the
+        phrases of those promises or, if they have none, of the exercise.
         """
         if fn is None:
             return lambda fn: self.wrong(name, fn, says=says, trap=trap, breaks=breaks, **options)
@@ -172,7 +172,7 @@ class Exercise:
               breaks: str | tuple[str, ...] = (), **options: Any) -> Callable:
         """Register a wrong answer that no learner writes: it shows that a promise is checked.
 
-        It has to fail as a wrong answer does, and is no name for anybody's mistake.
+        It must fail as a wrong answer does, but it never names a learner's mistake.
         """
         if fn is None:
             return lambda fn: self.probe(name, fn, says=says, breaks=breaks, **options)
@@ -189,7 +189,7 @@ class Exercise:
                            trap or self.id, keys)
 
     def right(self, route: str) -> Callable:
-        """Decorator for an answer that is right by another route than the worked one."""
+        """Decorator for a right answer that takes a different route from the worked one."""
         def register(fn: Callable) -> Callable:
             self.right_answers[route] = unguarded(fn)
             return fn
@@ -232,7 +232,7 @@ class Exercise:
                                        in zip(tried, outcomes, strict=True)])
 
     def judge_runs(self, cases: Sequence[Case], runs: Sequence[Run]) -> Verdict:
-        """The same where each case has its verdict already."""
+        """Like `judge`, for cases that already have a verdict."""
         failing = next((place for place, (_, one) in enumerate(runs) if one.status != "pass"), None)
         if failing is None:
             return Verdict("pass", self.id)
@@ -248,7 +248,7 @@ class Exercise:
         return next((v for v in found if v.status != "pass"), Verdict("pass", self.id))
 
     def judge_one(self, case: Case, outcome: Outcome) -> Verdict:
-        """The verdict on what became of one case, without a name for the mistake."""
+        """The verdict on the outcome of one case, without a name for the mistake."""
         if outcome.kind == "raised":
             return wording.raised(self.id, case.name, outcome, ("raised", *_error(outcome)))
         if outcome.kind == "late":
@@ -261,7 +261,7 @@ class Exercise:
         except Broken as broken:
             return Verdict("wrong", self.id, str(broken), law=broken.what, case=case.name,
                            seen=("law", broken.what, broken.got))
-        # A law may stumble over a form nobody foresaw; the answer is wrong all the same.
+        # A law may fail on a form that its author did not expect; the answer is wrong all the same.
         except (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError,
                 OverflowError, ZeroDivisionError):
             return wording.of_no_form(self.id, case.name, outcome, ("accident", "", outcome.value))
@@ -280,15 +280,15 @@ class Exercise:
                          "Work on a detached copy.")
 
     def run(self, fn: Callable, case: Case) -> Run:
-        """What an answer did on a case, and the verdict on it."""
+        """The outcome of an answer on a case, and the verdict on it."""
         outcome = self._acted(fn, case)
         return outcome, self.judge_one(case, outcome)
 
     def _name_mistake(self, failing: int, cases: Sequence[Case], mine: Sequence[Run]) -> Verdict:
-        """The verdict with the registered mistake that the same observations betray, if one does.
+        """The verdict, naming the registered mistake that fits the observations, if there is one.
 
-        A mistake is named when on the failing case its own answer fails by the same observation,
-        and no case speaks against it. Of several, the one that agrees on most; none when two do.
+        A mistake is named when its own answer fails the failing case by the same observation and
+        no case contradicts it. Of several, the one that agrees on most wins; a tie names none.
         """
         verdict = mine[failing][1]
         suspects = [wrong for wrong in self.wrong_answers
@@ -305,9 +305,9 @@ class Exercise:
                    failing: int) -> tuple[int, int]:
         """How far two answers agree: cases with the same verdict, and parts that came out alike.
 
-        (0, 0) for a contradiction: to pass where the wrong answer fails, or to fail the same
-        comparison with another value. Another comparison that fails may be a second mistake.
-        (0, 0) as well where what failed says too little: see `is_borne_out`.
+        (0, 0) for a contradiction: the answer passes where the wrong answer fails, or fails the
+        same comparison with another value. A different failing comparison may be a second mistake.
+        Also (0, 0) where the failure says too little: see `is_borne_out`.
         """
         agreed = parts = 0
         for (outcome, a), (other, b) in zip(mine, theirs, strict=True):
@@ -322,12 +322,12 @@ class Exercise:
 
 # ---- what is right in a check is no answer
 
-_lifted = False  # whether the check itself or a registered wrong answer is at work
+_lifted = False  # whether the check itself or a registered wrong answer is running
 
 
 @contextlib.contextmanager
 def _guard_lifted(lifted: bool) -> Iterator[None]:
-    """Let what `not_an_answer` guards be called inside, or leave that as it is."""
+    """Allow calls of functions that `not_an_answer` guards, or leave the guard as it is."""
     global _lifted
     before, _lifted = _lifted, _lifted or lifted
     try:
@@ -337,10 +337,10 @@ def _guard_lifted(lifted: bool) -> Iterator[None]:
 
 
 def not_an_answer(fn: Callable) -> Callable:
-    """Decorator for what is right in a check: an answer that takes mistakes as options, say.
+    """Decorator for right code in a check, such as an answer that takes mistakes as options.
 
-    It works only where cases are drawn, a law judges or a registered wrong answer runs: a learner
-    who calls it has no answer.
+    It works only while cases are drawn, a law judges or a registered wrong answer runs, so a
+    learner who calls it gets no answer.
     """
     @functools.wraps(fn)
     def guarded(*inputs: Any, **options: Any) -> Any:
@@ -395,14 +395,14 @@ def _alike_parts(a: Any, b: Any, within: float) -> int:
 
 
 def is_borne_out(runs: Sequence[tuple[Run, Run]], failing: int, within: float) -> bool:
-    """Whether the cases bear out that an answer makes a mistake, where the failing one says little.
+    """Whether the cases confirm a mistake, which they must if the failing case says little.
 
     runs: case by case, what the answer did and what the mistake's own answer did. Many mistakes
-    raise the same error, return nothing or miscount by one, so such an observation by itself names
-    none of them. Wherever both fail, all that came out has to be alike. A second case has to fail
-    by the same observation, or the mistake fails in one only, and the answer passes the others. And
-    no case may fail so where the mistake passes. An error in types, of the answer or of what it
-    returns, may be a slip of any kind: there every case has to agree.
+    raise the same error, return nothing or miscount by one, so such an observation alone does not
+    name any of them. Wherever both fail, the results must be alike. A second case must fail by the
+    same observation, unless the mistake fails in one case only and the answer passes the others. No
+    case may fail that way where the mistake passes. A type error, in the answer or in what it
+    returns, may be a slip of any kind, so every case must agree.
     """
     seen = runs[failing][0][1].seen
     if seen is None or not is_poor(seen):
@@ -424,7 +424,7 @@ def is_poor(seen: tuple) -> bool:
     """Whether an observation says too little to tell mistakes apart.
 
     An error, a value of another type, a text, yes or no, a count, nothing at all, an empty
-    container, or a float of 0 or 1, as which a share ends that has nothing to count.
+    container, or a float of 0 or 1, the result of a share that has nothing to count.
     """
     kind, _, got = seen
     return kind != "law" or is_of_types(seen) or got is None or isinstance(got, int | str) or (
@@ -436,7 +436,7 @@ TYPE_ERRORS = ("TypeError", "AttributeError")
 
 
 def is_of_types(seen: tuple) -> bool:
-    """Whether an observation is an error in types, or a value of another type."""
+    """Whether an observation is a type error or a value of another type."""
     kind, what, got = seen
     if kind in ("raised", "unusable"):
         return what in TYPE_ERRORS

@@ -1,7 +1,7 @@
 """Triton kernels compiled for devices that are not here: registers, spills, instructions.
 
 ptxas and cuobjdump come with triton's wheel, which exists for Linux. Where TRITON_INTERPRET is
-set, nothing can be compiled in this process, so a process of its own does it.
+set, this process cannot compile, so a separate process does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SPILLS = ("LDL", "STL")           # reads and writes of local memory, where regi
 
 
 class Compiled(NamedTuple):
-    """A kernel's machine code for one device, read and not run."""
+    """A kernel's machine code for one device, read but not run."""
 
     capability: int     # 75, 80 or 90
     registers: int      # for each thread
@@ -57,17 +57,17 @@ RECORDED = {"gaps": {"all five laws": 3e-6}, "guards": {False: 28, True: 0}, "fl
 
 
 def recorded(name: str) -> Any:
-    """What is recorded under this name; a line says where that was."""
+    """Return the recorded value and print where it was recorded."""
     print("triton is not installed; it exists for Linux. Recorded there with 3.8.0, 2026-11-22:")
     return RECORDED[name]
 
 
 def occupancy(code: Compiled, warps: int) -> float:
-    """Share of a multiprocessor's warps that blocks of so many warps can fill.
+    """Share of a multiprocessor's warps that blocks of `warps` warps can fill.
 
-    Registers are dealt out to a warp 256 at a time, in each quarter of a multiprocessor by itself,
-    shared memory 128 bytes at a time, on sm_75 256. A block of sm_80 and later takes one KiB more
-    than it asks for. Source: cuda_occupancy.h of the CUDA Toolkit.
+    A warp gets registers 256 at a time, separately in each quarter of a multiprocessor, and shared
+    memory 128 bytes at a time, 256 on sm_75. On sm_80 and later a block takes one KiB more than it
+    asks for. Source: cuda_occupancy.h of the CUDA Toolkit.
     """
     limit = LIMITS[code.capability]
     each = math.ceil(code.registers * 32 / 256) * 256

@@ -1,4 +1,4 @@
-"""What each leak adds to the score you believe, on one and the same data.
+"""What each leak adds to the score you believe, all on the same data.
 
     scores(patients=100, columns=100)["target in a column"]   # what the test says, what is true
 """
@@ -17,7 +17,7 @@ GRID = [(ridge, kept) for ridge in (0.01, 0.1, 1, 10, 100) for kept in (5, 10, 2
 def visits(g, times, x, noise, signal):
     """Rows and labels (-1 or 1) of patients x (R, n, columns) seen at `times` (R, n).
 
-    The rule that decides turns with time; a patient's own luck, `noise`, stays.
+    The rule that sets the labels turns with time; a patient's own luck, `noise`, stays the same.
     """
     seen = x + 0.3 * torch.randn(x.shape, generator=g, dtype=x.dtype)
     half = INFORMATIVE // 2
@@ -27,7 +27,7 @@ def visits(g, times, x, noise, signal):
 
 
 def draw(g, n, columns, signal, periods):
-    """n patients who come once in each period (start, end): [(rows (R, n, columns), labels)]."""
+    """n patients with one visit per period (start, end): [(rows (R, n, columns), labels)]."""
     x = torch.randn(REPEATS, n, columns, generator=g, dtype=torch.float64)
     noise = torch.randn(REPEATS, n, generator=g, dtype=torch.float64)
     return [visits(g, start + (end - start) * torch.rand(noise.shape, generator=g, dtype=x.dtype),
@@ -89,7 +89,7 @@ class Study:
         return [best.mean().item(), on_fresh.gather(0, which[None]).mean().item()]
 
     def shuffled(self):
-        """Each patient's visit is drawn, so that training has rows later than those of the test."""
+        """Draw each patient's visit at random, so some training rows are later than test rows."""
         first = torch.rand(self.train[1].shape, generator=self.g) < 0.5
 
         def either(one, other):
@@ -116,8 +116,8 @@ LEAKS = {"scaler sees the test": lambda s: s.honest(scale_on=s.all),
 def scores(patients, columns, signal=3.0):
     """Percent right on the test and on new patients, by leak; "no leak" is the last.
 
-    patients: to train with, and as many to test with. columns: 8 of them of use. signal: how far
-    these decide, 0 for coin flips.
+    patients: number to train with, and as many to test with. columns: 8 of them are useful.
+    signal: how strongly those 8 decide, 0 for coin flips.
     """
     study = Study(patients, columns, signal)
     return {leak: run(study) for leak, run in {**LEAKS, "no leak": Study.honest}.items()}

@@ -6,7 +6,7 @@ YOUR_MODEL = "your_model"  # a lesson after the stages, without traps
 
 
 def with_model(found: list[Path]) -> list[Path]:
-    """These files of lessons, and the lesson of *Your model*, which is next to the first."""
+    """These lesson files and the lesson of *Your model*, from the folder of the first."""
     return [*found, *(path.with_stem(YOUR_MODEL) for path in found[:1])]
 
 

@@ -16,19 +16,19 @@ MOST_SUMS = 60
 
 
 class _Waits(BaseException):
-    """Ends a run that waits for the other ranks. No Exception, so that few answers swallow it."""
+    """Ends a run that waits for the other ranks. Not an Exception, so few answers swallow it."""
 
 
 def in_lockstep(run: Callable, ranks: Sequence, outsider: Any = None) -> dict[str, list]:
-    """What `run(rank, all_sum)` returns for each of `ranks`, and what was asked for at odds.
+    """What `run(rank, all_sum)` returns for each of `ranks`, or how their requests differ.
 
     all_sum(tensor) is the sum over the ranks, a new tensor. Each rank is run until it asks for a
     sum that is not known yet; when all have asked, the sum is known and each is run again from its
     start. Returns {"ranks": [...], "asks": []}. Where the ranks ask for different things, or for
     more than 60 sums, "ranks" is empty and "asks" says in words what each asks for.
 
-    outsider: what `run` is given before each turn as one rank more, whose sums count nowhere: an
-    answer that keeps what other ranks were given keeps that one's part as well.
+    outsider: an extra rank that `run` gets before each turn and whose sums never count: an answer
+    that keeps what other ranks were given also keeps the outsider's part.
     """
     sums: list[torch.Tensor] = []
     for _ in range(MOST_SUMS + 1):  # the last turn asks for nothing
@@ -47,7 +47,7 @@ def in_lockstep(run: Callable, ranks: Sequence, outsider: Any = None) -> dict[st
 
 
 def _turn(run: Callable, rank: Any, sums: list[torch.Tensor]) -> tuple[torch.Tensor | None, Any]:
-    """One rank from its start on, with the sums that are known: what it asks for, or what it did.
+    """Run one rank from its start with the known sums; return what it asks for, or its result.
     """
     known, asked = iter(sums), []
 
@@ -67,7 +67,7 @@ def _turn(run: Callable, rank: Any, sums: list[torch.Tensor]) -> tuple[torch.Ten
 
 
 def expect_agreement(out: Any, ranks: int) -> None:
-    """Raise Broken unless `out` is what `in_lockstep` returns for so many ranks that agree."""
+    """Raise Broken unless `out` is what `in_lockstep` returns for `ranks` ranks that agree."""
     expect_parts(out, "ranks", "asks")
     expect_equal("what the ranks ask for, where they differ", out["asks"], [],
                  "A rank that asks for less, or for another shape, lets the others wait for ever.")

@@ -124,7 +124,7 @@ def saved_bytes(fn: Call, params: Iterable[torch.Tensor] = ()) -> int:
 class Cost(NamedTuple):
     """What a call asks for, counted without a device.
 
-    orders: operations that compute something, views left aside.
+    orders: operations that compute something, without views.
     written: bytes of all that they write, into new tensors or old ones.
     peak: most bytes of results that exist at a time, in the blocks of 512 of CUDA's allocator.
     """
@@ -140,7 +140,7 @@ def cost(fn: Call) -> Cost:
     What existed before the call does not count.
     """
     with _Counter() as seen:
-        out = fn()  # holds the result until the count is over
+        out = fn()  # keeps the result alive until the count is over
     del out
     return Cost(seen.orders, seen.written, seen.most)
 
@@ -153,7 +153,7 @@ class _Counter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for tensor in _tensors((args, kwargs)):
-            self._hold(tensor, 0)  # it was there before
+            self._hold(tensor, 0)  # it existed before
         out = func(*args, **(kwargs or {}))
         if not _is_view(func):
             self.orders += 1
@@ -206,10 +206,10 @@ def peak_bytes(fn: Call) -> int:
 
 def operations(fn: Call, calls: int = 1,
                device: torch.device | str = "cpu") -> dict[str, tuple[int, float]]:
-    """Torch's operations in so many calls: how often each, and the us of the kernels it launched.
+    """Torch's operations in `calls` calls: how often each ran, and the us of its kernels.
 
     On a CUDA device only those that launched a kernel. Raises RuntimeError if the profiler is
-    not allowed to see kernels. Profiles all that torch can see, always: after a first profile
+    not allowed to see kernels. Always profiles all that torch can see: after a first profile
     without CUDA, torch 2.14 finds no kernel in any later one (pytorch issue 197005).
     """
     on_cuda = torch.device(device).type == "cuda"

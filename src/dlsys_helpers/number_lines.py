@@ -109,7 +109,7 @@ def _number_row(sheet: Sheet, name: str, items: Sequence[tuple[float, float, str
 
 def draw_histogram(values: object, *, title: str, alt: str, unit: str = "", bins: int = 50,
                    grids: Mapping[str, Sequence[float]] | None = None) -> None:
-    """How often which value occurs, and below it the levels that a quantizer offers.
+    """Draw how often each value occurs, and below that the levels that a quantizer offers.
 
     values: any shape, finite. grids: name to its levels, on the same axis as the histogram.
     """
@@ -135,7 +135,7 @@ def draw_histogram(values: object, *, title: str, alt: str, unit: str = "", bins
 def plot_columns(values: Mapping[object, float], *, title: str, xlabel: str, ylabel: str, alt: str,
                  reference: tuple[float, str] | None = None, form: str = "",
                  marks: Collection[object] = ()) -> None:
-    """One column a name with its value above, and a dashed line to compare with.
+    """Draw one column per name with its value above, and a dashed line to compare with.
 
     values: name to a finite number >= 0. reference: (value, label). form: of the numbers above
     the columns (".2f"), left out where one is too wide. marks: names of columns at fault, hatched.

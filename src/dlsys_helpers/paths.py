@@ -1,6 +1,6 @@
-"""Where the checkout lies: the package is installed editable, the repository two levels up.
+"""Where the checkout is: the package is installed editable, the repository two levels up.
 
-``DLSYS_WORK`` names another folder for what is the learner's own.
+``DLSYS_WORK`` names another folder for the learner's own files.
 """
 
 import os
@@ -30,5 +30,5 @@ def is_draft(lesson: Path) -> bool:
 
 
 def drafts() -> list[Path]:
-    """The sources of the lessons that are not finished: catalog, book and tests know none."""
+    """The sources of unfinished lessons, which catalog, book and tests leave out."""
     return list(filter(is_draft, lessons()))

@@ -1,12 +1,12 @@
-"""Faults planted in a program, text for text: those of the exam and of the gallery."""
+"""Plants the faults of the exam and the gallery in a program by replacing text."""
 
 from collections.abc import Iterable
 
 
 def planted(source: str, changes: Iterable[tuple[str, str]], fault: str) -> str:
-    """The source with pairs of texts, healthy and faulty, exchanged.
+    """The source with the healthy text of each pair replaced by the faulty one.
 
-    Raises ValueError, which names the fault, where a healthy text is not there exactly once.
+    Raises ValueError, which names the fault, unless each healthy text occurs exactly once.
     """
     for healthy, faulty in changes:
         if (times := source.count(healthy)) != 1:

@@ -99,11 +99,11 @@ def show(figure: Figure, alt: str) -> None:
 
 
 def picture(figure: Figure) -> bytes:
-    """The figure as a PNG in 64 colours, a quarter of the bytes that all of them take."""
+    """The figure as a PNG in 64 colours, which takes a quarter of the bytes of full colour."""
     from PIL import Image
     full, small = io.BytesIO(), io.BytesIO()
-    # Twice the pixels it is shown at: sharp on a screen that has two for one, and on paper.
-    # Not packed yet: that is done once, when the colours are few.
+    # Twice the pixels it is shown at: sharp on high-density screens and on paper.
+    # Not compressed yet: that happens once, after the colours are reduced.
     figure.savefig(full, format="png", dpi=2 * figure.dpi, metadata={"Software": None},
                    pil_kwargs={"compress_level": 0})
     Image.open(full).quantize(64, method=Image.Quantize.FASTOCTREE).save(small, "png",

@@ -4,8 +4,8 @@
     sizes  | x: (N,) float32, N >= 1, | case one number; many numbers
     order  | in memory in any order. | case a column of a table | the sum
 
-Two or three bars with a blank on each side part a row into its key, its text, and what decides it:
-phrases, or the word `case` and names of cases, or a cell of each. A semicolon parts phrases or
+Two or three bars with a blank on each side split a row into its key, its text, and what decides it:
+phrases, or the word `case` and names of cases, or a cell of each. A semicolon separates phrases or
 names. A line that begins with a blank continues the row above.
 """
 

@@ -1,12 +1,12 @@
-"""Run a function in several processes that talk over gloo: without a port, within a limit.
+"""Run a function in several processes that talk over gloo: without a port, within a time limit.
 
     ranks = Ranks(2)
     ranks.run(train, 0.1, uses=(mlp,))     # a list: what train(0.1) returned on each rank
     ranks.tapes                            # what each rank called meanwhile
 
-The processes start once and take one function after the other, each in a process group of its
-own. They hold the reading end of a pipe: when the session that started them ends, however it
-ends, they end too.
+The processes start once and take one function after the other, each in its own process group.
+They hold the reading end of a pipe: when the session that started them ends, however it ends,
+they end too.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dlsys_helpers.errors import OneLine
 
 START_SECONDS = 180  # two imports of torch on a busy machine
-JOINS = 3  # on a busy machine gloo closes a connection now and then before the ranks have met
-# What a function that travels to the ranks may use without importing it.
+JOINS = 3  # on a busy machine gloo sometimes closes a connection before the ranks are connected
+# Names that a function sent to the ranks may use without importing them.
 PRELUDE = """
 import contextlib, copy
 import torch, torch.distributed as dist
@@ -56,14 +56,14 @@ class RankFailed(OneLine, RuntimeError):
 
 
 class _NotJoined(RankFailed):
-    """The ranks did not meet."""
+    """The ranks did not connect to each other."""
 
 
 class Ranks:
     """`world` processes, rank 0 first, each with one thread; they start at the first `run`.
 
-    seconds: the limit of one run, start-up not counted. After a failure all are ended, and the
-    next run starts new ones.
+    seconds: the limit of one run, start-up not counted. After a failure all processes are
+    ended, and the next run starts new ones.
     """
 
     def __init__(self, world: int = 2, seconds: float = 60) -> None:
@@ -83,7 +83,7 @@ class Ranks:
                 if not self.processes:
                     self._start()
                 return self._ask(job)
-            except _NotJoined:  # none of the function has run
+            except _NotJoined:  # the function has not started
                 self.close()
                 if not left:
                     raise
@@ -121,19 +121,19 @@ class Ranks:
         self._answers("ready", START_SECONDS)
 
     def _answers(self, name: str, seconds: float) -> list[Any]:
-        """What the files of this name hold that the ranks write, once all are there."""
+        """The ranks' answers, read from the files of this name once all are written."""
         paths = [self.folder / f"{name}_{rank}" for rank in range(self.world)]
         end = time.monotonic() + seconds
         while not all(path.exists() for path in paths) or self._ended():
             if self._ended():
-                time.sleep(0.3)  # the others' last words: the first error is the cause
+                time.sleep(0.3)  # wait for the others' last words: the first error is the cause
                 raise self._failure(paths)
             if time.monotonic() > end:
                 raise RankFailed(f"no answer within {seconds:g} s: {self._where()}. Do all ranks "
                                  "make the same calls in the same order?")
             time.sleep(0.005)
         found = [torch.load(path, weights_only=True) for path in paths]
-        if any("error" in answer for answer in found):  # written, and not ended yet
+        if any("error" in answer for answer in found):  # reported by a rank that still runs
             raise self._failure(paths)
         self.tapes = self._tapes()
         return [answer["value"] for answer in found]
@@ -142,7 +142,7 @@ class Ranks:
         return any(process.poll() is not None for process in self.processes)
 
     def _failure(self, paths: list[Path]) -> RankFailed:
-        """Says which rank failed first: one that died without a word, or raised."""
+        """The error that says which rank died without an answer, or raised first."""
         said = {rank: torch.load(path, weights_only=True) for rank, path in enumerate(paths)
                 if path.exists()}
         for rank, process in enumerate(self.processes):
@@ -153,7 +153,7 @@ class Ranks:
                 return RankFailed(f"rank {rank} {how} without an answer{words}")
         errors = [(a["at"], rank, a["error"]) for rank, a in said.items() if "error" in a]
         _, rank, error = min(errors)
-        joined = self._tape(rank).exists()  # begun once a rank has met the others
+        joined = self._tape(rank).exists()  # created once a rank has connected to the others
         return (RankFailed if joined else _NotJoined)(f"rank {rank} raised {error}")
 
     def _tape(self, rank: int) -> Path:
@@ -186,7 +186,7 @@ def _end(processes: list[subprocess.Popen], place: tempfile.TemporaryDirectory) 
 # ---- in a rank's process
 
 class _Tape(TorchDispatchMode):
-    """Writes down each collective before it is made: name, bytes, digest of what is watched."""
+    """Records each collective before it runs: name, bytes, digest of the watched model."""
 
     model = None
 
@@ -210,7 +210,7 @@ def _bytes(value: Any) -> int:
 
 
 def watch(model: torch.nn.Module) -> None:
-    """From here on the tape notes the digest of this model's parameters at each call."""
+    """From now on, record the digest of this model's parameters on the tape at each call."""
     _Tape.model = model
 
 
@@ -224,7 +224,7 @@ def digest(model: torch.nn.Module) -> str:
 
 
 def serve() -> None:
-    """A rank's whole life: take a job, answer it, until the pipe is closed."""
+    """A rank's main loop: take a job and answer it, until the pipe is closed."""
     folder, rank = Path(sys.argv[1]), os.environ["RANK"]
     space: dict[str, Any] = {}
     torch.set_num_threads(1)
@@ -247,7 +247,7 @@ def serve() -> None:
 
 
 def _line(error: BaseException) -> str:
-    """The innermost line of the function that travelled, or "" if none is to blame."""
+    """The innermost line of the sent function, or "" if the error is not in it."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == "<rank>"]
     return f" (in {frames[-1].name})" if frames else ""
 
@@ -273,7 +273,7 @@ def _work(folder: Path, number: int, rank: str, space: dict[str, Any]) -> Any:
 
 
 def _answer(path: Path, answer: dict[str, Any]) -> None:
-    """Written under another name first: who sees the file sees all of it."""
+    """Write under another name first, so that a file is complete as soon as it is visible."""
     half = path.with_suffix(".half")
     torch.save(answer, half)
     half.rename(path)

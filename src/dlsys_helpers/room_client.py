@@ -1,8 +1,8 @@
-"""A room that the learner joined with `dlsys join`: guesses and verdicts are told to it.
+"""The room that the learner joined with `dlsys join`; guesses and verdicts are sent to it.
 
-What is told is an id with the guess, or with the verdict and the name of the mistake; never code,
-never a name. A thread of its own does it: a guess waits for nothing. A verdict waits a moment, to
-say whether the room heard it, and not at all for a room that has just been silent.
+A message is an id with the guess, or with the verdict and the name of the mistake; never code,
+never a person's name. A separate thread sends it, so a guess never waits. A verdict waits a moment
+to say whether the room received it, but not if the room has just failed to answer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dlsys_helpers.verdicts import Verdict
 NAME = ".room.json"
 PATIENCE = 3.0  # seconds for one message
 HEARD = 2.0  # seconds that a verdict waits for the room's answer
-AT_END = 1.0  # seconds that a program which ends waits for its last messages
+AT_END = 1.0  # seconds that an ending program waits for its last messages
 PAUSE = 30.0  # seconds without messages after one that did not arrive
 SILENT, REFUSED = "does not answer", "does not take this"
 _QUEUE: queue.Queue[tuple[dict, str, dict, Future]] = queue.Queue(64)
@@ -61,18 +61,18 @@ def leave() -> None:
 
 
 def say_guess() -> None:
-    """Say below a question that its guess is told to the room, if one was joined."""
+    """Say below a question that its guess is sent to the room, if one was joined."""
     if joined():
         _say("Your guess is also sent to the room, without your name.")
 
 
 def tell_guess(id: str, said: dict[str, Any]) -> None:
-    """Tell the room a guess, `{"guess": ..., "sure": ...}`, if one was joined."""
+    """Send the room a guess, `{"guess": ..., "sure": ...}`, if one was joined."""
     _tell("answer", {"trap": id, "guess": said["guess"], "sure": said["sure"]})
 
 
 def tell_verdicts(*verdicts: Verdict) -> None:
-    """Tell the room what became of exercises, and say whether it heard, if one was joined."""
+    """Send the room the verdicts and say whether it received them, if one was joined."""
     told = [_tell("verdict", {"trap": v.id, "status": v.status, "mistake": v.misconception})
             for v in verdicts if v.status != "missing"]
     if not joined() or not told:
@@ -154,7 +154,7 @@ def _send(room: dict[str, str], path: str, data: dict[str, Any]) -> str:
 
 
 def _finish() -> None:
-    """Wait a moment for messages on their way, where a program ends right after a check."""
+    """Wait a moment for unsent messages when a program ends right after a check."""
     until = time.monotonic() + AT_END
     while _QUEUE.unfinished_tasks and time.monotonic() < until:
         time.sleep(0.01)

@@ -52,7 +52,7 @@ SPAN = f"1 to {len(STAGES)}"  # as commands and errors say it
 
 
 def stage(number: int) -> Stage:
-    """The stage with this number. Raises ValueError for one that no stage has."""
+    """The stage with this number. Raises ValueError if there is none."""
     if number not in NUMBERS:
         raise ValueError(f"stage: got {number}, expected {SPAN}.")
     return STAGES[number - 1]

@@ -12,7 +12,7 @@ class Event(NamedTuple):
 
     rank: int
     lane: str   # "compute" or "network"
-    name: str   # one of "network" has the same name on each rank
+    name: str   # a "network" event has the same name on every rank
     start: float
     end: float
 

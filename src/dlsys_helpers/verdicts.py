@@ -1,4 +1,4 @@
-"""The verdict on an answer: its five statuses, and how each is said and shown everywhere."""
+"""The verdict on an answer: its five statuses, with their wording and look everywhere."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _LINE = re.compile(rf"exercise \S+ ({'|'.join(STATUSES)})(?:: )?(.*)", re.S)
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of an answer: one of STATUSES, and why.
+    """The result of judging an answer: one of STATUSES, and why.
 
-    message: the sentence for people; it names the misconception where one is known. law: what was
+    message: the sentence for people; it names the misconception if one is known. law: what was
     compared. case, seed: where it failed. accident: the law itself raised an error, so the
     diagnosis is only general. seen: the observation that failed, which is compared with those of
     the named wrong answers; None for a pass.
@@ -58,11 +58,11 @@ class Verdict:
         return f"See trap {named}." if self.trap else ""
 
     def line(self) -> str:
-        """One line for terminals, nbval and papermill; `read_line` is its reader."""
+        """One line for terminals, nbval and papermill; `read_line` parses it."""
         return f"exercise {self.id} {self.status}: {self.message}".rstrip(": ")
 
     def facts(self) -> dict[str, dict[str, str]]:
-        """Metadata of the output that shows this verdict; who reads notebooks reads this."""
+        """Metadata of the output that shows this verdict, for code that reads notebooks."""
         return {"dlsys": {"id": self.id, "status": self.status}}
 
 

@@ -1,7 +1,7 @@
-"""Explorers and questions where a widget library is missing: the stored picture or text, one line.
+"""Explorers and questions without a widget library: the stored picture or text, and one line.
 
-A lesson must not stop there. The explorers' own modules stay as they are: this stands in for the
-one class that they take from anywidget.
+A missing library must not stop a lesson. The explorers' modules do not change: this one replaces
+the only class that they take from anywidget.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def sentence(name: str) -> str:
 
 
 def stand_in() -> None:
-    """Let `import anywidget` bring a class without controls, if a library is missing."""
+    """Make `import anywidget` provide a class without controls, if a library is missing."""
     if name := missing():
         module = ModuleType("anywidget")
         module.__spec__ = importlib.util.spec_from_loader("anywidget", loader=None)
@@ -46,7 +46,7 @@ def _class(name: str) -> type:
     from dlsys_helpers import cards
 
     class AnyWidget(traitlets.HasTraits):
-        """Holds the traits of a widget; shows a sentence where somebody watches."""
+        """Holds the traits of a widget; shows a sentence if somebody is watching."""
 
         def _repr_mimebundle_(self, **_: Any) -> tuple[dict, dict]:
             shown = f"<p>{sentence(name)}</p>" if cards.watched() else None

@@ -13,7 +13,7 @@ from dlsys_helpers.verdicts import Verdict
 
 
 def raised(id: str, case: str, outcome: Outcome, seen: tuple) -> Verdict:
-    """The verdict on an answer that raised an error of its own."""
+    """The verdict on an answer that itself raised an error."""
     message = f"raised {outcome.error_type}: {outcome.error}"[:230] + _place(outcome)
     return Verdict("error", id, f'{message} on the case "{case}".', case=case, seen=seen)
 
@@ -32,13 +32,13 @@ def unusable(id: str, case: str, outcome: Outcome, seen: tuple) -> Verdict:
 
 
 def of_no_form(id: str, case: str, outcome: Outcome, seen: tuple) -> Verdict:
-    """The verdict where the law itself raised an error on the returned value."""
+    """The verdict if the law itself raised an error on the returned value."""
     message = f"got {show(outcome.value)}, expected the form that the docstring gives."
     return Verdict("wrong", id, f"returned value: {message}", case=case, accident=True, seen=seen)
 
 
 def named(verdict: Verdict, mistake: str, trap: str) -> Verdict:
-    """The verdict with the name of the mistake that it betrays."""
+    """The verdict with the name of the mistake behind it."""
     return replace(verdict, status="wrong", misconception=mistake, trap=trap,
                    message=f"{verdict.message} You get exactly this by {mistake}.")
 

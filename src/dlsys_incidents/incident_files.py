@@ -1,7 +1,7 @@
 """The incidents as data: cases/*.toml with the texts, recorded.json with what was measured.
 
-A text names a measured number as {name}, with a format such as {healthy:.2f}. A number that nobody
-recorded, or a curve, makes its incident fail loudly.
+A text names a measured number as {name}, with a format such as {healthy:.2f}. An incident that
+names a number or curve that was never recorded fails loudly.
 """
 
 import hashlib
@@ -17,12 +17,12 @@ FOLDER = Path(__file__).with_name("cases")
 RECORDED = Path(__file__).with_name("recorded.json")
 ORDER = ("restart", "throughput", "launch", "quantization", "preference", "memory")
 BUDGET = 120  # GPU hours for one search
-DOLLARS = 2.5  # of a rented GPU, each hour
+DOLLARS = 2.5  # per hour of a rented GPU
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
 
 
 class Curve(NamedTuple):
-    """Lines over one axis. lines: the values of each by its name."""
+    """Lines over one axis. lines: name -> values."""
 
     title: str
     axis: str
@@ -41,9 +41,9 @@ class Probe(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """A plausible cause. against: why it is none, and probe: which probe shows that.
+    """A plausible cause. against: why it is wrong. probe: which probe shows that.
 
-    also: other probes that rule it out. shown_by: of the right cause, the probes that show it.
+    also: other probes that rule it out. shown_by: for the right cause, the probes that show it.
     """
 
     id: str
@@ -67,7 +67,7 @@ class Step(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A public text that an incident rests on, and what it says, in our words."""
+    """A public text that an incident is based on, and what it says, in our words."""
 
     title: str
     address: str
@@ -97,14 +97,14 @@ class Incident:
 
     @property
     def digest(self) -> str:
-        """Of what decides a search; one of another version of an incident does not go on."""
+        """A hash of what decides a search; a search of another version cannot be continued."""
         seen = repr([(probe.id, probe.hours) for probe in self.probes]) + repr(
             [cause.id for cause in self.causes])
         return hashlib.sha256(seen.encode()).hexdigest()[:12]
 
     @property
     def listed(self) -> list[Cause]:
-        """The causes in an order that says nothing."""
+        """The causes in an order that gives nothing away."""
         return random.Random(f"{self.id} {self.digest}").sample(self.causes, len(self.causes))
 
     @property
@@ -132,7 +132,7 @@ def recorded() -> dict[str, dict]:
 
 @cache
 def incidents() -> dict[str, Incident]:
-    """All incidents by id, in their order."""
+    """All incidents by id, in the order of ORDER."""
     return {name: _incident(name, tomllib.loads((FOLDER / f"{name}.toml").read_text("utf-8")))
             for name in ORDER}
 

@@ -1,9 +1,9 @@
-"""A learner's search: what was asked with which hypothesis, what it cost, and what was named.
+"""A learner's search: the probes with their hypotheses, their cost, and the cause named.
 
-A search is read from its events, oldest first, so that an interrupted one goes on and two terminals
-share one budget. An event that the rules do not allow at its position does not count: a
-probe that was run before, one that costs more than is left, and any probe after the cause was
-given in the learner's own words, when the list of causes is shown.
+A search is read from its events, oldest first, so an interrupted one can be continued and two
+terminals share one budget. An event that breaks the rules does not count: a probe that was run
+before, one that costs more than is left, and any probe after the learner has given the cause in
+their own words, because then the list of causes is shown.
 
 A search earns points for the right cause, and most of them for evidence, see `Search.points`.
 """
@@ -15,12 +15,12 @@ from dlsys_helpers.errors import UserError
 from dlsys_incidents.incident_files import BUDGET, DAYS, Cause, Incident
 
 PROBE, WORDS, CAUSE, AGAIN = "probe", "words", "cause", "again"
-LETTERS = 5  # of a hypothesis, at least
-MOST = 600  # characters of one
+LETTERS = 5  # a hypothesis needs at least these
+MOST = 600  # characters in a hypothesis
 SHOWN = 40  # characters of an answer that a message repeats
-POINTS, GUESSED = 100, 20  # of a search; of the right cause without any evidence
-ENOUGH = 0.5  # evidence with which a cause counts as found
-DEAR = 2  # times an expert's price, from which on a search earns half
+POINTS, GUESSED = 100, 20  # for a whole search; for the right cause without any evidence
+ENOUGH = 0.5  # with this evidence, a cause counts as found
+DEAR = 2  # a search that costs this many times an expert's price earns half
 
 
 class AnswerError(UserError):
@@ -36,13 +36,13 @@ class Look(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What somebody did in one incident. named: id of the cause, "" while it is open."""
+    """What a learner did in one incident. named: id of the cause, "" while it is open."""
 
     incident: Incident
     looks: tuple[Look, ...] = ()
     named: str = ""
-    words: str = ""  # the cause in own words; no probe follows
-    again: int = 0  # how often it was begun again
+    words: str = ""  # the cause in the learner's words; no probe may follow
+    again: int = 0  # how often the learner started over
 
     @property
     def spent(self) -> int:
@@ -90,10 +90,10 @@ class Search(NamedTuple):
 
     @property
     def counted(self) -> int:
-        """The hours that cost points: those of all probes that do not only confirm.
+        """The hours that cost points: those of all probes that do more than confirm.
 
-        A probe confirms if it shows the cause and an earlier one showed it, too. Where an expert
-        makes it, it is in the expert's hours, and counts.
+        A probe only confirms if it shows a cause that an earlier one already showed. It still
+        counts if an expert runs it, because the expert's hours include it.
         """
         hours, shown = 0, False
         experts = {step.probe for step in self.incident.expert}
@@ -106,13 +106,13 @@ class Search(NamedTuple):
 
     @property
     def price(self) -> float:
-        """What is left of the points: all up to an expert's hours, half from twice as many on."""
+        """The share of the points kept: 1 up to an expert's hours, 0.5 from twice as many."""
         over = self.counted / self.incident.expert_hours - 1
         return 1 - min(max(over / (DEAR - 1), 0), 1) / 2
 
     @property
     def points(self) -> int:
-        """Of the right cause GUESSED, and the rest by evidence, times what the price leaves."""
+        """GUESSED for the right cause, the rest by evidence, all times `price`."""
         if not self.right:
             return 0
         return round((GUESSED + (POINTS - GUESSED) * self.evidence) * self.price)
@@ -125,7 +125,7 @@ class Search(NamedTuple):
 
 
 def whole(entry: dict) -> bool:
-    """Whether a stored event is one."""
+    """Whether a stored event has the form of an event."""
     texts = ("id", "digest", "what", "name", "words", "key")
     return (all(isinstance(entry.get(part), str) for part in texts)
             and entry["what"] in (PROBE, WORDS, CAUSE, AGAIN))
@@ -174,7 +174,7 @@ def probe_of(text: str, incident: Incident) -> str:
 
 
 def sentence(text: str, what: str) -> str:
-    """A sentence of the learner's own, in any language. It is kept, not judged."""
+    """A sentence of the learner's own, in any language. It is stored, not judged."""
     said = " ".join(text.split())
     if sum(letter.isalpha() for letter in said) < LETTERS:
         raise AnswerError(f"{what}: got {_shown(said)}, expected a sentence of your own. It is "

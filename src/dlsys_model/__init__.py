@@ -1,5 +1,5 @@
 """Your model: a language model whose parts are a learner's exercise answers.
 
-`parts` says which there are and whose, `network` puts them together, `training` trains them on a
-`text`. What a learner has not solved comes from `standins`: torch or another library.
+`parts` says which parts there are and which are the learner's, `network` assembles them, `training`
+trains them on a `text`. Unsolved parts come from `standins`: torch or another library.
 """

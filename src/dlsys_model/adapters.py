@@ -1,4 +1,4 @@
-"""LoRA on a second text: what learns, its rows, its training, its file, and the merge."""
+"""LoRA on a second text: the adapter, its rows, its training, its file, and the merge."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def adapted(model: Network, r: int = 8, alpha: float = 16.0) -> Network:
 
 def second_text(parts: Parts, text: Text, pairs: list[tuple[str, str]], length: int = 128,
                 share: float = 0.2, seed: int = 0) -> tuple[Rows, Rows]:
-    """Prompts and answers as padded rows to train and to test; pairs of strange letters are left.
+    """Prompts and answers as padded rows to train and to test, without pairs of unknown letters.
 
-    share: of the pairs, to test. Raises TextError if fewer than 10 are left.
+    share: of the pairs, for testing. Raises TextError if fewer than 10 are left.
     """
     known = [pair for pair in pairs if set("".join(pair)) <= set(text.letters)]
     if len(known) < 10:
@@ -72,7 +72,7 @@ def second_text(parts: Parts, text: Text, pairs: list[tuple[str, str]], length: 
 
 
 def _rows(parts: Parts, text: Text, pairs: list[tuple[str, str]], length: int) -> Rows:
-    """Padded on the left; of a long pair the beginning of the prompt is lost."""
+    """Pad on the left; a long pair loses the beginning of its prompt."""
     ids, prompts, lengths = [], [], []
     for pair in pairs:
         prompt, answer = map(text.encode, pair)
@@ -140,7 +140,7 @@ def through_file(model: Network, path: Path) -> Network:
     try:
         torch.save(adapter(model), path)
     except (OSError, RuntimeError) as error:
-        Path(path).unlink(missing_ok=True)  # what is half written takes room
+        Path(path).unlink(missing_ok=True)  # a half-written file takes up space
         raise AdapterError(f"{Path(path).name}: the adapter cannot be written "
                            f"({not_written(error)}). Free some space and run this cell again: the "
                            "adapter is in memory.") from None

@@ -1,4 +1,4 @@
-"""The learner's answers: their source out of the worksheets, with what it needs and no more.
+"""The learner's answers: their source from the worksheets, with only what it needs.
 
 Reading never writes. A cell that does not parse costs only the exercises that it names.
 """
@@ -26,8 +26,8 @@ from dlsys_model.part_table import BY_ID, CATALOGUE, OURS, Part
 class Sheet:
     """A worksheet's top-level code.
 
-    imports: what binds a name to a module, by that name. pieces: source of each function, class
-    and constant, by name, the last one counts. broken: names in cells that do not parse, with why.
+    imports: import lines, by the name they bind. pieces: source of each function, class
+    and constant, by name; the last one counts. broken: names in cells that do not parse, with why.
     """
 
     stage: Stage
@@ -49,7 +49,7 @@ class Sheet:
         return found
 
     def source(self, name: str) -> str:
-        """A function with its imports and helpers, as a module of its own."""
+        """A function with its imports and helpers, as a separate module."""
         pieces = [self.pieces[one] for one in self.needed(name)]
         return "\n\n\n".join(["\n".join(self.imports_of(pieces)), *pieces]).strip() + "\n"
 
@@ -67,7 +67,7 @@ def passed() -> set[str]:
 
 def functions(folder: Path | None = None, ids: Iterable[str] | None = None
               ) -> tuple[dict[str, Callable], list[str]]:
-    """The learner's functions by id, and a line about each that was passed and cannot be used."""
+    """The learner's functions by id, and a line about each passed one that cannot be used."""
     found, notes = {}, []
     for part, sheet in chosen(folder, ids, notes):
         name = f"<your answer {part.id}>"
@@ -109,7 +109,7 @@ def _unused(part: Part, why: str) -> str:
 
 
 def _sheet(stage: Stage, folder: Path, notes: list[str]) -> Sheet | None:
-    """A stage's worksheet, read; None, and a note, where there is none that can be read."""
+    """A stage's parsed worksheet; None, and a note, if there is none that can be read."""
     path = folder / f"{stage.stem}.ipynb"
     try:
         cells = notebook_file.load(path).cells
@@ -140,7 +140,7 @@ def _take(sheet: Sheet, source: str) -> None:
 
 
 def _statements(body: list[ast.stmt]):
-    """Top-level statements; of a try, those that are tried."""
+    """Top-level statements; for a try, those of its body."""
     for node in body:
         yield from _statements(node.body) if isinstance(node, ast.Try) else [node]
 
@@ -173,7 +173,7 @@ def _text(source: str, node: ast.stmt) -> str:
 
 
 def _names(source: str) -> set[str]:
-    """Names that a piece takes from the cells around it: no local ones, and none of Python's."""
+    """Names that a piece takes from the cells around it: no locals and no builtins."""
     found = set()
 
     def visit(table: symtable.SymbolTable) -> None:

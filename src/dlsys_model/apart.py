@@ -1,6 +1,6 @@
-"""The training in processes of its own: one that is killed in the middle, and two that end as one.
+"""Training in separate processes: one that is killed in the middle, and two that match one.
 
-What they are given is a `Job`, which numbers, texts and lists describe: it travels to a process.
+Each gets a `Job` made of numbers, texts and lists, so that it can be sent to a process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dlsys_model.network import Network, Shape
 from dlsys_model.parts import Parts
 from dlsys_model.training import Plan, Training, flat
 
-Job = dict[str, Any]  # "parts": of Parts.origin(), "plan" and "shape": what differs from theirs
+Job = dict[str, Any]  # "parts": from Parts.origin(); "plan", "shape": what differs from defaults
 
 
 class ProcessFailed(ModelError):
@@ -35,7 +35,7 @@ class ProcessFailed(ModelError):
 def job(parts: Parts, plan: dict, shape: dict, p: float) -> Job:
     """A training as numbers and texts, on as many threads as here. p: dropout.
 
-    Another number of threads sums in another order, and the last bits differ.
+    A different number of threads sums in a different order, so the last bits differ.
     """
     return {"parts": list(parts.origin()), "plan": plan, "shape": shape, "p": p,
             "threads": torch.get_num_threads()}
@@ -113,7 +113,7 @@ def all_sum(tensor: Tensor) -> Tensor:
 
 
 def weights(model: nn.Module) -> Tensor:
-    """All weights in a row."""
+    """All weights as one vector."""
     return torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
 

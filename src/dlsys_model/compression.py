@@ -1,4 +1,4 @@
-"""Smaller models out of one: fewer bits, fewer weights, narrower, a student, an ONNX program."""
+"""Ways to make a model smaller: fewer bits or weights, narrower layers, a student, ONNX."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def whole(model: Network) -> Small:
 
 
 def in_bits(model: Network, bits: int) -> Small:
-    """Matrices as codes of so many bits with a scale (float16) and a zero for 32 of them."""
+    """Matrices as codes of `bits` bits, with a scale (float16) and a zero for every 32 codes."""
     twin, stored = copy.deepcopy(model), {}
     for name, weight in twin.state_dict().items():
         if weight.dim() < 2:
@@ -44,7 +44,7 @@ def in_bits(model: Network, bits: int) -> Small:
 
 
 def _packed(codes: Tensor, bits: int) -> Tensor:
-    """Two codes of 4 bits in a byte; others have a byte each."""
+    """Two codes of 4 bits in a byte; others take a byte each."""
     if bits != 4:
         return codes
     pairs = codes.flatten().view(-1, 2)
@@ -63,9 +63,9 @@ def smallest(model: Network, share: float) -> dict[nn.Parameter, Tensor]:
 
 
 def pruned(model: Network, text: Text, share: float = 0.5, steps: int = 20) -> Small:
-    """The model without that share of its blocks' weights, trained on for some steps.
+    """The model without that share of its blocks' weights, then trained for some more steps.
 
-    Stored are the weights that are left, and a bit for each place.
+    The stored bytes are the remaining weights and one bit for each position.
     """
     twin = copy.deepcopy(model)
     masks = smallest(twin, share)
@@ -87,7 +87,7 @@ def pruned(model: Network, text: Text, share: float = 0.5, steps: int = 20) -> S
 
 
 def narrower(model: Network, x: Tensor, share: float = 0.25) -> Small:
-    """Each MLP without that share of its hidden units, the others' weights set to make up for it.
+    """Each MLP without that share of its hidden units, other weights adjusted to compensate.
 
     x: (B, T) letters, at least as many as an MLP has hidden units.
     """
@@ -105,7 +105,7 @@ def narrower(model: Network, x: Tensor, share: float = 0.25) -> Small:
 
 
 def _inputs(model: Network, layer: nn.Linear, x: Tensor) -> Tensor:
-    """What a layer gets, (B T, d_in)."""
+    """The inputs of a layer, (B T, d_in)."""
     seen = []
     hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].flatten(0, 1)))
     model.parts.predict(model, x)
@@ -124,9 +124,9 @@ def _cut(layer: nn.Linear, keep: Tensor, axis: int) -> nn.Linear:
 
 def student(model: Network, text: Text, epochs: int = 2, steps: int = 20, T: float = 2.0,
             alpha: float = 0.5) -> Small:
-    """A model of half the width, taught by this one; that of its best epoch.
+    """A model of half the width, distilled from this one, as it was after its best epoch.
 
-    steps: of an epoch.
+    steps: per epoch.
     """
     parts, shape = model.parts, model.shape
     small = Network(Shape(shape.letters, shape.width // 2, shape.layers, shape.heads,
@@ -150,7 +150,7 @@ def student(model: Network, text: Text, epochs: int = 2, steps: int = 20, T: flo
 
 
 class Letters(nn.Module):
-    """A model of letters that takes their numbers as float32, as `disagreements` hands them."""
+    """A model of letters that takes their numbers as float32, as `disagreements` passes them."""
 
     def __init__(self, model: Network) -> None:
         super().__init__()
@@ -163,8 +163,8 @@ class Letters(nn.Module):
 def as_onnx(model: Network, x: Tensor, y: Tensor) -> tuple[bytes, Callable[[Tensor], Tensor]]:
     """The model as an ONNX file, and the program that runs it: letters (B, T) to logits.
 
-    x, y: two inputs of different sizes, which say what stays open. The weights are the model's;
-    the file is written from the stand-ins, as an exporter reads no stranger's code with certainty.
+    x, y: two inputs; the sizes in which they differ stay open. The weights are the model's, but the
+    file is written from the stand-ins, because an exporter cannot read every learner's code.
     """
     import onnxruntime
 
@@ -181,6 +181,6 @@ def as_onnx(model: Network, x: Tensor, y: Tensor) -> tuple[bytes, Callable[[Tens
 
 
 def loss(small: nn.Module, text: Text, parts: Parts, length: int, most: int = 8) -> float:
-    """Validation loss of a model in nats a letter, over `most` rows or as many as there are."""
+    """Validation loss of a model in nats a letter, over at most `most` rows."""
     x, y = (part[:most] for part in rows(text.valid, length))
     return F.cross_entropy(parts.predict(small, x).flatten(0, 1), y.flatten()).item()

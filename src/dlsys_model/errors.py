@@ -4,7 +4,7 @@ from dlsys_helpers.errors import UserError
 
 
 class ModelError(UserError):
-    """Something that a learner can set right. A notebook shows its one line, no traceback."""
+    """Something that a learner can fix. A notebook shows its one line, no traceback."""
 
 
 def not_written(error: Exception) -> str:

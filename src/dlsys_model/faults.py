@@ -15,8 +15,8 @@ from dlsys_helpers.planting import planted
 class Fault:
     """A fault that can be planted; key: its name in the record. trap: where it is taught.
 
-    name: what is wrong, in a few words. changes: pairs of texts, healthy and faulty. What repairs
-    it is the healthy text of each pair.
+    name: what is wrong, in a few words. changes: pairs of texts, healthy and faulty. The
+    healthy texts repair it.
     """
 
     key: str
@@ -25,7 +25,7 @@ class Fault:
     changes: tuple[tuple[str, str], ...]
 
     def planted(self, source: str) -> str:
-        """The source with this fault. Raises ValueError if a text of it is not there once."""
+        """The source with this fault. Raises ValueError unless each healthy text occurs once."""
         return planted(source, self.changes, self.key)
 
 
@@ -39,7 +39,7 @@ def healthy() -> str:
 def program(key: str) -> str:
     """The text of the program with a fault, or of the healthy one for the key "healthy".
 
-    Raises ValueError for a key that is none.
+    Raises ValueError for an unknown key.
     """
     if key == "healthy":
         return healthy()

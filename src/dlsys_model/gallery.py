@@ -1,4 +1,4 @@
-"""What was recorded of the gallery, and which instruments show a fault: computed, never written.
+"""The gallery's record, and which instruments show a fault: computed, never written.
 
 `make gallery` makes the record; nothing here trains.
 """
@@ -15,14 +15,14 @@ from dlsys_model.faults import BY_KEY, Fault
 
 RECORD = Path(__file__).parent / "recorded" / "gallery.json"
 # Standard deviations of healthy runs that the band goes to either side of their mean. A number that
-# is read once, at five seeds, says little of its spread, and no second reading confirms it.
+# is read once, at five seeds, says little about its spread, and no second reading confirms it.
 SPREADS, SPREADS_ONCE = 3, 5
 LEAST = 0.01  # and at least this share of the mean: a count may not vary at all
 
 
 class Instrument(NamedTuple):
-    """name: as a reader has it. unit: of its numbers. step: from one reading to the next; 0: a
-    number of what is delivered, read once.
+    """name: as readers see it. unit: of its readings. step: from one reading to the next; 0 for
+    a number of the delivered model, read once.
     """
 
     name: str
@@ -57,8 +57,8 @@ class Seen(NamedTuple):
 def band(runs: list[dict], name: str) -> list[tuple[float, float]]:
     """Lowest and highest of an instrument at each reading, from two or more healthy runs.
 
-    The spread is relative to the mean and one for all readings of the instrument: five runs are too
-    few to tell it for each.
+    The spread is relative to the mean and the same for all readings of an instrument: five runs are
+    too few to estimate it for each.
     """
     rows = list(zip(*(readings(run, name) for run in runs), strict=True))
     means = [fmean(values) for values in rows]
@@ -70,12 +70,12 @@ def band(runs: list[dict], name: str) -> list[tuple[float, float]]:
 
 
 def readings(run: dict, name: str) -> list[float | None]:
-    """All readings of an instrument in a run; a number of what is delivered is a list of one."""
+    """All readings of an instrument in a run; a number of the delivered model is a list of one."""
     return run["curves"][name] if INSTRUMENTS[name].step else [run[name]]
 
 
 def seen(run: dict, name: str, within: list[tuple[float, float]]) -> Seen | None:
-    """Where a run leaves the band: for two readings in a row, or at the last that there is.
+    """Where a run leaves the band: for two readings in a row, or at its last one.
 
     A run that ended early delivers nothing, and that shows.
     """
@@ -99,7 +99,7 @@ def shown(run: dict, bands: dict[str, list[tuple[float, float]]]) -> dict[str, S
 
 
 def agreed(all_shown: list[dict[str, Seen]]) -> dict[str, Seen]:
-    """What the runs of several seeds show alike, each from the later step on."""
+    """What the runs of all seeds show alike, each from its latest step on."""
     first, *others = all_shown
     return {name: Seen(max(found[name].step for found in all_shown), where.above)
             for name, where in first.items()
@@ -155,7 +155,7 @@ def when(where: Seen) -> str:
 
 
 def ending(key: str) -> str:
-    """By what a run ended before its last step, or before it delivered; "" for a whole one."""
+    """What ended a run before its last step, or before it delivered; "" for a whole one."""
     whole = record()["healthy"]["curves"]["validation"]
     read = len(record()["faults"][key]["curves"].get("validation", whole))
     early = f"early stopping, step {steps('validation', read)[-1]}" if 0 < read < len(whole) else ""
@@ -163,7 +163,7 @@ def ending(key: str) -> str:
 
 
 def in_numbers(key: str, name: str) -> str:
-    """A number of what is delivered, next to its band."""
+    """A number of the delivered model, next to its band."""
     (low,), (high,) = limits(name)
     return (f"{INSTRUMENTS[name].name}, {record()['faults'][key][name]:.3g}, healthy {low:.3g} to "
             f"{high:.3g}")

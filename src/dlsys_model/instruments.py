@@ -1,6 +1,6 @@
-"""Instruments at a run of the gallery's program: what they read, and how a run is recorded.
+"""Instruments for a run of the gallery's program: what they read, and how a run is recorded.
 
-No reading depends on the clock but `seconds`, which is for information.
+Only `seconds` depends on the clock, and it is only for information.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STEPS, WINDOW, EVERY = 600, 20, 50  # steps of a run; of a mean; between two rea
 LETTERS = 150_000  # of the text
 PROMPT = "The loss "
 ATEN = torch.ops.aten
-# FLOPs of the kernel that a CPU takes for attention; torch's counter knows those of CUDA.
+# FLOPs of the CPU's attention kernel; torch's counter knows those of CUDA.
 ATTENTION = {
     ATEN._scaled_dot_product_flash_attention_for_cpu:
         lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
@@ -36,7 +36,7 @@ _LAST = {}  # the last training: its text with its seed, the model, the curves, 
 
 
 class Stopped(Exception):
-    """A run that ends early; the text says by what."""
+    """A run that ends early; the text says why."""
 
 
 class Memory:
@@ -71,9 +71,9 @@ class Held:
 
 
 class Watch:
-    """What the program calls: keeps the readings of a run, and ends it after `last` steps.
+    """The object that the program calls: keeps a run's readings and ends it after `last` steps.
 
-    loss, norm: one number a step. validation: as the program says it. moved, ratio, work, memory:
+    loss, norm: one number a step. validation: the program's own. moved, ratio, work, memory:
     one each EVERY steps: thousands of weights that the step changed; the change's norm over the
     weights'; MFLOP of the step; kilobytes of gradients, optimizer and what autograd held at most.
     """
@@ -85,7 +85,7 @@ class Watch:
         self._before, self._counter = [], None
 
     def step(self, model, optimizer, loss, norm) -> None:
-        """Called after an update. Raises Stopped for a loss that is no number, and at the end."""
+        """Called after an update. Raises Stopped if the loss is not finite, and at the end."""
         self.curves["loss"].append(loss)
         self.curves["norm"].append(norm)
         step = len(self.curves["loss"])
@@ -121,7 +121,7 @@ class Watch:
         self._counter = None
 
     def close(self) -> None:
-        """Leave a count that a stopped run did not end."""
+        """End a count that a stopped run left open."""
         if self._counter:
             self._counter.__exit__(None, None, None)
 
@@ -133,7 +133,7 @@ def text() -> str:
 
 
 def digest(key: str) -> str:
-    """Of the program that a run ran, and of its text: a record with another one is stale."""
+    """The digest of a run's program and text; a record with another one is stale."""
     return hashlib.sha256((faults.program(key) + text()).encode()).hexdigest()[:12]
 
 
@@ -141,7 +141,7 @@ def run(key: str, seed: int, last: int = STEPS) -> dict:
     """Run the program with a fault ("healthy" for none) and read all instruments.
 
     last: stop after this many steps; nothing is delivered then. Returns curves (lists of numbers),
-    `ended` ("" for a whole run, else by what it stopped), numbers of what is delivered, a sample.
+    `ended` ("" for a whole run, else what stopped it), numbers of what is delivered, a sample.
     """
     watch, names = Watch(last), {}
     source = faults.program(key)
@@ -167,7 +167,7 @@ def run(key: str, seed: int, last: int = STEPS) -> dict:
 
 
 def _once(train: Callable, text: tuple, watch: Watch) -> Callable:
-    """`train`, or what it gave before for the same text: some faults change only what follows."""
+    """`train`, or its earlier result for the same text: some faults change only what follows."""
     def trained(*args):
         if text not in _LAST:
             model = train(*args)
@@ -190,7 +190,7 @@ def delivered(names: dict, made: tuple) -> dict:
 
 
 def loss_in_use(names: dict, model, rows: torch.Tensor) -> float:
-    """The mean loss of the letters of rows and of their END, each asked for by the cache."""
+    """The mean loss of the letters of rows and of their END, each predicted from the cache."""
     inputs, labels = rows[:, :-1], rows[:, 1:]
     logits = names["logits_by_letter"](model, inputs).float()
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=0).item()
@@ -206,5 +206,5 @@ def condensed(curves: dict) -> dict:
 
 
 def significant(value: float, digits: int = 4) -> float | None:
-    """The number with so many digits; None for one that is not finite."""
+    """The number with `digits` digits; None if it is not finite."""
     return float(f"{value:.{digits}g}") if abs(value) < float("inf") else None

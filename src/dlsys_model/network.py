@@ -1,6 +1,6 @@
 """The model: a transformer that writes letter by letter, put together from parts.
 
-Shapes: B rows, T places, d width, H heads, D = d / H numbers a head, V letters.
+Shapes: B rows, T positions, d width, H heads, D = d / H numbers per head, V letters.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BASE = 10_000.0  # of the angles of RoPE
 
 
 class Shape(NamedTuple):
-    """Sizes of a model; length: places of a row in training, and tokens that a cache keeps."""
+    """Sizes of a model; length: positions of a row in training, and tokens that a cache keeps."""
 
     letters: int
     width: int = 96
@@ -33,9 +33,9 @@ class Cache(dict):
     dropped = 0
 
     def keep(self, length: int) -> None:
-        """Drop all but the newest `length`: RoPE needs distances only, so places stay right.
+        """Drop all but the newest `length`: RoPE needs distances only, so positions stay right.
 
-        What later layers kept was computed with what is dropped, and stays as it is.
+        Later layers computed their entries from the dropped ones; those stay as they are.
         """
         beyond = self["k"].shape[2] - max(0, length) if self else 0
         if beyond > 0:
@@ -44,7 +44,7 @@ class Cache(dict):
 
 
 def rotate(x: Tensor, place: Tensor) -> Tensor:
-    """RoPE: pairs of neighbours in x (..., n, D) turned by the angles of their places (n,)."""
+    """RoPE: pairs of neighbours in x (..., n, D) rotated by the angles of their positions (n,)."""
     D = x.shape[-1]
     angle = place[:, None] * BASE ** (-torch.arange(0, D, 2, device=x.device) / D)
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
@@ -76,14 +76,14 @@ class Block(nn.Module):
             y = F.scaled_dot_product_attention(rotate(q, place), rotate(k, place), v, mask)
         else:
             cache = Cache() if cache is None else cache
-            cache.keep(self.length - T)  # no letter looks farther back than a row of training
+            cache.keep(self.length - T)  # no letter looks farther back than a training row
             before = cache.dropped
             y = self.parts.decode_step(q, k, v, cache,
                                        lambda x, place: rotate(x, place + before))
         return self.out(y.transpose(1, 2).reshape(B, T, d))
 
     def mlp(self, x: Tensor) -> Tensor:
-        """Four times as wide inside, with dropout behind."""
+        """The MLP: four times as wide inside, with dropout after it."""
         return F.dropout(self.down(F.gelu(self.up(x))), self.p, self.training)
 
 
@@ -141,8 +141,8 @@ def write(model: Network, prompt: Tensor, count: int, temperature: float = 0.8, 
           generator: torch.Generator | None = None):
     """Yield `count` numbers of letters that follow the prompt (n,), n >= 1.
 
-    temperature 0 takes the likeliest letter. Without cache each letter computes the last
-    `length` places anew. The model writes in eval mode and gets its mode back.
+    temperature 0 takes the likeliest letter. Without cache each letter recomputes the last
+    `length` positions. The model writes in eval mode and gets its mode back.
     """
     ids, caches = prompt[None], model.caches() if cache else None
     was = model.training

@@ -22,7 +22,7 @@ from torch import Tensor
 from dlsys_helpers.errors import UserError
 
 BITS, GROUP = 8, 32  # bits of what is stored; weights that share a scale
-SMALLEST_NORMAL, STEP = 2.0**-14, 2.0**-24  # of float16: below the first it goes by the second
+SMALLEST_NORMAL, STEP = 2.0**-14, 2.0**-24  # of float16: below the first, its steps are the second
 Sizes = dict[str, tuple[int, ...]]
 Grid = tuple[Tensor, Tensor, Tensor]
 
@@ -35,7 +35,7 @@ def grid(w: Tensor, bits: int, group: int) -> Grid:
     """Codes (R, C) uint8, scales and zeros (R, C // group) float32 and uint8, rounded by torch.
 
     Each group of a row has 2**bits levels, scale * (code - zero), 0 among them; a group of zeros
-    has scale 1. A learner's `quantise` of 11.1 promises the same and can stand in its place.
+    has scale 1. A learner's `quantise` of 11.1 promises the same and can replace it.
     """
     groups, top = w.reshape(-1, group), 2**bits - 1
     low, high = groups.amin(1).clamp(max=0), groups.amax(1).clamp(min=0)
@@ -49,10 +49,10 @@ def grid(w: Tensor, bits: int, group: int) -> Grid:
 
 
 def halved(w: Tensor, bits: int, found: Grid) -> Grid:
-    """A grid (see `grid`) with float16 scales; codes and zeros are made anew where those are tiny.
+    """A grid (see `grid`) with float16 scales; codes and zeros are recomputed for tiny scales.
 
-    Below float16's normal range a scale has few digits, or none: it goes up to the next that there
-    is, and the codes go by that one. Such a group is within 0.016 of zero.
+    Below float16's normal range a scale has few digits or none, so it is rounded up to the next
+    float16, and the codes use that scale. Such a group is within 0.016 of zero.
     """
     codes, scales, zeros = found
     tiny = scales < SMALLEST_NORMAL
@@ -83,7 +83,7 @@ def pack(state: Mapping[str, Tensor], shape: Mapping[str, int], letters: str,
 
     state: its state dict, of any floating dtype, on any device. shape: letters, width, layers,
     heads, length. letters: V different letters, in the order of their numbers. quantise: the
-    `quantise` of exercise 11.1. notes: what the header holds besides, as JSON.
+    `quantise` of exercise 11.1. notes: further entries of the header, as JSON.
     Raises PackError for weights that do not fit the shape or are not finite.
     """
     _check(state, shape, letters)
@@ -136,7 +136,7 @@ def _stored(w: Tensor, quantise: Callable[[Tensor, int, int], Grid]) -> bytes:
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The header, and the weights as float32: what the page calculates with.
 
-    Raises PackError for other bytes, or a file that is cut short.
+    Raises PackError for other bytes or a truncated file.
     """
     start = 4 + int.from_bytes(data[:4], "little")
     try:
@@ -163,7 +163,7 @@ def _read(data: bytes, size: tuple[int, ...]) -> Tensor:
 
 
 def in_bits(state: Mapping[str, Tensor], bits: int) -> dict[str, Tensor]:
-    """The weights with each matrix on a grid of so many bits: what the page makes of its own."""
+    """The weights with each matrix on a grid of `bits` bits, as the page computes from its own."""
     def rounded(w: Tensor) -> Tensor:
         codes, scales, zeros = grid(w, bits, GROUP)
         apart = codes.float().view(*scales.shape, GROUP) - zeros[..., None]

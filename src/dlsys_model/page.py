@@ -1,9 +1,9 @@
-"""A packed model as a piece of a page, which runs it: no kernel, no request to another host.
+"""A packed model as part of a page that runs it: no kernel, no request to another host.
 
-This is no explorer of `dlsys_helpers.explorers`. Those compute in Python and store a frame for each
-setting; here a setting is a text that somebody types. So the weights travel and JavaScript
-computes: engine.js is the model, panel.js what one sees and touches. Card, controls and colours are
-the explorers' own.
+This is not an explorer of `dlsys_helpers.explorers`. Those compute in Python and store a frame for
+each setting; here a setting is a text that somebody types. So the page has the weights and
+JavaScript computes: engine.js is the model, panel.js the user interface. Card, controls and colours
+are those of the explorers.
 """
 
 import base64
@@ -40,7 +40,7 @@ KEPT = [Part("8-bit grid", "11.1"), Part("bytes", "11.5")]
 def drawing(layers: int, traps: str | None = None) -> str:
     """The model, its training and its file as rows of boxes, each with the number of its trap.
 
-    traps: the folder of the pages of traps, as in "traps/"; None if there are none to lead to.
+    traps: the folder of the trap pages, such as "traps/"; None if there are none to link to.
     """
     def box(part: Part) -> str:
         text = f"{html.escape(part.name)} <small>{part.trap}</small>"
@@ -67,8 +67,8 @@ def piece(layers: int, weights: str | None = None, traps: str | None = None, ins
     """The panel as HTML; the page adds model.js, model.css and explorer.css.
 
     weights: address of what `weights_script` returns; or `inside`, the packed bytes in base64.
-    starts: it begins to write by itself, a letter a frame, where the reader allows motion.
-    Without JavaScript title and drawing are there.
+    starts: it begins to write by itself, one letter per frame, if the reader allows motion.
+    Without JavaScript it shows title and drawing.
     """
     address = "" if weights is None else html.escape(weights)
     packed = f'<script type="text/plain">{inside}</script>' if inside else ""

@@ -34,8 +34,8 @@ def _in_place(part: Part) -> str:
 class Parts:
     """The parts by name: `parts.decode_step(...)`; `parts.mine` holds the ids that are yours.
 
-    An error in a part of the learner's becomes PartBroke; so does a result of another shape,
-    dtype or device where those of an argument are due.
+    An error in a learner's part becomes PartBroke; so does a result whose shape, dtype or device
+    differs from those of the argument it must match.
     """
 
     def __init__(self, own: dict[str, Callable] | None = None, notes: Iterable[str] = (),
@@ -54,7 +54,7 @@ class Parts:
                     guarded(part, fn) if fn else getattr(standins, part.function))
 
     def without(self, *ids: str) -> Parts:
-        """The same parts with stand-ins for these exercises. Raises PartsError for a strange id."""
+        """The same parts with stand-ins for these exercises. Raises PartsError for a wrong id."""
         _known(ids)
         return Parts({id: fn for id, fn in self._own.items() if id not in ids}, self.notes,
                      self.folder)
@@ -66,7 +66,7 @@ class Parts:
                      self.folder)
 
     def origin(self) -> tuple[str, list[str]]:
-        """What `load` takes to make the same parts elsewhere: folder and ids."""
+        """What `load` needs to make the same parts elsewhere: folder and ids."""
         return str(self.folder or paths.MY_WORK), sorted(self.mine)
 
 
@@ -99,7 +99,7 @@ def guarded(part: Part, fn: Callable) -> Callable:
 
 
 def _alike(part: Part, args: tuple, result: Any) -> None:
-    """Hold the result's shape, dtype and device against the argument's that says them."""
+    """Compare the result's shape, dtype and device with those of the argument it must match."""
     wanted, got = _looks(args[part.like]), _looks(result)
     if wanted != got:
         raise PartBroke(part, f"returned {got} in the model, expected {wanted}, with "
@@ -127,7 +127,7 @@ def _line(error: Exception) -> str:
 def load(folder: Path | str | None = None, passed: Iterable[str] | None = None) -> Parts:
     """The parts of this learner: answers in my-work/ whose last check passed, else stand-ins.
 
-    folder: another with worksheets. passed: ids that count as passed instead of the progress
+    folder: another folder of worksheets. passed: ids that count as passed instead of the progress
     file's. An answer that cannot be read is replaced, and `notes` says why.
     """
     where = Path(folder) if folder else paths.MY_WORK

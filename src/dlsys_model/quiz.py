@@ -12,7 +12,7 @@ from dlsys_helpers import plots, without_widgets
 from dlsys_model import gallery
 from dlsys_model.faults import BY_KEY
 
-# The fault whose curves are drawn, and the other choices. The place of the right one goes round.
+# The fault whose curves are drawn, and the other choices. The position of the right one rotates.
 ASKED = {
     "scale": ("rate_10", "early_clip", "new_head"),
     "mask": ("twentieth", "f_dropout", "buffers"),
@@ -27,7 +27,7 @@ PANELS = ("loss", "validation", "norm", "moved")
 
 
 class Asked(NamedTuple):
-    """A question: `form` is what the form of a guess takes; right: the choice that is right."""
+    """A question: `form` is what the form of a guess takes; right: the right choice."""
 
     key: str
     form: dict
@@ -78,13 +78,13 @@ def seen(key: str) -> str:
 
 
 def answer(asked: Asked, said: str) -> str:
-    """What is told after a guess: whether it is right, and what shows the fault."""
+    """The reply to a guess: whether it is right, and what shows the fault."""
     verdict = "Right" if said == asked.right else f"It is: {asked.right}"
     return f"{verdict} (trap {BY_KEY[asked.key].trap}). {gallery.evidence_of(asked.key)}"
 
 
 def ask(number: int) -> None:
-    """Show question `number`, from 1, in a notebook. Raises ValueError for one that is none."""
+    """Show question `number`, from 1, in a notebook. Raises ValueError if there is none."""
     from IPython.display import Image, display
 
     if missing := without_widgets.missing():

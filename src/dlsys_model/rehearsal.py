@@ -1,8 +1,8 @@
-"""A rehearsal: each part of the learner's alone in a small model, against its stand-in.
+"""A rehearsal: each of the learner's parts alone in a small model, against its stand-in.
 
 An answer may pass its check and still fail here: another dtype, an edit in place that autograd
-meets only in the backward pass, a change made since the check passed. It is named before the
-training begins, and not by whatever it breaks.
+meets only in the backward pass, a change made since the check passed. The rehearsal names the
+part before training begins, so that nothing else breaks first.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from dlsys_model.trials import TRIED, Numbers, trial, walk
 
 SHAPE = Shape(letters=12, width=16, layers=2, heads=2, length=8)
 PLAN = Plan(steps=4, rows=4, warm=1, every=2, average=0.9, patience=9)
-WITHIN = 1e-3  # relative: other orders of summing stay far below it
+WITHIN = 1e-3  # relative: a different order of summing stays far below it
 # Plans that call a part which the plain one does not.
 _PLANS = {"04.9": {"rule": "lion"}, "03.1": {"by_hand": True}, "02.4": {"parts_of": 2},
           "09.1": {"dtype": torch.bfloat16}}
 
 
 def rehearse(parts: Parts) -> None:
-    """Try each own part alone. Raises PartBroke for the first that fails.
+    """Try each of the learner's parts alone. Raises PartBroke for the first that fails.
 
-    Some seconds with all parts. Global generators are left as they were.
+    Takes some seconds with all parts. Leaves global generators as they were.
     """
     for part in CATALOGUE:
         if part.id in parts.mine and (said := tried(part, parts.only(part.id))):
@@ -42,7 +42,7 @@ def rehearse(parts: Parts) -> None:
 
 
 def tried(part: Part, parts: Parts, seed: int = 0) -> str:
-    """What a small model says about these parts, of which one is on trial; "" if it holds.
+    """Try one part in a small model; return what is wrong with it, or "" if nothing is.
 
     Raises PartBroke if the part itself raises, or returns another kind of result.
     """
@@ -70,9 +70,9 @@ def wanted(id: str, seed: int) -> Numbers:
 
 
 def differs(expected: Numbers, got: Any) -> str:
-    """Which number of a run is another one than expected, and by how much; "" for none.
+    """Which number of a run differs from the expected one, and by how much; "" for none.
 
-    got may be anything, as a stranger may have sent it.
+    got may be anything, because untrusted code may have sent it.
     """
     if type(got) is not dict or got.keys() != expected.keys():
         return "comes to other numbers than its stand-in"
@@ -95,7 +95,7 @@ def _numbers(id: str, parts: Parts, seed: int) -> Numbers:
 
 
 def _trained(parts: Parts, plan: Plan) -> Numbers:
-    """What a small run with these parts comes to: losses, logits, what is written, the log."""
+    """The results of a small run with these parts: losses, logits, what is written, the log."""
     torch.manual_seed(plan.seed)
     letters = "".join(parts.class_numbers(list("lkjihgfedcba"), {}))
     text = walk(letters)
@@ -125,7 +125,7 @@ def _trained(parts: Parts, plan: Plan) -> Numbers:
 def held(id: str, fn: Callable, seed: int) -> Numbers | str:
     """The numbers of a small run with this function as the part, or why there are none.
 
-    It runs where the function is not trusted; who judges has `wanted` and `differs`.
+    It runs in a place that does not trust the function; the judge uses `wanted` and `differs`.
     """
     part = BY_ID[id]
     try:

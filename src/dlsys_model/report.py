@@ -27,8 +27,8 @@ def path() -> Path | None:
 def write(parts: Parts, log: list[dict], sample: str, sizes: dict[str, tuple[int, float]]) -> str:
     """Write the page again; returns a line that says where it is. Raises ReportError.
 
-    log: entries of a training. sizes: bytes and loss in nats of each model, by its name. What was
-    guessed and measured is taken from this session and from the learner's file.
+    log: entries of a training. sizes: bytes and loss in nats of each model, by its name. Guesses
+    and measurements come from this session and from the learner's file.
     """
     page = _PAGE.format(date=datetime.now(UTC).date().isoformat(), parts=_parts(parts),
                         mine=len(parts.mine), all=len(CATALOGUE), curve=_curve(log),

@@ -1,4 +1,4 @@
-"""What the notebook shows: the parts by whose they are, and a training as it goes."""
+"""What the notebook shows: whose each part is, and a training as it goes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def full_run() -> dict:
 def map_of(parts: Parts) -> None:
     """Show each part in its place: with a tick and a full edge where it is yours.
 
-    A part leads to its exercise in my-work/, where that stage was started.
+    A part links to its exercise in my-work/ if that stage was started.
     """
     rows = "".join(f'<p style="margin:.5em 0 .1em"><strong>{place.capitalize()}</strong></p>'
                    + "".join(_chip(part, parts) for part in CATALOGUE if part.place == place)
@@ -57,7 +57,7 @@ def _chip(part: Part, parts: Parts) -> str:
 def follow(run: Training, save: Path | None = None) -> None:
     """Train to the plan's end, with a bar and the curve so far over that of the full run.
 
-    Where nobody watches, the curve is shown once, at the end.
+    If nobody is watching, the curve is shown once, at the end.
     """
     shown = cards.watched()
     for number, entry in enumerate(run.run(save=save)):
@@ -68,7 +68,7 @@ def follow(run: Training, save: Path | None = None) -> None:
 
 
 def _update(run: Training, entry: dict, again: bool) -> None:
-    """Show bar and curve, in the place of those before."""
+    """Show bar and curve in place of the previous ones."""
     from IPython.display import HTML, Image, display
 
     bar = (f'<p><progress max="{run.plan.steps}" value="{run.step}"></progress> step {run.step} of '

@@ -1,8 +1,8 @@
 """The stand-ins for exercises that are not solved yet: torch or another library.
 
-Each function has the signature of its exercise. Where no library has it, it is lines of ours that
-do what this model needs and no more. Some pass their exercise's check all the same, so a class's
-wheel holds them on request only, and the grader's sandbox shows none.
+Each function has the signature of its exercise. Where no library has it, our own lines do what this
+model needs and no more. Some pass their exercise's check all the same, so a class wheel includes
+them only on request, and the grader's sandbox does not show them.
 """
 
 from __future__ import annotations

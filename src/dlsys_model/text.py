@@ -25,7 +25,7 @@ class TextError(ModelError):
 class Text(NamedTuple):
     """A text as numbers of its letters.
 
-    train, valid: int64 (N,), of blocks that stand apart in the text: no row of one holds a
+    train, valid: int64 (N,), from separate blocks of the text: no row of one has a
     character of the other. letters: the letter of each number.
     """
 
@@ -34,7 +34,7 @@ class Text(NamedTuple):
     letters: str
 
     def encode(self, text: str) -> Tensor:
-        """The numbers (n,) int64 of a text. Raises TextError for a letter that it has not."""
+        """The numbers (n,) int64 of a text. Raises TextError for an unknown letter."""
         numbers = {letter: number for number, letter in enumerate(self.letters)}
         if strange := sorted(set(text) - set(numbers)):
             raise TextError(f"text: got {''.join(strange)[:20]!r}, which the model has never "
@@ -55,7 +55,7 @@ def prose(number: Callable[[list, dict], dict] | None = None) -> Text:
 
 
 def signatures() -> list[tuple[str, str]]:
-    """For each exercise its signature, a line with its end, and what its docstring promises."""
+    """For each exercise, its signature line (with newline) and what its docstring promises."""
     pairs = (pair.partition("\n") for pair in _stored("signatures").strip().split("\n\n"))
     return [(signature + "\n", promise + "\n") for signature, _, promise in pairs]
 
@@ -96,9 +96,9 @@ def _every_other_is_zero(data: bytes) -> bool:
 
 def batch(tokens: Tensor, generator: torch.Generator, rows: int, length: int
           ) -> tuple[Tensor, Tensor]:
-    """Rows drawn anywhere in tokens (N,), and for each place the token after it.
+    """Rows drawn anywhere in tokens (N,), and for each position the token after it.
 
-    Both (rows, length) int64. Raises ValueError where tokens hold no row.
+    Both (rows, length) int64. Raises ValueError if tokens are too few for a row.
     """
     if len(tokens) <= length:
         raise ValueError(f"batch: got {len(tokens)} tokens, expected more than {length}.")
@@ -108,7 +108,7 @@ def batch(tokens: Tensor, generator: torch.Generator, rows: int, length: int
 
 
 def rows(tokens: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """All of tokens (N,) in rows that stand one behind the other, and the tokens after each.
+    """Cut tokens (N,) into consecutive rows; return them and, for each position, the next token.
 
     Both (N - 1) // length rows of length, int64.
     """
@@ -122,9 +122,9 @@ def _stored(name: str) -> str:
 
 
 def _split(text: str, number: Callable[[list, dict], dict] | None) -> Text:
-    """Every tenth block is validation; of a short text the blocks are smaller, a tenth of it.
+    """Every tenth block is validation; in a short text a block is a tenth of the text.
 
-    The first block is training, so that each text has both.
+    The first block is training, so every text has both.
     """
     numbers = (number or _sorted)(list(text), {})
     ids = torch.tensor([numbers[letter] for letter in text], dtype=torch.int64)

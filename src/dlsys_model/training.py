@@ -38,7 +38,7 @@ class TrainingError(ModelError):
 class Plan(NamedTuple):
     """How to train.
 
-    rows: of a step, on all ranks together. peak, floor: rates, warm: steps of the rise. every:
+    rows: per step, on all ranks together. peak, floor: rates; warm: warm-up steps. every:
     steps between two entries of the log. patience: entries without progress that end the run,
     0 for none. rule: "adam" or "lion". dtype: of autocast. by_hand: the loss's gradient without
     autograd. parts_of: how many pieces a step's rows come in. average: decay of the averaged
@@ -90,7 +90,7 @@ class Flat(nn.Module):
 
 
 def flat(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and labels (B, T) as what `Flat` takes: (B T, 1) and (B T,)."""
+    """Rows and labels (B, T) in the form that `Flat` takes: (B T, 1) and (B T,)."""
     return x.reshape(-1, 1), y.reshape(-1)
 
 
@@ -122,7 +122,7 @@ class Training:
         self.step, self.losses, self.events, self.norm = 0, [], [], math.nan
         self._order = (-1, [])
         self._meter = self.parts.make_meter()
-        if plan.parts_of > 1:  # the part steps by itself, and what it steps is clipped
+        if plan.parts_of > 1:  # the part makes the step itself, so a hook clips
             self.optimizer.register_step_pre_hook(self._clip)
 
     # ---- data
@@ -130,7 +130,7 @@ class Training:
     def batch(self) -> tuple[Tensor, Tensor]:
         """This rank's rows of this step and the letters after them, each (B, T) int64.
 
-        An epoch goes through all rows once, in an order of its own, cut at places of its own.
+        Each epoch goes through all rows once, in its own order and cut at its own positions.
         """
         length, share = self.model.shape.length, self.plan.rows // self.world
         count = (len(self.text.train) - 1 - length) // length
@@ -160,7 +160,7 @@ class Training:
     def run(self, until: int | None = None, save: Path | None = None) -> Iterator[dict]:
         """Train up to step `until`, or to the plan's end; yields each entry of the log.
 
-        save: where a checkpoint is written at each entry, with the log beside it. Raises
+        save: where a checkpoint is written at each entry, with the log next to it. Raises
         PartBroke, TrainingError and CheckpointError; the run can then go on from its step.
         """
         last = min(self.plan.steps, until or self.plan.steps)
@@ -188,7 +188,7 @@ class Training:
         return loss
 
     def _how(self) -> Callable[[Tensor, Tensor], float]:
-        """What makes a step under this plan."""
+        """The function that makes a step under this plan."""
         if self.all_sum:
             return self._step_of_ranks
         if self.plan.dtype != torch.float32:
@@ -198,7 +198,7 @@ class Training:
         return self._step_by_hand if self.plan.by_hand else self._step
 
     def _finite(self, loss: Tensor | float) -> Tensor | float:
-        """The loss, if it is a number: asked before the weights move, where the step allows it."""
+        """The loss if it is finite; tested before the weights move if the step allows it."""
         value = loss.item() if isinstance(loss, Tensor) else loss
         if not math.isfinite(value):
             raise TrainingError(f"step {self.step}: the loss is {value}. Lower the peak of the "
@@ -214,7 +214,7 @@ class Training:
         return loss.item()
 
     def _step_by_hand(self, x: Tensor, y: Tensor) -> float:
-        """The gradient of the logits comes from the part; autograd has the rest."""
+        """The gradient of the logits comes from the part; autograd does the rest."""
         logits = self.model(x).flatten(0, 1)
         loss, grad = self.parts.ce_from_logits(logits.detach(), y.flatten())
         self._finite(loss)
@@ -264,7 +264,7 @@ class Training:
         return {"step": self.step, **values}
 
     def log(self) -> list[dict]:
-        """The entries of the log in order, a resumed run's without those that it did again."""
+        """The entries of the log in order, in a resumed run each step once."""
         return self.parts.rows_to_log(self.events)[0]
 
     def _ended(self) -> bool:
@@ -287,9 +287,9 @@ class Training:
         return kept | ({"averaged": self.averaged} if self.averaged is not None else {})
 
     def save(self, path: Path) -> None:
-        """Write the log and a checkpoint beside it. Raises CheckpointError; the former stays.
+        """Write the log and a checkpoint next to it. Raises CheckpointError and keeps the last one.
 
-        After a kill between the two the log is ahead: a resumed run enters those steps again.
+        After a kill between the two, the log is ahead; a resumed run logs those steps again.
         """
         path = Path(path)
         try:
@@ -300,7 +300,7 @@ class Training:
             if not isinstance(cause, OSError | RuntimeError):
                 raise
             for half in (Path(f"{path}.part"), Path(f"{path}.log.part")):
-                half.unlink(missing_ok=True)  # what is half written takes room
+                half.unlink(missing_ok=True)  # a half-written file takes up space
             former = "The former one is whole." if path.exists() else "There was none before it."
             raise CheckpointError(
                 f"{path.name}: the checkpoint of step {self.step} cannot be written "
@@ -341,7 +341,7 @@ def _update(parts: Parts, rule: str, w: Tensor, grad: Tensor, state: dict, group
 
 
 def _keep_log(path: Path, events: list[tuple]) -> None:
-    """Write the log beside a checkpoint, whole or not at all."""
+    """Write the log next to a checkpoint, whole or not at all."""
     fresh = path.with_name(f"{path.name}.log.part")
     fresh.write_text("".join(json.dumps(event) + "\n" for event in events))
     os.replace(fresh, _log(path))

@@ -1,7 +1,7 @@
-"""What the parts around the training come to in a small model: numbers that can be compared.
+"""Run the parts around the training in a small model, for numbers that can be compared.
 
-Second text, adapters, compression, meters and two processes, each in the model's own use of them
-at toy sizes, without a process of its own.
+Second text, adapters, compression, meters and two processes, each used as the model uses it, at
+toy sizes, without separate processes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Numbers = dict[str, Tensor]
 
 
 def trial(id: str, parts: Parts, seed: int) -> Numbers:
-    """Numbers that this part has a share in, with these parts; torch's generator moves."""
+    """Numbers to which this part contributes, with these parts; torch's generator advances."""
     torch.manual_seed(seed)
     text = walk()
     model = Network(WIDE, parts, 0.0)
@@ -89,7 +89,7 @@ def _bytes(_: Parts, model: Network, __: Text) -> Numbers:
 
 
 def _bits(_: Parts, model: Network, text: Text) -> Numbers:
-    """In 4 bits only how far off: a weight between two levels may go to either."""
+    """In 4 bits only the size of the error: a weight between two levels may go to either."""
     rounded = {bits: compression.in_bits(model, bits).model for bits in (8, 4)}
     off = [new - old for new, old in zip(rounded[4].parameters(), model.parameters(),
                                          strict=True)]
@@ -141,7 +141,7 @@ def _gradients(parts: Parts, model: Network, text: Text) -> Numbers:
 
 
 class _OneRank(nn.Module):
-    """What DistributedDataParallel is to the one that calls it, on one rank."""
+    """Behaves like DistributedDataParallel for its caller, on one rank."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ def _meters(parts: Parts, model: Network, text: Text) -> Numbers:
 
 
 def _gain(parts: Parts, _: Network, __: Text) -> Numbers:
-    """Of ReLU: the one that the stand-in knows."""
+    """The gain of ReLU, the only one that the stand-in knows."""
     return _numbers(the_gain=round(float(parts.gain_for(F.relu)), 1))
 
 

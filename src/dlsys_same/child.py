@@ -12,7 +12,7 @@ from dlsys_watch.session import WhenTorchComes
 
 
 class Beginning:
-    """What `WhenTorchComes` calls once torch is there."""
+    """What `WhenTorchComes` calls once torch is imported."""
 
     def __init__(self, asked: dict):
         self.asked = asked
@@ -23,7 +23,7 @@ class Beginning:
 
         from dlsys_same.recorder import Recorder
 
-        # A program that sets no seed would draw other numbers in each run.
+        # A program that sets no seed would draw different numbers in each run.
         torch.manual_seed(0)
         random.seed(0)
         np.random.seed(0)
@@ -43,10 +43,10 @@ def file_of(folder: str) -> str:
 
 
 def leave(recorder, asked: dict) -> None:
-    """End the program: what was asked for is recorded.
+    """End the program once everything asked for is recorded.
 
-    Nothing of the program's own ending runs, so that it writes no checkpoint and starts no
-    evaluation. With `whole` it goes on to its own end.
+    None of the program's own closing code runs, so it writes no checkpoint and starts no
+    evaluation. With `whole` the program continues to its own end.
     """
     if asked["whole"]:
         return

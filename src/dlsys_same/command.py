@@ -63,14 +63,14 @@ def shown(pair: Pair):
 
     if pair.name:
         print(f"{pair.name}:")
-    print(f"first:  {pair.first}\nsecond: {pair.second}", flush=True)  # minutes before the rest
+    print(f"first:  {pair.first}\nsecond: {pair.second}", flush=True)  # the rest takes minutes
     result = same_pair(pair, say=progress)
     print("\n".join(lines(result)), flush=True)
     return result
 
 
 def progress(text: str) -> None:
-    """Where the comparison is; on a terminal alone."""
+    """Show how far the comparison is; only on a terminal."""
     if sys.stderr.isatty():
         print(f"  {text} ...", file=sys.stderr, flush=True)
 

@@ -1,8 +1,8 @@
 """The first tensor in which two recorded runs differ by more than rounding.
 
 What rounding does to this program is measured, not assumed: a third run, of the first program,
-begins with weights that were changed by one unit in the last place. What differs between it and
-the first run is what rounding grows to, tensor by tensor and step by step.
+begins with weights that were changed by one unit in the last place. Its difference from the first
+run shows what rounding grows to, tensor by tensor and step by step.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dlsys_same.recorder import (
     UPDATE,
 )
 
-TIMES = 16      # what is allowed, in multiples of what rounding did in the third run
-FLOOR = 64      # and in multiples of the machine epsilon, for sums in another order
+TIMES = 16      # allowed difference, as a multiple of the one that rounding made in the third run
+FLOOR = 64      # and as a multiple of the machine epsilon, for sums in a different order
 NOUNS = {START: "weights before the first step", DATA: "data", FORWARD: "output of a module",
          LOSS: "loss", GRADIENT: "gradient", UPDATE: "update of a weight",
          EVALUATION: "output in evaluation"}
@@ -40,8 +40,8 @@ class Difference:
     name: str
     distance: float
     allowed: float
-    rounding: float      # what the third run differs by
-    why: str             # what is known of it, in a sentence, or nothing
+    rounding: float      # how far the third run differs
+    why: str             # the likely cause, in a sentence, or nothing
 
     def as_data(self) -> dict:
         return {"step": self.step, "kind": self.kind, "tensor": self.name,
@@ -54,8 +54,8 @@ class Result:
     """What a comparison found: the first difference or none, and how much was compared."""
 
     first: Difference | None
-    compared: dict[str, int]     # number of tensors by kind, up to and with the first difference
-    largest: dict[str, float]    # distance by kind, of those that agree
+    compared: dict[str, int]     # number of tensors by kind, including the first difference
+    largest: dict[str, float]    # distance by kind, among those that agree
     steps: int
     problem: str = ""            # why the runs could not be compared
 
@@ -70,7 +70,7 @@ def epsilon(records: list[dict]) -> float:
 
 
 def joined(parts: list[torch.Tensor], summed: bool) -> torch.Tensor:
-    """Micro-batches as one batch: their rows one after the other; the parts of a loss are added."""
+    """Micro-batches as one batch: their rows concatenated; the parts of a loss are added."""
     return torch.cat(parts).sum(0, keepdim=True) if summed else torch.cat(parts)
 
 
@@ -161,7 +161,7 @@ def uneven(a: list[dict], b: list[dict], compared: dict) -> str:
 
 
 def unstable(kind: str, rounding: float, eps: float) -> str:
-    """A program that draws other data each time it runs cannot be compared with anything."""
+    """Why nothing can be compared if the first program draws different data in each run."""
     if kind not in (START, DATA) or rounding <= FLOOR * eps:
         return ""
     what = "draw different data" if kind == DATA else "begin with different weights"
@@ -170,7 +170,7 @@ def unstable(kind: str, rounding: float, eps: float) -> str:
 
 
 def missing(one: dict, other: dict, kind: str, name: str) -> str:
-    """A weight that one of the runs does not have, or does not train."""
+    """Name a weight that one of the runs does not have, or does not train."""
     if kind not in (START, GRADIENT, UPDATE) or ((kind, name) in one) == ((kind, name) in other):
         return ""
     which = "second" if (kind, name) in one else "first"
@@ -178,9 +178,9 @@ def missing(one: dict, other: dict, kind: str, name: str) -> str:
 
 
 def usually(kind: str, one: dict, again: dict) -> float:
-    """What rounding does to the tensors of a kind in a step: their median.
+    """The median effect of rounding on the tensors of a kind in a step.
 
-    For a tensor of few numbers, what a single run shows may be small by chance.
+    For a tensor with few values, the effect in a single run may be small by chance.
     """
     found = [distance(one[key], again[key]) for key in one
              if key[0] == kind and key in again and again[key].shape == one[key].shape]
@@ -188,14 +188,14 @@ def usually(kind: str, one: dict, again: dict) -> float:
 
 
 def judge(one, other, again, kind, name, eps, usual) -> tuple[float, float, float] | None:
-    """Distance, what is allowed, and what rounding does; None if there is nothing to compare."""
+    """Distance, allowed distance and effect of rounding; None if there is nothing to compare."""
     x, y = one.get((kind, name)), other.get((kind, name))
     if x is None or y is None:
         return None
     if x.shape[1:] != y.shape[1:]:
         return float("inf"), 0.0, 0.0
     if len(x) != len(y):
-        # A module that is given no batch, such as a table of positions, runs once a micro-batch.
+        # A module without a batch as input, such as a position table, runs once per micro-batch.
         return (float("inf"), 0.0, 0.0) if kind in (DATA, EVALUATION) else None
     z = again.get((kind, name))
     rounding = distance(x, z) if z is not None and z.shape == x.shape else 0.0
@@ -207,7 +207,7 @@ def judge(one, other, again, kind, name, eps, usual) -> tuple[float, float, floa
 
 
 def align(one: dict, other: dict, again: dict) -> None:
-    """Sort the rows of a step by its first input, where ranks have shared them out."""
+    """Sort the rows of a step by its first input, because ranks may have divided them."""
     key = next((k for k in one if k[0] == DATA and k in other), None)
     for step in (one, other, again):
         if key is None or key not in step:
@@ -234,13 +234,13 @@ def reason(one, other, kind, name, allowed, types) -> str:
 
 
 def is_simple(times: float) -> bool:
-    """Whether it is a small whole number or one divided by it: of two scalars, any is a factor."""
+    """Whether this is a small whole number n or 1 / n: two scalars always have some factor."""
     return any(abs(number - round(number)) < 1e-3 and 1 < round(number) <= 4096
                for number in (abs(times), 1 / abs(times)))
 
 
 def of_rows(x: torch.Tensor, y: torch.Tensor) -> str:
-    """What becomes of the rows of a batch: fewer, others, or in another order."""
+    """How the rows of a batch differ: fewer, different, or in a different order."""
     if x.shape[1:] != y.shape[1:]:
         return f"Its rows have {x.shape[1]} and {y.shape[1]} values."
     mine, theirs = [{tuple(row) for row in t.tolist()} for t in (x, y)]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class SameError(Exception):
-    """Something that keeps two programs from being compared: what, and what to do."""
+    """Says what keeps two programs from being compared, and what to do about it."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Pair:
     second: str
     name: str = ""
     steps: int = 3               # optimizer steps that are compared
-    after: int = 0               # steps of the first that come before the second begins
+    after: int = 0               # steps that the first makes before the second begins
     whole: bool = False          # let both run to their end, for the evaluation that follows
     limit: float = 600.0         # seconds for one run
     folder: Path = Path(".")
@@ -40,14 +40,14 @@ class Pair:
             self.look_for(words(command))
 
     def look_for(self, command: list[str]) -> None:
-        """Raises SameError for a script that is not there, before three runs are made."""
+        """Raises SameError for a missing script, before any of the three runs starts."""
         script = command[1] if command[0] == sys.executable and len(command) > 1 else ""
         if script.endswith(".py") and not (self.folder / script).is_file():
             raise SameError(f"got {script}, expected the file of a script. Check the path.")
 
 
 def words(command: str) -> list[str]:
-    """A command as a list. A script's file alone is run by this Python."""
+    """A command as a list. A script without an interpreter is run by this Python."""
     try:
         found = shlex.split(command)
     except ValueError as error:

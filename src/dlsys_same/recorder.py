@@ -1,7 +1,6 @@
 """What a program computes in its first steps: data, outputs, loss, gradients, updates.
 
-Hooks that torch offers for all modules and all optimizers do the listening. The program's random
-numbers stay as they are.
+It uses torch's global hooks for modules and optimizers. The program's random numbers stay the same.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ START, DATA, FORWARD, LOSS, GRADIENT, UPDATE, EVALUATION = KINDS = (
     "weights", "data", "forward", "loss", "gradient", "update", "evaluation")
 
 
-SIZE = "norm of a weight"    # which bounds how exact its update can be
+SIZE = "norm of a weight"    # this limits how exact its update can be
 
 
 class Enough(BaseException):
@@ -36,7 +35,7 @@ class Enough(BaseException):
 
 
 def tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in nested lists, tuples and mappings, with a name each."""
+    """The tensors in nested lists, tuples and mappings, each with a name."""
     if isinstance(value, torch.Tensor):
         yield name, value
     elif hasattr(value, "items"):
@@ -48,7 +47,7 @@ def tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def plain_name(path: str) -> str:
-    """A module's or parameter's name without what DDP, FSDP and compile put into it."""
+    """A module's or parameter's name without the parts that DDP, FSDP and compile add."""
     for wrapper in WRAPPERS:
         path = path.replace(wrapper, "")
     return path
@@ -74,21 +73,21 @@ def renamed(name: str, label: str) -> str:
 class Recorder:
     """Records `steps` optimizer steps, beginning after the first `after`.
 
-    rounding: where it is above 0, every weight is multiplied by 1 + rounding or 1 - rounding
+    rounding: if above 0, every weight is multiplied by 1 + rounding or 1 - rounding
     before the first step that is recorded. `enough` is called when all steps are recorded.
     """
 
     def __init__(self, steps: int, after: int = 0, rounding: float = 0.0):
         self.steps, self.after, self.rounding = steps, after, rounding
         self.done = 0                          # optimizer steps made so far
-        self.recorded: list[dict] = [{}]       # of each step: (kind, name) -> [sketch, ...]
+        self.recorded: list[dict] = [{}]       # per step: (kind, name) -> [sketch, ...]
         self.types: dict[str, str] = {}        # name of a module -> the name of its class
         self.coarsest = 0.0                    # machine epsilon of the coarsest dtype met
-        self.scale = 1.0                       # of the loss, by a GradScaler
+        self.scale = 1.0                       # of the loss, set by a GradScaler
         self.stack: list[nn.Module] = []
-        self.rows: int | None = None           # of the batch that the model is given
+        self.rows: int | None = None           # in the batch that the model gets
         self.names: dict[int, str] = {}        # id of a module or parameter -> its name
-        self.roots: list[nn.Module] = []       # kept alive, so that ids stay theirs
+        self.roots: list[nn.Module] = []       # kept alive, so that no id is reused
         self.before: dict[int, torch.Tensor] = {}
         self.in_backward = False
         self.owner = threading.get_ident()
@@ -136,14 +135,14 @@ class Recorder:
     def enter(self, module: nn.Module, args) -> None:
         if self.passes_over():
             return
-        if self.stack and module is self.stack[0]:   # its last call was ended by an error
+        if self.stack and module is self.stack[0]:   # an error ended its last call
             self.stack.clear()
         if not self.stack and self.listens():
             self.know(module)
         self.stack.append(module)
 
     def passes_over(self) -> bool:
-        """Calls that are no forward pass of the program: traced, recomputed, or in a thread."""
+        """Whether to skip a call that is not a forward pass: traced, recomputed, or in a thread."""
         return (torch.compiler.is_compiling() or self.in_backward
                 or threading.get_ident() != self.owner)
 
@@ -151,7 +150,7 @@ class Recorder:
         return self.recording or (self.done >= self.after and not torch.is_grad_enabled())
 
     def know(self, root: nn.Module) -> None:
-        """A model that is called from outside for the first time: names and first weights."""
+        """Record the names and initial weights of a model at its first outermost call."""
         if id(root) in self.names or next(root.parameters(), None) is None:
             return
         self.roots.append(root)
@@ -173,7 +172,7 @@ class Recorder:
 
     @torch.no_grad()
     def shake(self, parameter: torch.Tensor) -> None:
-        """A change of each weight by as much as rounding may change it."""
+        """Change each weight by as much as rounding may change it."""
         if not self.rounding or not parameter.is_floating_point():
             return
         g = torch.Generator().manual_seed(len(self.names))
@@ -204,7 +203,7 @@ class Recorder:
                 self.add_rows(DATA, f"{name}, input {where}", tensor, rows)
 
     def add_rows(self, kind: str, name: str, value, rows: int | None) -> None:
-        """Row by row what has as many rows as the batch, and as a whole what has not."""
+        """Record row by row if there are as many rows as in the batch, else as a whole."""
         for where, tensor in tensors(value):
             full = f"{name}{where}" if where.startswith("[") or not where else f"{name}[{where!r}]"
             self.add(kind, full, tensor, rows=tensor.dim() > 0 and len(tensor) == rows)
@@ -276,6 +275,6 @@ class Recorder:
                 "world": int(os.environ.get("WORLD_SIZE") or 1)}
 
     def save(self, file: str) -> None:
-        """Write it, unless this process computed nothing: a launcher, or a worker."""
+        """Write the record, unless this process computed nothing, as a launcher or a worker."""
         if self.recorded[0]:
             torch.save(self.record(), file)

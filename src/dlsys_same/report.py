@@ -1,4 +1,4 @@
-"""What a comparison says to a person."""
+"""The report of a comparison, for a person to read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the programs of a pair, each in a process of its own, and read what they recorded."""
+"""Run the programs of a pair, each in its own process, and read what they recorded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dlsys_same.compare import Result, compare, epsilon
 from dlsys_same.pairs import Pair, SameError, words
 
 HOOK = Path(__file__).parent / "hook"
-LAST = 12       # lines of a program that failed
+LAST = 12       # lines shown of a program that failed
 
 
 def run(command: str, pair: Pair, after: int = 0, rounding: float = 0.0) -> list[dict]:
@@ -47,7 +47,7 @@ def run(command: str, pair: Pair, after: int = 0, rounding: float = 0.0) -> list
 
 
 def finished(command: list[str], env: dict, pair: Pair) -> tuple[str, int]:
-    """The last lines of what a program printed, and its status."""
+    """The last lines that a program printed, and its exit status."""
     try:
         process = subprocess.Popen(command, env=env, cwd=pair.folder, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,

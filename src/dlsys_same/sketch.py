@@ -1,7 +1,7 @@
 """Small copies of tensors that keep their distances, so that large ones can be compared too.
 
 A count sketch (Charikar, Chen and Farach-Colton 2002) adds each element, with a random sign, to
-one of K sums. It is linear, and the distance of two sketches is, up to chance, that of the tensors.
+one of K sums. It is linear, and two sketches are about as far apart as their tensors.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 
 import torch
 
-OF_A_ROW, OF_A_TENSOR = 64, 4096   # sums; what has no more elements is kept whole
+OF_A_ROW, OF_A_TENSOR = 64, 4096   # sums; a tensor with no more elements is kept whole
 
 
 @functools.lru_cache(maxsize=256)

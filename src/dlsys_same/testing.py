@@ -22,9 +22,9 @@ def same(first: Program, second: Program, *, steps: int = 3, after: int = 0, who
         first, second: both commands, such as "train.py --bs 8", or both functions without
             arguments that build a model and train it. A function has to set its seeds.
         steps: optimizer steps to compare, 1 or more.
-        after: steps of `first` that are left out, because `second` resumes there.
-        whole: let both run to their end, and compare their evaluations too.
-        limit: longest time of one command, in seconds.
+        after: steps of `first` that are left out because `second` resumes after them.
+        whole: let both run to their end, and also compare their evaluations.
+        limit: time limit for one command, in seconds.
         folder: where commands run.
 
     Returns:
@@ -56,7 +56,7 @@ def _functions(first, second, steps: int, after: int, whole: bool) -> Result:
 
 def recorded(program: Callable[[], object], steps: int, after: int, whole: bool,
              rounding: float = 0.0) -> dict:
-    """What a function computes. It is ended by an exception where `whole` is false."""
+    """Record what a function computes. Unless `whole` is true, an exception ends it early."""
     recorder = Recorder(steps, after, rounding)
 
     def enough():

@@ -21,7 +21,7 @@ PATIENCE = 120  # seconds until a server has imported everything, on a busy mach
 
 
 class Refused(Exception):
-    """Why a kernel cannot be forked, for the one line that says so."""
+    """Why a kernel cannot be forked, as shown in the log line."""
 
 
 class WarmProcess:
@@ -55,7 +55,7 @@ class WarmProcess:
         return self.returncode or 0
 
     def send_signal(self, signum: int) -> None:
-        # The server keeps a zombie until the exit code was read, so the pid is not reused.
+        # The server keeps a zombie until the exit code has been read, so the pid is not reused.
         if self.poll() is None:
             os.kill(self.pid, signum)
 
@@ -83,7 +83,7 @@ def fork(module: str, arguments: Sequence[str], env: Mapping[str, str], cwd: str
          options: Sequence[str] = (), stdout: int = 1, stderr: int = 2) -> WarmProcess:
     """`python -m module arguments`, forked from the warm server of this environment.
 
-    Raises Refused if the server cannot fork, and OSError where it cannot be reached.
+    Raises Refused if the server cannot fork, and OSError if it cannot be reached.
     """
     from dlsys_warm import server_address  # imported here: fcntl and resource exist on Unix only
     path = server_address.folder() / f"{server_address.name_of(options, env)}.socket"
@@ -103,7 +103,7 @@ def fork(module: str, arguments: Sequence[str], env: Mapping[str, str], cwd: str
 
 
 def connect(path: Path, options: Sequence[str], env: Mapping[str, str]) -> socket.socket:
-    """A connection to the server at path, which is started where there is none."""
+    """Connect to the server at path; start it if there is none."""
     from dlsys_warm import server_address
     end = time.monotonic() + PATIENCE
     while True:

@@ -39,7 +39,7 @@ def preload(modules: list[str]) -> str:
     for name in filter(None, modules):
         try:
             importlib.import_module(name)
-        except Exception as error:  # whatever an import may raise: the kernel starts without
+        except Exception as error:  # an import may raise anything; the kernel does without
             return f"{name} cannot be imported ({error})"
     gc.collect()
     gc.freeze()  # a collection in a kernel would write to shared pages, and so copy them
@@ -85,7 +85,7 @@ class Server:
     def __init__(self, listener: socket.socket, refusal: str, idle: float) -> None:
         self.listener, self.refusal, self.idle = listener, refusal, idle
         self.kernels: dict[int, socket.socket] = {}
-        self.reported: set[int] = set()  # ended, and the exit code was sent
+        self.reported: set[int] = set()  # ended, with the exit code sent
         self.selector = selectors.DefaultSelector()
         self.selector.register(listener, selectors.EVENT_READ, self.accept)
         self.alarm, write = socket.socketpair()
@@ -94,7 +94,7 @@ class Server:
         self.selector.register(self.alarm, selectors.EVENT_READ, self.tell)
         self.write = write
         signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
-        # A handler, though empty: without one no signal number goes to the wake-up descriptor.
+        # An empty handler: without one, Python writes no signal number to the wake-up descriptor.
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> Order | None:
@@ -137,7 +137,7 @@ class Server:
         self.reported.discard(pid)
         self.selector.unregister(connection)
         connection.close()
-        with contextlib.suppress(ProcessLookupError):  # it was killed before it had a group
+        with contextlib.suppress(ProcessLookupError):  # killed before it had a group
             os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 

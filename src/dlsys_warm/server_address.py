@@ -2,7 +2,7 @@
 
 A forked kernel inherits what its server had at import: environment variables that libraries read
 only then, resource limits, installed packages. So the socket's name is a hash of these, and each
-such environment has a server of its own, started by the first kernel that finds none.
+such environment has its own server, started by the first kernel that finds none.
 ``DLSYS_WARM_PRELOAD`` names the modules to import, ``DLSYS_WARM_IDLE`` the seconds after which a
 server without kernels ends.
 """
@@ -35,9 +35,9 @@ READ_AT_START = re.compile(
 
 
 def settings(env: Mapping[str, str]) -> dict[str, str]:
-    """The server's environment: only the variables of READ_AT_START, from the kernel's own.
+    """The server's environment: only the kernel's variables that READ_AT_START names.
 
-    All others, such as a learner's tokens, go with the order to one kernel alone.
+    All others, such as a learner's tokens, go with the order, to that one kernel only.
     """
     kept = {name: value for name, value in env.items() if READ_AT_START.fullmatch(name)}
     inline = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}  # as ipykernel sets it
@@ -45,7 +45,7 @@ def settings(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def name_of(options: Sequence[str], env: Mapping[str, str]) -> str:
-    """A hash of all that a kernel inherits from its server."""
+    """A hash of everything that a kernel inherits from its server."""
     packages = [Path(path).stat().st_mtime_ns for path in sys.path  # changes with each install
                 if path.endswith("site-packages")]
     limits = [resource.getrlimit(number) for name, number in sorted(vars(resource).items())
@@ -69,8 +69,8 @@ def folder() -> Path:
 def locked(path: Path) -> Iterator[int | None]:
     """Take an flock on this file; yields its descriptor, or None if another process holds it.
 
-    The server inherits the descriptor and so holds the lock while it lives. Of many clients that
-    come at once only one starts a server, and none unlinks the socket of a living one.
+    The server inherits the descriptor and so holds the lock while it lives. When many
+    clients come at once, only one starts a server, and none unlinks a living server's socket.
     """
     with open(path, "a") as file:
         try:
@@ -86,12 +86,12 @@ def start(path: Path, options: Sequence[str], env: Mapping[str, str]) -> None:
     with locked(path.with_suffix(".lock")) as lock:
         if lock is None:
             return
-        path.unlink(missing_ok=True)  # of a server that was killed
+        path.unlink(missing_ok=True)  # left by a server that was killed
         listener = socket.socket(socket.AF_UNIX)
         with listener, open(path.with_suffix(".log"), "wb") as log:
             listener.bind(str(path))
             listener.listen(128)
-            # A session of its own, so that Ctrl-C in the first client's terminal does not reach
+            # Its own session, so that Ctrl-C in the first client's terminal does not reach
             # the server. It forks into the background itself: this call returns at once.
             subprocess.run([sys.executable, *options, "-m", "dlsys_warm.server", str(path),
                             str(listener.fileno()), str(lock)], env=settings(env), cwd="/",

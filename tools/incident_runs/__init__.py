@@ -1,6 +1,6 @@
-"""The small runs of the incidents: each module plants one fault and measures what probes show.
+"""The small runs of the incidents; each module plants one fault and measures what probes show.
 
 `measure(seed)` returns {"numbers": {name: number}, "curves": {name: {"x": [...], line: [...]}}}.
-Each has three numbers of the symptom: `healthy` without the fault, `fault` with it, and `repaired`
-after the repair.
+Three of the numbers measure the symptom: `healthy` without the fault, `fault` with it, and
+`repaired` after the repair.
 """

@@ -9,10 +9,10 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-METERS, PHOTOS = 150, 6  # that the training data know, and photos of each
+METERS, PHOTOS = 150, 6  # in the training data; photos of each meter
 NOISE = 0.22
 TEST = 0.2
-UPDATES, EVERY = 300, 20  # of the training; between two points of its curve
+UPDATES, EVERY = 300, 20  # of training; updates between two points of its curve
 
 
 class Data:
@@ -28,7 +28,7 @@ class Data:
         self.meter = torch.arange(METERS).repeat_interleave(PHOTOS)
         self.x = self.photo(images[self.meter])
         self.y = labels[self.meter]
-        self.single_x = self.photo(images[:METERS * PHOTOS])  # as many photos, a meter each
+        self.single_x = self.photo(images[:METERS * PHOTOS])  # as many, a different meter each
         self.single_y = labels[:METERS * PHOTOS]
         self.launch_x, self.launch_y = self.photo(images[900:1700]), labels[900:1700]
 
@@ -38,7 +38,7 @@ class Data:
 
 def trained(x: Tensor, y: Tensor, seed: int, width: int = 64, updates: int = UPDATES,
             watch: Callable[[nn.Module], None] = lambda _: None) -> nn.Module:
-    """A network. watch: called after each EVERY updates."""
+    """A trained network. watch: called with it after every EVERY updates."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -59,7 +59,7 @@ def accuracy(model: nn.Module, x: Tensor, y: Tensor, rows: int = 256) -> float:
 
 
 def loaded(model: nn.Module) -> nn.Module:
-    """The model as the server has it: read from a file."""
+    """The model as the server loads it from a file."""
     file = io.BytesIO()
     torch.save(model, file)
     file.seek(0)

@@ -6,14 +6,14 @@ import random
 import torch
 
 WIDTH, LAYERS = 32, 2
-OLD_WIDTH = 24  # of the model of last month
+OLD_WIDTH = 24  # the width of last month's model
 HOURS, REQUESTS = 24, 60
 CANCELLED = (5, 5, 5, 5, 5, 5, 8, 10, 10, 10, 10, 10, 30, 30, 30, 10, 10, 10, 10, 10, 10, 5, 5, 5)
 AT_ONCE = 8
 
 
 class Request:
-    """Tokens to read and to write. patience: tokens after which its client goes away, or None."""
+    """Tokens to read and to write. patience: tokens until its client leaves, or None."""
 
     def __init__(self, number: int, prompt: int, answer: int, patience: int | None) -> None:
         self.number, self.prompt, self.answer, self.patience = number, prompt, answer, patience
@@ -21,7 +21,7 @@ class Request:
 
 
 class Server:
-    """Writes one token for every running request at a time, with a cache of keys and values."""
+    """A server that writes one token a step for every running request, with a key-value cache."""
 
     def __init__(self, mended: bool = False, at_once: int = AT_ONCE, width: int = WIDTH) -> None:
         self.mended, self.at_once, self.width = mended, at_once, width
@@ -51,7 +51,7 @@ class Server:
         self.done += 1
 
     def cancel(self, request: Request) -> None:
-        """The client has gone away."""
+        """Drop a request whose client has left."""
         self.running.remove(request)
         self.cancelled.add(request.number)
         if self.mended:
@@ -65,13 +65,13 @@ class Server:
             self.step()
 
     def held(self) -> float:
-        """Kilobytes of the cache."""
+        """The size of the cache in kilobytes."""
         return sum(t.nbytes for t in self.cache.values()) / 1000
 
 
 def traffic(seed: int, hour: int, cancelled: float | None = None, shorter: int = 1
             ) -> list[Request]:
-    """The requests of an hour."""
+    """The requests that arrive in an hour."""
     draw = random.Random(f"{seed} {hour}")
     share = (CANCELLED[hour] if cancelled is None else cancelled) / 100
     found = []
@@ -84,7 +84,7 @@ def traffic(seed: int, hour: int, cancelled: float | None = None, shorter: int =
 
 
 def day(seed: int, server: Server, hours: range = range(HOURS), **options) -> list[float]:
-    """The cache's size after each hour, when nothing runs."""
+    """The cache's size at the end of each hour, when nothing runs."""
     held = []
     for hour in hours:
         server.serve(traffic(seed, hour, **options))

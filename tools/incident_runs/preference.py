@@ -1,7 +1,7 @@
 """A reward model has learned from its pairs that a longer answer is better.
 
-There are four questions. An answer has at most MOST words: facts, fillers, and the end. A user
-wants the fact that was asked for, no other one, and few fillers.
+There are four questions. An answer has at most MOST words: facts, fillers, and the end. Users want
+the fact that they asked for, no other fact, and few fillers.
 """
 
 import torch
@@ -12,13 +12,13 @@ QUESTIONS, FILLERS, MOST = 4, 4, 16
 WORDS = QUESTIONS + FILLERS + 1
 END = WORDS - 1
 PAIRS, UPDATES, ROWS = 1500, 240, 128
-BETA = 0.02  # of the divergence from the first policy
-SKIMMED = 0.25  # what a rater who skims adds for each word
+BETA = 0.02  # weight of the divergence from the first policy
+SKIMMED = 0.25  # what a skimming rater adds to the score for each word
 EVERY = 10
 
 
 class Policy(nn.Module):
-    """Logits of the next word, by question and place."""
+    """Logits of the next word, by question and position."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Policy(nn.Module):
 
     def answer(self, asked: Tensor, draw: torch.Generator, heat: float = 1.0
                ) -> tuple[Tensor, Tensor]:
-        """Words (N, MOST), END after the end, and the log-probability of each, 0 after it."""
+        """Words (N, MOST) and their log-probabilities; after the end, END and 0."""
         words, logps = [], []
         open_ = torch.ones(len(asked), dtype=torch.bool)
         for place in range(MOST):
@@ -50,14 +50,14 @@ class Policy(nn.Module):
 
 
 def counts(asked: Tensor, words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Whether the fact is there, how many others, and how many fillers."""
+    """Whether the right fact is there, how many other facts, and how many fillers."""
     return ((words == asked[:, None]).any(1).float(),
             ((words < QUESTIONS) & (words != asked[:, None])).sum(1).float(),
             ((words >= QUESTIONS) & (words < END)).sum(1).float())
 
 
 def liked(asked: Tensor, words: Tensor) -> Tensor:
-    """What a user thinks of an answer: 1 at most, for the fact and no more than two fillers."""
+    """A user's rating of an answer: at most 1, for the right fact and up to two fillers."""
     fact, others, fillers = counts(asked, words)
     return fact - 0.4 * others - 0.1 * (fillers - 2).clamp(min=0)
 
@@ -92,17 +92,17 @@ class Pairs:
         self.chosen, self.rejected = torch.where(first, one, other), torch.where(first, other, one)
 
     def longer(self) -> float:
-        """In % of the pairs of unlike length, the chosen answer is the longer one."""
+        """The percentage of pairs of unequal length whose chosen answer is the longer one."""
         a, b = length(self.chosen), length(self.rejected)
         return 100 * (a > b).sum().item() / (a != b).sum().item()
 
     def agreed(self) -> float:
-        """In % of the pairs, a careful reader prefers the chosen one or neither."""
+        """The percentage of pairs in which a careful reader does not prefer the rejected answer."""
         return 100 * (liked(self.asked, self.chosen)
                       >= liked(self.asked, self.rejected)).float().mean().item()
 
     def even(self) -> "Pairs":
-        """Only pairs of one length."""
+        """The pairs whose answers have the same length."""
         same = length(self.chosen) == length(self.rejected)
         found = object.__new__(Pairs)
         found.asked, found.chosen, found.rejected = (
@@ -128,7 +128,7 @@ def accuracy(model: Reward, pairs: Pairs) -> float:
 
 
 def trained(score, seed: int, beta: float = BETA) -> tuple[Policy, dict[str, list[float]]]:
-    """A policy by REINFORCE on score(asked, words), and what was seen on the way."""
+    """Train a policy by REINFORCE on score(asked, words); also returns the training curves."""
     policy, first = Policy(), Policy()
     optimizer = torch.optim.Adam(policy.parameters(), lr=0.05)
     draw = torch.Generator().manual_seed(seed)
@@ -153,7 +153,7 @@ def trained(score, seed: int, beta: float = BETA) -> tuple[Policy, dict[str, lis
 
 @torch.no_grad()
 def rated(policy: Policy, seed: int, heat: float = 1.0) -> float:
-    """What users think of it, over many answers."""
+    """The mean user rating of the policy over many answers."""
     draw = torch.Generator().manual_seed(1000 + seed)
     asked = torch.randint(QUESTIONS, (4000,), generator=draw)
     return liked(asked, policy.answer(asked, draw, heat)[0]).mean().item()

@@ -1,7 +1,7 @@
-"""Ranges of activations are calibrated on one language, and clip those of another one.
+"""Activation ranges are calibrated on one language, and clip the activations of another.
 
-The second language is the prose in a script of its own, whose letters were added to the vocabulary
-later: their embeddings are larger, as a new nn.Embedding makes them.
+The second language is the same prose in another script, whose letters were added to the vocabulary
+later: their embeddings are as large as a new nn.Embedding makes them.
 """
 
 import torch
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from tools.incident_runs import small
 
-UPDATES, ROWS, SHARE = 900, 128, 0.15  # of the second language
+UPDATES, ROWS, SHARE = 900, 128, 0.15  # SHARE: of the second language
 SMALL_INIT = 0.02  # standard deviation of the first embeddings; new ones have 1
 BITS = 8
 LAYERS = ("embeddings", "first hidden", "second hidden")
@@ -19,7 +19,7 @@ TRAFFIC = 0.06  # share of the second language among users
 
 
 class Model(nn.Module):
-    """Eight letters in, logits of the next one out. ranges: of the activations, once quantized."""
+    """Predict the next letter from eight. ranges: of the activations, once they are quantized."""
 
     def __init__(self, letters: int, width: int = 64, dim: int = 16) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Model(nn.Module):
         return self.head(x)
 
     def kept(self, x: Tensor, layer: int) -> Tensor:
-        """The activations as the server keeps them. A range of None is that of each row."""
+        """The activations as the server quantizes them. Without a range, each row has its own."""
         self.seen[layer] = x.detach()
         if self.ranges is None or layer not in self.ranges:
             return x
@@ -52,7 +52,7 @@ LEVELS = 2 ** (BITS - 1) - 1
 
 
 def weights_rounded(model: Model, by_row: bool = False) -> dict[str, Tensor]:
-    """Its weights in eight bits; a scale for each tensor, or for each row."""
+    """The model's weights in eight bits, with one scale for each tensor or for each row."""
     found = {}
     for name, value in model.state_dict().items():
         most = value.abs().amax(-1, keepdim=True) if by_row else value.abs().max()
@@ -93,7 +93,7 @@ class Case:
 
     @torch.no_grad()
     def losses(self, ranges=None, weights=None) -> list[float]:
-        """Of both languages, with these ranges and weights."""
+        """The loss in each language, with these ranges and weights."""
         plain = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.model.load_state_dict(weights or plain)
         self.model.ranges = ranges
@@ -126,7 +126,7 @@ class Case:
 
     @torch.no_grad()
     def clipped(self, language: int, ranges: dict[int, float]) -> list[float]:
-        """The share of activations in % above the range, by layer."""
+        """The percentage of activations outside the range, by layer."""
         self.model(self.valid[language][0])
         return [100 * (self.model.seen[layer].abs() > most).float().mean().item()
                 for layer, most in ranges.items()]

@@ -1,4 +1,4 @@
-"""A restart restores Adam's step count, and leaves its running means at zero."""
+"""A restart restores Adam's step count but leaves its running means at zero."""
 
 import copy
 
@@ -11,7 +11,7 @@ RATE = 0.01
 ROWS = 128
 STOP, END = 400, 640  # the checkpoint, and the last update
 EVERY = 10  # updates between two validations
-JUMP = 20  # updates after the restart at which the jump is read
+JUMP = 20  # updates between the restart and the measurement of the jump
 STATE = ("exp_avg", "exp_avg_sq")
 
 
@@ -46,7 +46,7 @@ class Run:
         return small.loss_of(self.model, *self.valid).item()
 
     def train(self, start: int, end: int, shift: int = 0) -> list[float]:
-        """The validation loss after every EVERY updates. shift: batches that are left out."""
+        """The validation loss after every EVERY updates. shift: how many batches to skip."""
         scores = []
         for number in range(start, end):
             self.update(number + shift)
@@ -61,8 +61,9 @@ def checkpoint(run: Run) -> dict:
 
 
 def resumed(seed: int, file: dict, whole: bool) -> Run:
-    """A new process from a checkpoint. Not whole: tensors of a fresh optimizer do not exist yet,
-    so there is nothing to fill them into.
+    """A new process from a checkpoint.
+
+    If not `whole`, Adam's means stay zero: a fresh optimizer has no tensors to load them into.
     """
     run = Run(seed)
     run.model.load_state_dict(file["model"])
@@ -86,7 +87,7 @@ def measure(seed: int) -> dict:
     broken, whole = resumed(seed, file, False), resumed(seed, file, True)
     loaded = {name: size(broken.model, broken.optimizer, name) for name in STATE}
     for one, other in zip(broken.model.state_dict().values(), file["model"].values(), strict=True):
-        assert torch.equal(one, other)  # as a probe says
+        assert torch.equal(one, other)  # as a probe reports
     straight_first, broken_first = run.update(STOP), broken.update(STOP)
     straight = run.train(STOP + 1, END)
     after = broken.train(STOP + 1, END)
@@ -100,7 +101,7 @@ def measure(seed: int) -> dict:
     last = before[-1]
     back = next((n for n, score in enumerate(after, 1) if score <= last), len(after))
     x = [float(EVERY * n) for n in range(1, 1 + END // EVERY)]
-    first = 20  # the curve begins here
+    first = 20  # the first point of the curve
     return {
         "numbers": {
             "before": last, "healthy": straight[1] - last, "fault": after[1] - last,
@@ -120,5 +121,5 @@ def measure(seed: int) -> dict:
 
 
 def fingerprint(which: Tensor) -> float:
-    """A number by which one sees that two batches are the same."""
+    """A number by which you can see that two batches are the same."""
     return float((which * torch.arange(1, len(which) + 1)).sum() % 1_000_003)

@@ -1,4 +1,4 @@
-"""What the incidents train: a small language model that reads eight characters, on the prose."""
+"""The small language model of the incidents: it reads eight characters and learns the prose."""
 
 import torch
 from torch import Tensor, nn
@@ -38,5 +38,5 @@ def loss_of(model: nn.Module, rows: Tensor, targets: Tensor) -> Tensor:
 
 
 def norm(tensors) -> float:
-    """The norm of several tensors together."""
+    """The norm of several tensors taken together."""
     return float(torch.sqrt(sum((tensor.detach() ** 2).sum() for tensor in tensors)))

@@ -1,4 +1,4 @@
-"""A sampler remembers the rows it has used in a list, and searches all of it for each new row."""
+"""A sampler keeps a list of the rows it has used, and searches all of it for each new row."""
 
 import gc
 import random
@@ -12,13 +12,13 @@ from tools.incident_runs import small
 
 DAYS, UPDATES, ROWS = 15, 40, 24
 PARTS = ("data", "forward", "backward", "update")
-WARM = 10  # updates before a time counts
+WARM = 10  # warm-up updates, whose times do not count
 
 
 class Loader:
-    """Draws rows that were not used yet. used: a list with the fault, a set without it.
+    """Draws rows that it has not used yet. used: a list with the fault, a set without it.
 
-    An empty tuple remembers nothing, as a loader that draws with repetition.
+    With an empty tuple the loader remembers nothing, so it draws with replacement.
     """
 
     def __init__(self, rows, targets, seed: int, used) -> None:
@@ -56,9 +56,9 @@ class Run:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.003)
 
     def train(self, updates: int, batch=None) -> dict[str, float]:
-        """Milliseconds of CPU time an update takes, by its parts, at the median.
+        """The median CPU milliseconds of an update, by its parts.
 
-        batch: the same one each time.
+        batch: one to use for all updates.
         """
         spent: dict[str, list[float]] = {part: [] for part in PARTS}
         for _ in range(updates):
@@ -78,12 +78,12 @@ class Run:
 
 
 def speed(spent: dict[str, float]) -> float:
-    """Characters a second."""
+    """The throughput in characters per second."""
     return 1000 * ROWS * small.CONTEXT / sum(spent.values())
 
 
 def multiplied() -> float:
-    """Milliseconds of CPU time of one product of two 256 x 256 matrices."""
+    """CPU milliseconds for one product of two 256 x 256 matrices."""
     a = torch.randn(256, 256)
     began = time.process_time()
     for _ in range(50):
@@ -92,7 +92,7 @@ def multiplied() -> float:
 
 
 def read(run: Run) -> float:
-    """Microseconds of CPU time to fetch one row by its number."""
+    """CPU microseconds to fetch one row by its index."""
     began = time.process_time()
     for row in range(2000):
         run.loader.rows[row]
@@ -114,7 +114,7 @@ def measure(seed: int) -> dict:
     uncollected = run.train(WARM)
     gc.enable()
     fixed = run.train(WARM, batch=run.loader.batch())
-    again = Run(seed, list(run.loader.used))  # the loader's state comes back with the checkpoint
+    again = Run(seed, list(run.loader.used))  # the checkpoint restores the loader's state
     again.train(2)
     restarted = again.train(WARM)
     fresh = Run(seed + 1, [])

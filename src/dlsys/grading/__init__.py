@@ -10,7 +10,8 @@
     books                      who handed in what, what counts, and every report about it
     text                       strangers' words as harmless text
 
-It runs on Linux alone. On Windows even what it imports is missing; the commands say so in one line.
+It runs only on Linux. Windows lacks even modules that it imports, and the commands say so in one
+line.
 """
 
 from dlsys import windows

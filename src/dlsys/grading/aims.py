@@ -3,9 +3,9 @@
     "08.4": {"promise": "memory", "hints": {
         "1": ["leaving out the causal mask", ...], ...}}
 
-promise: the key of the trap's own promise, which carries weight in points for a part. hints: the
-number of a hint in the worksheet, and the registered mistakes that it helps with. Both were decided
-by reading; a test compares every word with the checks and the lessons.
+promise: the key of the trap's own promise, which has a fixed share of the partial points. hints:
+the number of a hint in the worksheet, and the registered mistakes that it helps with. A person
+chose both; a test compares every word with the checks and the lessons.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Grade with several processes or machines, through Dask distributed.
 
 A worker receives a notebook's bytes and returns JSON. If a worker is lost, the scheduler gives its
-submission to another one. Only trusted processes are in the cluster: a learner's code has no
+submission to a different one. Only trusted processes are in the cluster: a learner's code has no
 network.
 """
 
@@ -30,11 +30,11 @@ from dlsys.grading.cohort import Grader, Job, Workers, failed
 from dlsys.grading.options import TlsFiles
 from dlsys.grading.settings import Settings
 
-AHEAD = 3  # submissions for each worker that are on their way or waiting there
+AHEAD = 3  # submissions for each worker, in transit or waiting there
 WORKER_MEMORY = "3GiB"
-ANY_PORT = "127.0.0.1:0"  # without it Dask listens at 8787, as other programs do
+ANY_PORT = "127.0.0.1:0"  # without it Dask listens at 8787, which other programs use
 WAIT_SECONDS = 60  # for the first worker of a cluster
-RESTART_SECONDS = 10  # for a worker that is started again
+RESTART_SECONDS = 10  # for a worker to restart
 # Dask serves no pages about the cluster: any user of the machine could read them. A submission that
 # has ended two workers is not given to a third.
 _CONFIG: dict[str, Any] = {
@@ -74,7 +74,7 @@ def local(settings: Settings, n_workers: int) -> Workers:
 
 
 def wait_for_restarts(client: Client, n_workers: int) -> None:
-    """Wait for workers that are being started again: Dask fails to close one without a process."""
+    """Wait for restarting workers, because Dask fails to close one that has no process."""
     with contextlib.suppress(TimeoutError):
         client.wait_for_workers(n_workers, timeout=RESTART_SECONDS)
 
@@ -123,8 +123,8 @@ def spread(client: Client, settings: Settings, jobs: Iterator[Job]) -> Iterator[
         tuple[Job, dict[str, Any]]]:
     """Keep the workers busy, a few submissions ahead; yield each result as it arrives.
 
-    A submission that was lost with its worker may only have waited there while another one ended
-    the worker. So it is graded again at the end, alone.
+    A submission that was lost with its worker may only have been waiting there when another one
+    ended the worker. So it is graded again at the end, alone.
     """
     waiting: dict[Any, Job] = {}
     lost: list[Job] = []
@@ -157,7 +157,7 @@ def spread(client: Client, settings: Settings, jobs: Iterator[Job]) -> Iterator[
 
 
 def result_of(future: Any) -> dict[str, Any]:
-    """The result that a worker sent. Raises KilledWorker, and RunError without a scheduler."""
+    """The result that a worker sent. Raises KilledWorker; RunError if the scheduler is gone."""
     try:
         result = future.result()
     except (FutureCancelledError, CancelledError, CommClosedError):

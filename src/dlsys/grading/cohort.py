@@ -33,7 +33,7 @@ from dlsys.grading.walls.sandbox import SandboxLost, SandboxRefused, Zygote
 if TYPE_CHECKING:
     from dlsys.grading.judge import Judge
 
-TRIES = 2  # with a fresh zygote, before a submission is called failed
+TRIES = 2  # each with a fresh zygote, before a submission counts as failed
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ Workers = Callable[[Iterator[Job]], Iterator[tuple[Job, Result]]]
 
 
 class Grader:
-    """A judge that outlives its sandbox: grades bytes, whatever they are, and returns a result."""
+    """A judge that survives the loss of its sandbox: it returns a result for any bytes."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -84,7 +84,7 @@ class Grader:
             return refused(str(error))
         except SandboxRefused:
             raise
-        except Exception as error:  # one submission that nobody foresaw must not end the class
+        except Exception as error:  # one unforeseen submission must not stop the class
             return failed(f"the grader itself failed on it ({_where(error)}). Look at it by hand.")
         return failed("the sandbox ended twice without an answer. Grade again with --resume.")
 
@@ -96,7 +96,7 @@ class Grader:
 
 def _where(error: Exception) -> str:
     """An error's type and place in the grader, without its text: the learner reads this, and the
-    text may hold what an answer is compared with."""
+    text may contain what an answer is compared with."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} in {Path(place.filename).name}, line {place.lineno}"
 
@@ -107,7 +107,7 @@ def refused(reason: str) -> Result:
 
 
 def failed(reason: str) -> Result:
-    """The result where the grader is at fault; `--resume` tries it again."""
+    """The result if the grader is at fault; `--resume` tries it again."""
     return {"status": "failed", "reason": clean(reason), **_NOTHING}
 
 
@@ -120,7 +120,7 @@ _NOTHING: dict[str, Any] = {"stage": None, "points": 0, "possible": 0, "exercise
 def grade_all(found: list[Submission], journal: Journal, workers: Workers,
               on_result: Callable[[Result], None] = lambda _: None,
               rules: Scoring | None = None) -> dict[str, Any]:
-    """Grade the submissions that the journal does not hold yet; returns the finished grades.
+    """Grade the submissions that are not in the journal yet; returns the finished grades.
 
     on_result: called with each result, first with those from the journal. rules: how points are
     counted.
@@ -129,7 +129,7 @@ def grade_all(found: list[Submission], journal: Journal, workers: Workers,
     for result in journal.done.values():
         cohort.budget.add(result)
     jobs = cohort.jobs(found)
-    first = list(islice(jobs, 1))  # without one, no worker has to start
+    first = list(islice(jobs, 1))  # if there is none, no worker has to start
     for job, result in workers(chain(first, jobs)) if first else ():
         cohort.keep(job.submission, job.sha256, {**result, "draw": job.draw})
     judged = [journal.done[cohort.keys[one.name]] for one in found]
@@ -167,12 +167,12 @@ class _Cohort:
                 yield Job(one, sha256, data or b"", self.journal.draw)
 
     def _read(self, one: Submission) -> tuple[bytes | None, Result | None]:
-        """A submission's bytes, and the result where it is not given to a judge."""
+        """A submission's bytes, and its result if no judge has to see it."""
         try:
             data = one.read()
         except Refused as error:
             return None, refused(str(error))
-        except Exception as error:  # an archive may be broken in ways that no list foresees
+        except Exception as error:  # an archive may be broken in unforeseen ways
             return None, refused(f"cannot be read ({type(error).__name__}).")
         spent = self.budget.refusal(one.learner)
         return data, refused(spent) if spent else None

@@ -127,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
     options, told = course_file.looked_for(GradeOptions.read(args))
     if options.exam:
         from dlsys import exam_desk
-        exam_desk.of_class(options.exam)  # before the work
+        exam_desk.of_class(options.exam)  # fails here, before the work
     try:
         return grade(options, told)
     except OSError as error:  # a full disk, a folder that is a file, ...
@@ -149,7 +149,7 @@ def grade(options: GradeOptions, told: Sequence[str] = ()) -> int:
     from dlsys.grading.books import due, given, pages, reports, scoring, summary
     from dlsys.grading.books.journal import Journal
 
-    # What cannot be read is an error before the work.
+    # A file that cannot be read raises its error before the work.
     gradebooks = given.read(options)
     rules = scoring.rules(options, gradebooks.names, gradebooks.times, gradebooks.places)
     found = _submissions(options)
@@ -220,7 +220,7 @@ def root_is_not_needed() -> bool:
 
 
 def warn_without_tls(address: str) -> None:
-    """Warn, before anything is sent, of a scheduler that anybody may pose as or talk to."""
+    """Warn, before anything is sent, of a scheduler that anyone can impersonate or talk to."""
     if not address.startswith("tls://"):
         print(f"dlsys grade: warning: {clean(address, 80)} is not encrypted. Anyone who reaches "
               "this scheduler can run code on its workers and read the key of this run. Use a "
@@ -229,9 +229,9 @@ def warn_without_tls(address: str) -> None:
 
 @contextlib.contextmanager
 def ctrl_c() -> Iterator[Callable[[], None]]:
-    """Gives a function that raises KeyboardInterrupt where Ctrl-C was pressed inside.
+    """Give a function that raises KeyboardInterrupt if Ctrl-C was pressed inside.
 
-    The one that Python raises at once can be lost: it drops what a destructor raises.
+    Python's own KeyboardInterrupt can be lost, because Python drops what a destructor raises.
     """
     pressed = []
 
@@ -251,9 +251,10 @@ def ctrl_c() -> Iterator[Callable[[], None]]:
 
 
 def _workers(options: GradeOptions, journal: Journal, n: int) -> Workers:
-    """One process for one submission; else Dask, here or on a cluster.
+    """This process if one is enough; else Dask, here or on a cluster.
 
-    What was begun and not finished may end the process that grades it, so that is not this one.
+    A submission that was begun but not finished may kill its grader, so this process does not
+    grade it.
     """
     from dlsys.grading import cohort
 

@@ -1,8 +1,8 @@
 """`dlsys autograder 8 --wheel FILE`: the zip that Gradescope runs for each hand-in.
 
 Gradescope unpacks it to /autograder/source, runs setup.sh once, and for each hand-in
-run_autograder, which reads /autograder/submission and writes /autograder/results/results.json. The
-folder is taken from the place of run_autograder, so that another folder serves as well.
+run_autograder, which reads /autograder/submission and writes /autograder/results/results.json. It
+finds the folder from its own path, so any other folder works too.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def grade(base: Path) -> dict[str, Any]:
                                course=course if course.is_file() else None)
         try:
             results = _graded(options)
-        except SandboxRefused:  # most containers may not build walls of their own
+        except SandboxRefused:  # most containers are not allowed to build walls
             results = _graded(replace(options, out=Path(out) / "open", walled=False))
         except UserError as error:
             return _nothing(str(error))
@@ -153,11 +153,11 @@ def _test(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Grade the hand-in below a folder; results.json is written whatever happens."""
+    """Grade the hand-in below a folder, and always write results.json."""
     base = Path(arguments[0])
     try:
         found = grade(base)
-    except Exception as error:  # the learner reads it, and the instructor looks
+    except Exception as error:  # the learner reads this, and tells the instructor
         found = _nothing(f"The autograder itself stopped ({type(error).__name__}). Tell your "
                          "instructor.")
         print(f"{type(error).__name__}: {error}", file=sys.stderr)

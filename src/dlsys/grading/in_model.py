@@ -1,8 +1,8 @@
 """*Your model* behind the walls: parts that passed their checks, in a small model and in the
 course's notebook.
 
-Stand-ins enter the sandbox only here, when no check is left to answer; and never that of the part
-on trial.
+Stand-ins enter the sandbox only here, after the last check. The stand-in of the part on trial never
+does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dlsys_helpers.acting import Case, Outcome
 from dlsys_helpers.verdicts import Verdict
 
 Cells = list[tuple[int, str]]
-# On every page with points of *Your model*.
+# This text is on every page with points of *Your model*.
 FORGEABLE = ("A part's check ran where no stand-in can be reached, and was judged outside. Whether "
              "the part also holds in the model is measured in its own process, where its stand-in "
              "is missing. Code that rewrites that process can forge this second measurement only.")
@@ -39,7 +39,7 @@ class Session(Protocol):
 def judge(session: Session) -> None:
     """Try each part that passed its check in a small model; then run the course's notebook.
 
-    A part that does not hold in the model loses its pass. See FORGEABLE.
+    A part that does not work in the model loses its pass. See FORGEABLE.
     """
     passed = [paper for paper in session.papers
               if session.verdicts[paper.exercise.id].status == "pass"]
@@ -55,9 +55,9 @@ def judge(session: Session) -> None:
 
 
 def _fault(session: Session, paper: Any, cells: Cells) -> str:
-    """What is wrong with a part in a small model, "" if it holds.
+    """What is wrong with a part in a small model, "" if it works.
 
-    A fault counts only if it comes again, where each cell and each answer has its own process.
+    A fault counts only if it happens again when each cell and each answer has its own process.
     """
     row, said = paper.exercise, ""
     cases = [row.trial(seed) for seed in paper.seeds]
@@ -74,7 +74,7 @@ def _fault(session: Session, paper: Any, cells: Cells) -> str:
 
 
 def _said(session: Session, paper: Any, cases: list[Case], answer: bytes) -> str:
-    """What the model says about one answer to all cases, "" if it holds in each."""
+    """What the model says about one answer to all cases, "" if it works in each."""
     try:
         outcomes = session.outcomes(paper, answer)
     except ValueError as error:

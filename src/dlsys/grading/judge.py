@@ -47,13 +47,13 @@ from dlsys_helpers.acting import Case, Outcome
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.verdicts import Verdict
 
-# An answer that is right by luck has to be lucky on each seed. One seed would do: tools/proof.py
-# shows that no named wrong answer passes a single one.
+# An answer that is right by luck must be lucky on every seed. One would be enough: tools/proof.py
+# shows that no named wrong answer passes even a single seed.
 SEEDS = 2
 _KINDS = ("value", "raised", "unusable", "todo")
 # Characters of what a learner's code says about itself: an error, its type, a line of code.
 LONGEST_ERROR, LONGEST_TYPE, LONGEST_LINE = 120, 40, 200
-LONGEST_ERRORS = 2000  # bytes of all cells' different errors: enough to read, few to leak cases
+LONGEST_ERRORS = 2000  # bytes of all cells' different errors: enough to read, too few to leak cases
 LONGEST_ANSWER = 6000  # characters of an answer that are kept to be looked at
 
 
@@ -81,7 +81,7 @@ class Paper:
 class Judge:
     """Grades one notebook after the other with one zygote. Close it after use.
 
-    key: the run's secret, from which all cases are drawn. zygote: may be loading still. exam: the
+    key: the run's secret, from which all cases are drawn. zygote: may still be loading. exam: the
     folder of the desk at which exam sheets were sat, "" for none. Raises SandboxRefused when the
     walls cannot be built, or do not hold.
     """
@@ -111,7 +111,7 @@ class Judge:
         if not self.zygote.compiler and submitted_notebook.loads_compiler(code):
             self.zygote.load_compiler()
         started, own = time.monotonic(), time.process_time()
-        # An outer session for the notebook: the one of each law is then cheap to enter.
+        # An outer session for the notebook makes the inner session of each law cheap to enter.
         with self.zygote.sandbox() as sandbox, acting.standard_session():
             session = GradingSession(notebook, papers, sandbox)
             session.judge_all()
@@ -281,7 +281,7 @@ def seed_of(key: bytes, id: str, number: int, draw: int = 0) -> int:
 
 
 class GradingSession:
-    """The judging of one notebook: a quick attempt at all, then careful ones at what failed."""
+    """Judges one notebook: a quick attempt at everything, then careful ones at what failed."""
 
     def __init__(self, notebook: Notebook, papers: Sequence[Paper], sandbox: Sandbox) -> None:
         self.notebook, self.papers, self.sandbox = notebook, papers, sandbox
@@ -290,11 +290,11 @@ class GradingSession:
         self.attempt = Attempt()
         self.died: dict[str, bool] = {}  # by exercise: no answer, because processes ended
         self.tallies: dict[str, dict[str, Any]] = {}  # by exercise: how far its answer got
-        # By exercise and digest: an answer that fails mostly arrives a second time, unchanged.
+        # By exercise and digest: a failing answer usually arrives a second time, unchanged.
         self.judged: dict[tuple[str, bytes], tuple[Verdict, dict[str, Any]]] = {}
 
     def judge_all(self) -> None:
-        """Judge every exercise; judge each that did not pass again, in a separate process."""
+        """Judge every exercise; retry each that did not pass, in a separate process."""
         self._judge()
         self.notes += filter(None, map(self.forbidden_call_note, self.papers))
 
@@ -304,7 +304,7 @@ class GradingSession:
         if not open_papers:
             return
         answered = {paper.exercise.id for index, paper in enumerate(self.papers)
-                    if index in self.attempt.answers}  # the others come after its end
+                    if index in self.attempt.answers}  # the attempt ended before the others
         self._try_alone(open_papers)
         late = [id for id in (paper.exercise.id for paper in open_papers)
                 if id in answered and self.verdicts[id].status == "pass"]
@@ -329,8 +329,8 @@ class GradingSession:
             attempt = self._try(papers, careful=True, both=both, checkpoints=checkpoints)
             if attempt.cells_done or not self.attempt.cells_done:
                 self.attempt = attempt
-            # A timer that a cell set may have ended the whole attempt. With checkpoints it ends
-            # with the cell's process. An answer that ended the attempt itself is not run again.
+            # A timer that a cell set may have ended the whole attempt. With checkpoints the timer
+            # ends with the cell's process. An answer that ended the attempt is not run again.
             papers = _not_reached(papers, attempt, attempt.at + checkpoints)
             checkpoints = True
 
@@ -344,7 +344,7 @@ class GradingSession:
         return attempt
 
     def forbidden_call_note(self, paper: Paper) -> str:
-        """A note where a right answer calls a function that the exercise asks to write by hand."""
+        """A note if a right answer calls a function that the exercise asks to write by hand."""
         id, unwanted = paper.exercise.id, paper.exercise.by_hand
         if not unwanted or self.verdicts[id].status != "pass":
             return ""
@@ -385,7 +385,7 @@ class GradingSession:
             try:
                 outcomes = [_outcome(message, self.notebook.cells) for message in messages]
                 self.judged[key] = self._judged(paper, outcomes)
-            except Exception as error:  # the learner boundary: a law met a form nobody foresaw
+            except Exception as error:  # the learner boundary: a law met an unforeseen form
                 return Verdict("wrong", paper.exercise.id, "the returned value has a form that the "
                                f"check cannot read ({type(error).__name__})."), {}
         verdict, counted = self.judged[key]
@@ -403,8 +403,8 @@ class GradingSession:
             raise ValueError(fault_verdict(paper, "broken", self.sandbox).message) from None
 
     def cells_that_end(self) -> list[tuple[int, str]]:
-        """The cells without those that ended their process or ran past the limit: these change
-        nothing, and each would cost every further attempt its time.
+        """The cells except those that ended their process or ran past the limit: those change
+        nothing, and each would slow down every further attempt.
         """
         faults = {_CELL_FAULTS[kind] for kind in ("died", "timeout")}
         ended = {r["number"] for r in self._reports(self.attempt) if r["error"] in faults}
@@ -423,7 +423,7 @@ class GradingSession:
         return fault_verdict(paper, attempt.fault, self.sandbox)
 
     def _missing(self, paper: Paper, attempt: Attempt, kind: str) -> Verdict:
-        """The verdict on a function that is not there; names the cell that failed, if one did."""
+        """The verdict on a missing function; names the cell that failed, if one did."""
         id, name = paper.exercise.id, paper.trap.function
         if kind:
             article = "an" if kind[0] in "aeiouAEIOU" else "a"
@@ -462,7 +462,7 @@ class GradingSession:
                                         f"stopped: {first['error']}")
 
     def _first_broken(self, attempt: Attempt) -> dict | None:
-        """The report of the first cell that stopped, check cells aside: they fail as a result."""
+        """The report of the first cell that stopped; check cells only fail as a result."""
         checks = {n for n, source in self.notebook.cells if checked_in(source)}
         return next((r for r in self._reports(attempt) if r["number"] not in checks), None)
 
@@ -502,7 +502,7 @@ class GradingSession:
         return {"request": clean(said)} if said else {}
 
     def _code(self, paper: Paper) -> dict[str, Any]:
-        """The cell of an answer, cut, and what is left of it without names; for the instructor."""
+        """The cell of an answer, shortened, and its shape without names; for the instructor."""
         if assignments.is_model(self.notebook.stage):
             return {}
         name = paper.trap.function
@@ -511,7 +511,7 @@ class GradingSession:
         return {"answer": visible(source[:LONGEST_ANSWER]), "shape": shapes.shape(source, name)}
 
     def _with_reason_for_end(self, verdict: Verdict) -> Verdict:
-        """The verdict, with the reason where the supervisor ended the sandbox."""
+        """The verdict, with the reason if the supervisor ended the sandbox."""
         limits, why = self.sandbox.limits, self.sandbox.used.get("ended_by", "")
         text = {"memory": f"took more than {limits.memory / 2**30:g} GiB of memory in total",
                 "time": f"took more than {limits.total:g} s in total"}.get(why)
@@ -521,7 +521,7 @@ class GradingSession:
 
 
 def _messages(answer: bytes) -> list[Any]:
-    """What was packed into an answer; a fault where it cannot be read."""
+    """What was packed into an answer; a fault if it cannot be read."""
     try:
         return serialization.unpack_all(answer)
     except serialization.WireError:
@@ -529,7 +529,7 @@ def _messages(answer: bytes) -> list[Any]:
 
 
 def _not_reached(papers: Sequence[Paper], attempt: Attempt, first: int) -> list[Paper]:
-    """The papers from index `first` on without an answer, as the attempt failed between two."""
+    """The papers from index `first` on without an answer, if the attempt failed between two."""
     if not (attempt.fault and attempt.cells_done and attempt.at < len(papers)):
         return []
     return [paper for index, paper in enumerate(papers)
@@ -546,7 +546,7 @@ NO_ROOM = "an error, whose text is left out: the errors of other cells are very 
 def valid_reports(attempt: Attempt, cells: Sequence[tuple[int, str]], processes: int) -> list[dict]:
     """The cell reports that have the expected form; all others are dropped.
 
-    They come from a stranger: the cell must be one of the notebook's, the line one of the cell's.
+    A learner's code may have sent them, so the cell must be in the notebook, the line in the cell.
     """
     ends = {number: 2 + source.count("\n") for number, source in cells}  # an error may be after it
     kept, told = [], {*_CELL_FAULTS.values(), NO_ROOM}
@@ -567,7 +567,7 @@ def valid_reports(attempt: Attempt, cells: Sequence[tuple[int, str]], processes:
 
 
 def fault_verdict(paper: Paper, fault: object, sandbox: Sandbox) -> Verdict:
-    """The verdict where a fault, such as "timeout" or "died", left no answer to judge."""
+    """The verdict if a fault, such as "timeout" or "died", left no answer to judge."""
     name, seconds = paper.trap.function, sandbox.limits.seconds
     text = {"timeout": f"{name} did not return within {seconds:g} s; is there a loop that never "
                        "ends?",
@@ -598,7 +598,7 @@ def judge_answers(paper: Paper, outcomes: Sequence[Outcome]) -> Verdict:
 
 
 def _tally(paper: Paper, outcomes: Sequence[Outcome], verdict: Verdict) -> dict[str, Any]:
-    """How far an answer got, see `tally.count`; {} where that cannot be counted.
+    """How far an answer got, see `tally.count`; {} if that cannot be counted.
 
     A row of an exam sheet has no promises, so there is nothing to count.
     """
@@ -617,7 +617,7 @@ def _tally(paper: Paper, outcomes: Sequence[Outcome], verdict: Verdict) -> dict[
 def _with_short_error(message: str, outcomes: Sequence[Outcome], processes: int) -> str:
     """A message in which a learner's error has at most LONGEST_ERROR characters.
 
-    It is cut only now: the laws compare the whole error with the errors of known mistakes.
+    It is cut only now, because the laws compare the whole error with the errors of known mistakes.
     """
     for outcome in outcomes:
         said = _error(outcome.error, processes)
@@ -645,7 +645,7 @@ def place_of(text: str, cells: Sequence[tuple[int, str]]) -> str:
 
 
 def _outcome(message: Any, cells: Sequence[tuple[int, str]]) -> Outcome:
-    """An outcome from data out of the sandbox. Raises TypeError or ValueError for another form."""
+    """An outcome from data that the sandbox sent. Raises TypeError or ValueError if malformed."""
     match message:
         case {"kind": str(kind), "value": value, "error_type": str(error_type),
               "error": str(error), "where": str(where), "mutated": list(mutated)}:

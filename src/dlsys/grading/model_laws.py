@@ -35,7 +35,7 @@ from dlsys_model import rehearsal
 from dlsys_model.part_table import CATALOGUE, Part
 
 IN_MODEL = "in the model"  # the case of a trial
-SEEDS = 2**21  # that a small model is drawn from: its training multiplies it by a thousand
+SEEDS = 2**21  # of small models, whose training multiplies the seed by a thousand
 LONGEST_SAID = 200  # characters of what the small model says about a part
 _TEXTS = ("prose.txt.xz", "signatures.txt.xz", "full_run.json")
 _CLAIM = re.compile(r"\bclaim\(\s*\"([^\"]+)\"")
@@ -96,7 +96,7 @@ TRIAL = '''def trial_of_a_part(fn, part, function, seed, files):
 
 @cache
 def find(id: str) -> ModelRow:
-    """The check of a row. Raises ValueError for an id that is none."""
+    """The check of a row. Raises ValueError for an unknown id."""
     try:
         part = model_rows.part(id)
     except catalog.CatalogError as error:
@@ -112,9 +112,9 @@ _IMPORT = re.compile(r"^\s*from dlsys_model(?:\.(\w+) import| import (.+))", re.
 
 @cache
 def trial_files(function: str) -> dict[str, str]:
-    """The modules of a trial of this part, by file name, without what could stand in for it.
+    """The modules for a trial of this part, by file name, without what could stand in for it.
 
-    Those that the trial does not need stay out: some of them do what a part does.
+    Modules that the trial does not need are left out, because some of them do what a part does.
     """
     found, todo = {}, ["__init__", "rehearsal"]
     while todo:
@@ -125,14 +125,14 @@ def trial_files(function: str) -> dict[str, str]:
         for module, imported in _IMPORT.findall(source):
             todo += [module] if module else re.findall(r"\w+(?=,|$)", imported)
     others = {part.function for part in CATALOGUE} - {function}
-    # Stand-ins that call the part on trial call the learner's: TRIAL puts it there.
+    # Stand-ins that call the part on trial call the learner's function, which TRIAL puts there.
     found["standins"] = only(found["standins"], others, function)
-    found["pack"] = only(found["pack"], {"GROUP", "halved"})  # and no grid, which is 11.1
+    found["pack"] = only(found["pack"], {"GROUP", "halved"})  # without the grid, which is 11.1
     return {f"{name}.py": source for name, source in found.items()}
 
 
 def only(source: str, wanted: Iterable[str], without: str = "") -> str:
-    """A module with its imports, these names, and what they need of it but for one name."""
+    """A module cut down to its imports, these names and what they need, except for one name."""
     body = ast.parse(source).body
     owned = {name: node for node in body for name in _bound(node) if name != without}
     kept, todo = set(), [name for name in wanted if name in owned]
@@ -170,12 +170,12 @@ def notebook_cells(mine: Iterable[str]) -> list[str]:
     own = {one.id: one.function for one in map(model_rows.part, mine)}
     book = json.loads((paths.NOTEBOOKS / f"{YOUR_MODEL}.ipynb").read_text("utf-8"))
     code = ["".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"
-            and cell["metadata"]["dlsys"].get("role") != "install"]  # all is here
+            and cell["metadata"]["dlsys"].get("role") != "install"]  # everything is installed
     return [package(), _LOAD.format(own=own), *code]
 
 
-# No browser shows the output, so forms and pictures are text. And the stand-in for google.colab has
-# to go: it is no package that could hold protobuf.
+# No browser shows the output, so forms and pictures are text. The stand-in for google.colab must
+# go, because it is not a package that could contain protobuf.
 _LOAD = '''import sys
 from dlsys_helpers import cards
 for name in ("google", "google.colab"):

@@ -19,15 +19,15 @@ class TlsFiles:
 
 @dataclass(frozen=True)
 class GradeOptions:
-    """One call of `dlsys grade`. What is None was not given, and the run or a default decides.
+    """One call of `dlsys grade`. For an option that is None, the run or a default decides.
 
     Which submissions and where the results go:
         paths, model: where to look, and whether a my_parts.py counts as a submission.
-        out, resume, regrade: the run's folder, whether to go on with the run there, and the
+        out, resume, regrade: the run's folder, whether to resume the run there, and the
             names of learners to grade again.
         workers, scheduler, tls: processes on this machine, or the address of a Dask scheduler.
 
-    How they are judged, which cannot change when a run goes on:
+    How they are judged, which cannot change when a run is resumed:
         stage: grade everything as this stage.
         walled: False runs the learners' code unprotected.
         seconds, memory: the limits of a cell or an exercise, and of a submission in GiB.

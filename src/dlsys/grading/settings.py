@@ -11,7 +11,7 @@ from typing import Any
 
 from dlsys_helpers.timeouts import SECONDS
 
-TIMES = 20  # the limit of a cell or an exercise: what a whole submission may take
+TIMES = 20  # a submission may take this many times the limit of one cell or exercise
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Limits:
     seconds: float = SECONDS
     total: float = TIMES * SECONDS  # seconds for all of it, whatever its parts do
     memory: int = 2 * 2**30
-    processes: int = 32  # the kernel's own memory grows with it, unseen by the watch
+    processes: int = 32  # the kernel's memory grows with it, and the watch does not see that
     disk: int = 64 * 2**20
     files: int = 4096
     open_files: int = 256

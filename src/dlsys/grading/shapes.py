@@ -1,6 +1,6 @@
 """What is left of an answer's code without names, comments, docstring and layout.
 
-Two answers with one form differ in nothing but that. The code is parsed and never run.
+Two answers with the same form differ only in these. The code is parsed and never run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ GRAM, WINDOW = 8, 4  # parts of the code in one mark, and marks of which one is 
 
 
 def shape(source: str, function: str) -> dict[str, Any]:
-    """exact, form, size and marks of a function's code; {} where it cannot be read.
+    """exact, form, size and marks of a function's code; {} if it cannot be read.
 
     exact: a digest of the code without comments, docstring and layout. form: the same without
     names. size: how many parts the code has. marks: some of its sequences of parts; two answers
@@ -45,7 +45,7 @@ def _definition(tree: ast.Module, function: str) -> ast.FunctionDef | ast.ClassD
 
 
 class _Plain(ast.NodeTransformer):
-    """Takes docstrings, annotations and lone `pass` away."""
+    """Removes docstrings, annotations and lone `pass` statements."""
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         body = getattr(node, "body", None)
@@ -69,7 +69,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _bound(tree: ast.AST) -> set[str]:
-    """Names that the code itself gives: of arguments, variables, inner functions, imports."""
+    """Names that the code itself defines: of arguments, variables, inner functions, imports."""
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):
@@ -84,7 +84,7 @@ def _bound(tree: ast.AST) -> set[str]:
 
 
 class _Nameless(ast.NodeTransformer):
-    """Numbers the names that the code itself gives, in the order in which they come."""
+    """Numbers the names that the code itself defines, in order of appearance."""
 
     def __init__(self, own: set[str]) -> None:
         self.own = own
@@ -120,7 +120,7 @@ def _digest(text: str) -> str:
 
 
 def _marks(parts: Sequence[str]) -> list[int]:
-    """Of all sequences of GRAM parts, the least digest in each window of WINDOW."""
+    """The smallest digest in each window of WINDOW sequences, each of GRAM parts."""
     digests = [int(_digest("\n".join(parts[k:k + GRAM]))[:8], 16)
                for k in range(max(1, len(parts) - GRAM + 1))]
     windows = range(max(1, len(digests) - WINDOW + 1))
@@ -128,9 +128,9 @@ def _marks(parts: Sequence[str]) -> list[int]:
 
 
 def likeness(a: dict[str, Any], b: dict[str, Any]) -> float:
-    """Which share of their marks two answers have in common, from 0 to 1.
+    """The share of their marks that two answers have in common, from 0 to 1.
 
-    Many pairs are compared: give marks as frozensets, which are not made again.
+    To compare many pairs, give the marks as frozensets, which are not copied.
     """
     mine, theirs = frozenset(a["marks"]), frozenset(b["marks"])
     common = len(mine & theirs)

@@ -2,7 +2,7 @@
 which promises its failure decides.
 
 A verdict names the first failure. This module counts all of them, on the same outcomes and with
-the same laws, each of which goes on after its first objection. Where the answer is a registered
+the same laws, each of which continues after its first objection. If the answer is a registered
 mistake and nothing else, the registry says which promises it breaks, and it keeps all others.
 """
 
@@ -57,7 +57,7 @@ def count(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome]
 
 
 class TooLong(RuntimeError):
-    """An answer whose objections take very long to count: one made for that."""
+    """An answer was written to make its objections take very long to count."""
 
 
 def _objections_to_all(exercise: Exercise, judged: Judged,
@@ -85,7 +85,7 @@ def decided(exercise: Exercise, judged: Judged, verdict: Verdict) -> list[Promis
     """The promises that the failure decides: those of the registered mistake that it is; else
     those whose own words it says, with those on whose cases alone the answer fails.
 
-    None if the answer gave the law nothing to judge, or where more than MOST are left.
+    No promise if the answer gave the law nothing to judge, or if more than MOST are left.
     """
     registered = _registered(exercise, verdict)
     if registered and registered.breaks:
@@ -105,7 +105,7 @@ def decided(exercise: Exercise, judged: Judged, verdict: Verdict) -> list[Promis
 
 
 def _confined(promises: Sequence[Promise], judged: Judged) -> list[Promise]:
-    """Those of the promises in whose cases alone the answer fails; of several those with the
+    """The promises whose cases cover every failure of the answer; of several, those with the
     fewest cases.
     """
     failed = {case.name for case, verdict in judged if not _passed(verdict)}
@@ -125,8 +125,8 @@ def _few(exercise: Exercise, found: list[Promise], judged: Judged) -> list[Promi
 
 
 def _nearness(exercise: Exercise, promise: Promise, judged: Judged) -> int:
-    """In how many cases a registered mistake against this promise passes and fails as the answer
-    does.
+    """The number of cases in which a registered mistake against this promise passes or fails as
+    the answer does.
     """
     return max((sum(_passed(exercise.run(wrong.fn, case)[1]) == _passed(verdict)
                     for case, verdict in judged)
@@ -152,10 +152,10 @@ def _mistake(exercise: Exercise, judged: Judged, verdict: Verdict) -> WrongAnswe
 
 def objections(exercise: Exercise, case: Case, outcome: Outcome,
                first: Verdict) -> list[Verdict]:
-    """All that the law has to say against an outcome, in its order; [] where it passes.
+    """All objections of the law to an outcome, in its order; [] if the outcome passes.
 
-    first: the verdict on this case, which ends at the first objection. Here the law goes on, and
-    ends where a later line cannot read a form that an earlier one refused.
+    first: the verdict on this case, which ends at the first objection. Here the law continues until
+    a line cannot read a form that an earlier line refused.
     """
     if _passed(first) or _no_law_reached(first):
         return [] if _passed(first) else [first]
@@ -171,7 +171,7 @@ def objections(exercise: Exercise, case: Case, outcome: Outcome,
 
 
 def _going_on(law: FunctionType, hear: Callable[[Broken], None]) -> FunctionType:
-    """The law with comparisons that report what is broken, and return."""
+    """The law, with comparisons that report what is broken and then return."""
     def reporting(expect: Callable) -> Callable:
         @functools.wraps(expect)
         def compare(*args: Any, **options: Any) -> None:
@@ -190,9 +190,9 @@ def _going_on(law: FunctionType, hear: Callable[[Broken], None]) -> FunctionType
 
 def spared_share(exercise: Exercise, promise: Promise, cases: Sequence[Case],
                  against: Sequence[list[Verdict]]) -> float:
-    """The share of a promise's cases in which nothing speaks against it, 0 where it has none.
+    """The share of a promise's cases in which nothing speaks against it, 0 if it has no cases.
 
-    against: what the law has to say against the answer in each case, all of it.
+    against: all objections of the law to the answer in each case.
     """
     mine = [found for case, found in zip(cases, against, strict=True)
             if not promise.cases or case.name in promise.cases]
@@ -202,8 +202,8 @@ def spared_share(exercise: Exercise, promise: Promise, cases: Sequence[Case],
 def _speaks_against(exercise: Exercise, promise: Promise, found: Sequence[Verdict]) -> bool:
     """Whether an objection is about this promise.
 
-    A promise without words of its own is decided by its cases. What another one has the words for,
-    such as "training flags", says nothing about it, but for words of the result, the first promise.
+    For a promise without its own words, its cases decide. An objection in the words of another one,
+    such as "training flags", does not count, unless these are the words of the first, the result.
     """
     others = [one for one in exercise.promises[1:] if one.says and not promise.says]
     return any(_no_law_reached(verdict) or (
@@ -212,7 +212,7 @@ def _speaks_against(exercise: Exercise, promise: Promise, found: Sequence[Verdic
 
 
 def _no_law_reached(verdict: Verdict) -> bool:
-    """Whether the answer gave the law nothing to judge: an error, or a form without sense."""
+    """Whether the answer gave the law nothing to judge: an error, or a meaningless form."""
     return verdict.status == "error" or not verdict.law
 
 
@@ -240,13 +240,13 @@ def _scalar(*_: Any) -> Any:
     return torch.tensor(0.0)
 
 
-# They change nothing and work nothing out: an argument as it came, zeros, or a constant.
+# They compute nothing, and return an argument as it came, zeros, or a constant.
 IDLE = (*map(_given_back, range(3)), _zeros, _scalar,
         *map(_always, (None, 0, 0.0, 1, 1.0, False, True, "", [], {}, ())))
 
 
 def is_idle(exercise: Exercise, judged: Judged) -> bool:
-    """Whether one of IDLE gets the same verdict in every case; the first few tell most apart."""
+    """Whether one of IDLE gets the same verdict in every case; the first few rule most out."""
     return any(all(_alike(exercise, verdict, idle, case) for case, verdict in judged)
                for idle in IDLE)
 

@@ -17,7 +17,7 @@ _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 # braille.
 _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
                     "\U000e0100-\U000e01ef]")
-# Spreadsheets also take signs of full width for the beginning of a formula.
+# Spreadsheets also take full-width signs as the start of a formula.
 _FORMULA = tuple("=+-@\t\r＝＋－＠")
 _INNER_FORMULA = re.compile(r"""(;[\s"']*)([=+@＝＋－＠-])""")
 
@@ -31,7 +31,7 @@ def visible(text: object) -> str:
 def clean(text: object, longest: int = 300) -> str:
     """`text` on one line of at most `longest` characters, without controls or hidden direction.
 
-    What looks alike is alike: letters that show nothing are blanks, accents go with their letters.
+    Texts that look alike become equal: invisible letters become blanks, accents join letters.
     """
     composed = unicodedata.normalize("NFC", visible(str(text)[:4 * longest]))
     line = " ".join(_BLANK.sub(" ", composed).split())
@@ -39,7 +39,7 @@ def clean(text: object, longest: int = 300) -> str:
 
 
 def first_few(names: list[str], most: int = 5) -> str:
-    """The first names, on one line, with dots where there are more."""
+    """The first names, on one line, with dots if there are more."""
     return ", ".join([*names[:most], "..."] if len(names) > most else names)
 
 
@@ -52,7 +52,7 @@ def cell_and_line(report: dict) -> str:
 def cell(value: object) -> object:
     """A value for a CSV file: what a spreadsheet would take for a formula gets a quote in front.
 
-    Also after a semicolon, with which some countries' spreadsheets separate cells, quoted or not.
+    The same after a semicolon, where some countries' spreadsheets split cells, quoted or not.
     """
     return quoted(value) if isinstance(value, str) else value
 
@@ -70,10 +70,10 @@ def separator(content: str) -> str:
 
 def numbered_rows(path: Path, columns: Sequence[str],
                   error: type[UserError]) -> list[tuple[int, list[str]]]:
-    """The rows of an instructor's CSV with their numbers, those without a cell left out.
+    """The rows of an instructor's CSV with their numbers, except for empty rows.
 
-    Separated by commas, or as a spreadsheet saves them, by semicolons or tabs. None if there is
-    no such file. Raises `error` for another encoding or other columns.
+    Cells are separated by commas, semicolons or tabs. The list is empty if there is no such file.
+    Raises `error` for a different encoding or different columns.
     """
     if not path.exists():
         return []
@@ -90,6 +90,6 @@ def numbered_rows(path: Path, columns: Sequence[str],
 
 
 def rounded(number: float) -> float:
-    """Points rounded to two decimals; an int where nothing is left after the point."""
+    """Points rounded to two decimals; an int if they are a whole number."""
     points = round(number, 2)
     return int(points) if points == int(points) else points

@@ -1,7 +1,7 @@
 """A room that reviews changes: what is asked, answered and, once a change is closed, shown.
 
 The class marks a line or nothing, says how sure it is and names a consequence, as in
-`dlsys review-diff`, whose readers and scores these are. Closing a change tells what was right.
+`dlsys review-diff`, whose readers and scores these are. Closing a change shows what was right.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AUTHORS = {"agent": "a coding agent", "careful": "a careful colleague", "newcome
 
 
 class Marked(NamedTuple):
-    """An answer. consequence: as it was numbered, 0 for nothing bad; mark: "" for nothing."""
+    """An answer. consequence: its number, 0 for nothing bad; mark: "" for nothing."""
 
     mark: str
     confidence: int
@@ -46,7 +46,7 @@ class ChangeRound(Round):
 
 
 class ReviewRoom(Room):
-    """A room whose items are changes; each is known by its number, for its id may tell.
+    """A room whose items are changes, shown by number, because an id may give the answer away.
 
     planned: numbers of the changes that come first, in this order.
     """
@@ -86,7 +86,7 @@ class ReviewRoom(Room):
         return super().go(trap) if trap in self.rounds else None
 
     def order(self, trap: str) -> list[int]:
-        """The places of a change's consequences in the order in which all see them."""
+        """The places of a change's consequences in the order that everyone sees."""
         case = self.by_id[trap]
         return review_diff.shuffled(case, len(case.consequences), self.rounds[trap].seed)
 
@@ -160,7 +160,7 @@ class ReviewRoom(Room):
 
 
 def is_right(review: Review) -> bool:
-    """Whether the mark is: on the fault, or on nothing where nothing is wrong."""
+    """Whether the mark is right: on the fault, or on nothing if nothing is wrong."""
     return reading.is_place(review.mark, review.case) if review.case.faulty else not review.mark
 
 
@@ -176,7 +176,7 @@ def consequence(case: Case) -> int:
 # ---- what is shown while a change is open
 
 def change_view(room: ReviewRoom, trap: str) -> dict[str, Any]:
-    """A change without anything that says what it is."""
+    """A change without anything that gives away what it is."""
     case = room.by_id[trap]
     return {"title": case.title, "text": case.text, "author": AUTHORS[case.author],
             "lines": lines(case.diff), "nothing": review_diff.NOTHING_BAD,
@@ -238,7 +238,7 @@ COLUMNS = ("change", "title", "form", "kind", "answers", "marked_right", "named_
 
 
 def rows(room: ReviewRoom) -> list[dict[str, Any]]:
-    """A row for each change that was closed, by column."""
+    """A row for each closed change, by column."""
     return [row_of(room, trap) for trap in room.reviewed()]
 
 
@@ -260,7 +260,7 @@ def mean(confidences: list[int]) -> float | None:
 
 
 def named(room: ReviewRoom) -> Iterator[tuple]:
-    """Answers of those who gave a name, where the presenter asked for one."""
+    """Answers of those who gave a name, if the presenter asked for one."""
     for trap in room.reviewed():
         for who, one in room.reviews(trap).items():
             if who in room.names:

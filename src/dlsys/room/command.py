@@ -20,7 +20,7 @@ from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import SPAN
 
 PORT = 8228
-PATIENCE = 5.0  # seconds in which a room answers who joins
+PATIENCE = 5.0  # seconds to wait for a room's answer to a join
 
 
 # ---- dlsys room
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _served(opened: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """Run what imports a web server. Raises RoomError if there is none."""
+    """Run what imports a web server. Raises RoomError if none is installed."""
     try:
         room = opened()
     except ModuleNotFoundError as missing:
@@ -160,7 +160,7 @@ def run_join(args: argparse.Namespace) -> int:
 
 
 def whole_address(text: str) -> str:
-    """The address that the class sees on the wall, with http:// and a slash at its end."""
+    """The address that the class sees on the wall, with http:// or https:// and a final slash."""
     text = text.strip().partition("#")[0]
     found = text if "://" in text else f"http://{text}"
     if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", found):
@@ -170,9 +170,9 @@ def whole_address(text: str) -> str:
 
 
 def _post_join(address: str, code: str, name: str, cookie: str) -> tuple[dict, str]:
-    """What the room says of itself, and its cookie. Raises UserError.
+    """What the room says about itself, and its cookie. Raises UserError.
 
-    cookie: who this is in that room already; "" for nobody.
+    cookie: the one that this learner already has from that room, or "".
     """
     body = json.dumps({"code": code, "name": name, "stays": True}).encode()
     asked = request.Request(f"{address}join", body,
@@ -201,7 +201,7 @@ def _why(refused: error.HTTPError) -> str:
 
 
 def over_room() -> str:
-    """What to say of a room that was joined and no longer answers; "" if it does, or none was."""
+    """What to say about a joined room that no longer answers; "" if it does, or none was."""
     room = room_client.joined()
     if not room or _answers(room):
         return ""

@@ -26,7 +26,7 @@ class Connections:
         self.total += 1
 
     def used(self, address: str, stream: IOStream) -> None:
-        """Remember that this one is no idle one."""
+        """Mark this connection as the last one used."""
         if stream in self.opened.get(address, ()):
             self.opened[address].move_to_end(stream)
 
@@ -50,7 +50,7 @@ class Connections:
         return max(self.opened, key=lambda address: len(self.opened[address]))
 
     def make_room(self) -> None:
-        """Where it is full, hang up the connection that the greediest has used longest ago."""
+        """While it is full, close the greediest address's least recently used connection."""
         while self.opened and self.is_full:
             address = self.greediest()
             stream = next(iter(self.opened[address]))

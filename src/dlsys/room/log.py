@@ -1,7 +1,7 @@
-"""Every event of a room in one SQLite file, to which lines are only added.
+"""Every event of a room in one append-only SQLite file.
 
-What was acknowledged is in the file: killing the server, even with -9, loses none of it. (A power
-failure may lose the last moments: the file is not forced to the disk at each answer.)
+Every acknowledged event is in the file: killing the server, even with -9, loses none. (A power
+failure may lose the last moments, because the file is not forced to the disk at each answer.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from dlsys.room.questions import RoomError
 
 NAME = "room.sqlite"
-STALE = 12 * 3600  # seconds after which a room is another class's
+STALE = 12 * 3600  # seconds after which a room was another class's
 
 
 class Log:
@@ -29,7 +29,7 @@ class Log:
             folder.mkdir(parents=True, exist_ok=True)
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
             for path in (self.path, *folder.glob(f"{NAME}-*")):
-                os.chmod(path, 0o600)  # the presenter's alone, also one that was there before
+                os.chmod(path, 0o600)  # only for the presenter, even if it existed before
             self.base = sqlite3.connect(self.path, isolation_level=None, timeout=0)
             self.base.execute("PRAGMA locking_mode=EXCLUSIVE")  # one server for a room
             self.base.execute("PRAGMA journal_mode=WAL")
@@ -51,7 +51,7 @@ class Log:
                           (time.time(), json.dumps(event)))
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """All events in order. Raises RoomError for a file that is none of a room's."""
+        """All events in order. Raises RoomError if the file is not a room's."""
         try:
             for (text,) in self.base.execute("SELECT event FROM events ORDER BY number"):
                 yield json.loads(text)
@@ -65,7 +65,7 @@ class Log:
 def is_open(folder: Path) -> bool:
     """Whether a room in this folder was begun today and never ended: its server was killed.
 
-    Not while its server runs.
+    False while its server runs.
     """
     if not (folder / NAME).is_file():
         return False

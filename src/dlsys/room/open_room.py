@@ -1,4 +1,4 @@
-"""A room from its first line to its report: found again or begun, served, ended."""
+"""A room from start to report: it is resumed or begun, served, and ended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVERYWHERE = "0.0.0.0"
 
 async def run(args: argparse.Namespace, stages: list[int], room: Room, title: str,
               kind: type[server.LiveRoom] = server.LiveRoom) -> int:
-    """Serve a room until Ctrl-C, then write its report. stages: none of a room of changes."""
+    """Serve a room until Ctrl-C, then write its report. stages: empty for a room of changes."""
     folder = args.out or room_folder(stages)
     with closing(Log(folder)) as kept:
         settings = _opened(kept, folder, stages, room, title, args.names)
@@ -42,10 +42,10 @@ async def run(args: argparse.Namespace, stages: list[int], room: Room, title: st
         await _until_stopped()
         live.end()
         web.stop()
-        await asyncio.sleep(2 * server.PACE)  # the pages hear of it
+        await asyncio.sleep(2 * server.PACE)  # until the pages have heard of it
         try:
             kept.append({"kind": "end"})
-        except sqlite3.Error as error:  # a full disk: the report may still find its place
+        except sqlite3.Error as error:  # a full disk: the report may still fit
             print(f"Note: {kept.path}: can no longer be written ({error}).")
         for path in live.report(folder):
             print(path)
@@ -63,7 +63,7 @@ def room_folder(stages: list[int]) -> Path:
 
 
 def _new(folder: Path) -> Path:
-    """Make this folder, with a number after its name where a room began in the same second."""
+    """Make this folder, with a number after its name if a room began in the same second."""
     places = (folder.with_name(folder.name + end) for end in work_folder.name_endings())
     return next(place for place in places if _could_make(place))
 
@@ -82,7 +82,7 @@ def _could_make(place: Path) -> bool:
 
 def _opened(kept: Log, folder: Path, stages: list[int], room: Room, title: str,
             names: bool) -> dict[str, Any]:
-    """The settings of a room, which takes in all that happened in it before. Raises RoomError."""
+    """The settings of a room, after it has taken in its earlier events. Raises RoomError."""
     past = list(kept.events())
     if not past:
         past = [server.new_settings(stages, title, names)]
@@ -117,7 +117,7 @@ def _listening(live: server.LiveRoom, host: str, port: int, prefix: str) -> tupl
 
 
 def allow_many_files() -> int:
-    """As many open connections as this system allows; each page takes one. How many these are."""
+    """Allow as many open files as the system permits, one a page; returns how many that is."""
     try:
         import resource
     except ModuleNotFoundError:  # Windows has no such limit
@@ -140,7 +140,7 @@ def lan_address() -> str:
 
 
 def qr(text: str) -> str:
-    """A QR code as a picture that an address holds."""
+    """A QR code as a picture in a data URI."""
     return segno.make(text, error="m").svg_data_uri(scale=8, border=2, dark="#000", light="#fff")
 
 
@@ -161,7 +161,7 @@ def _print_welcome(args: argparse.Namespace, host: str, port: int, address: str,
 
 
 def _slides(stages: list[int]) -> list[Path]:
-    """The slides of these stages that lie where `dlsys slides` writes them."""
+    """The slides of these stages that `dlsys slides` has written."""
     return [path for stage in stages for path in sorted(
         paths.MY_WORK.glob(f"{stage:02d}_slides*.html"))]
 

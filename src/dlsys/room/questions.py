@@ -103,7 +103,7 @@ def items(lesson: dict, shipped: dict | None) -> list[Item]:
     """The questions of a lesson's guesses.
 
     shipped: the course's own copy of a lesson that was released without outputs. What was measured
-    there holds where both ask the same and count the same as right.
+    there counts if both ask the same question and accept the same answers.
     """
     asked, right, stored = _questions(lesson), _right(lesson), _measured(lesson)
     numbers = shipped or lesson
@@ -120,7 +120,7 @@ def items(lesson: dict, shipped: dict | None) -> list[Item]:
 
 
 def _in_words(asked: Question, right: str | tuple[float, float]) -> str:
-    """The answer where no run is stored: what counts as right."""
+    """The answer if no run is stored: what counts as right."""
     return asked.named(right) if asked.choices else f"{right[0]:g} to {right[1]:g} {asked.unit}"
 
 
@@ -161,8 +161,8 @@ def number_behind(cells: Iterable[dict], id: str, question: str) -> str:
     """The number behind a trap's answer, with what it is, as a sentence; "" if none is stored.
 
     A choice such as "more than 4" says little without it. It is the first claim below what was
-    measured and above the repair, else what the lesson printed last above it. A difference is no
-    answer to the question how many, and a value none to the question what percentage.
+    measured and above the repair, else what the lesson printed last above it. A difference does not
+    answer "how many", and a value that is no fraction does not answer "what percentage".
     """
     own = [cell for cell in cells if cell["metadata"].get("dlsys", {}).get("trap") == id]
     at = next((n for n, cell in enumerate(own)
@@ -208,7 +208,7 @@ def _keep(lesson: dict, id: str) -> str:
 
 
 def _sources(lesson: dict, id: str, role: str, kind: str) -> Iterator[str]:
-    """The cells of one step of a trap, but those that a lesson folds."""
+    """The cells of one step of a trap, except those that a lesson folds."""
     for cell in lesson["cells"]:
         what = cell["metadata"].get("dlsys", {})
         if (cell["cell_type"] == kind and (what.get("trap"), what.get("role")) == (id, role)
@@ -253,7 +253,7 @@ def _each(node: ast.expr) -> list[ast.expr]:
 
 
 def _pattern(node: ast.expr) -> str:
-    """A text in the code as a pattern: a number that is drawn for a class may be any."""
+    """A string in the code as a pattern; a number drawn for a class matches any number."""
     parts = node.values if isinstance(node, ast.JoinedStr) else [node]
     return "".join(re.escape(str(part.value)) if isinstance(part, ast.Constant) else NUMBER
                    for part in parts)
@@ -274,7 +274,7 @@ def questions_that_come(stage: int) -> list[dict]:
 
 
 def to_break_live(stage: int) -> dict[str, str]:
-    """What to change live, by trap; nothing where the book is not here."""
+    """What to change live, by trap; nothing if the book is not here."""
     return _presenting(stage).get("live", {})
 
 

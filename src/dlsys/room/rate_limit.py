@@ -21,7 +21,7 @@ class Limit:
         return len(recent) >= self.times
 
     def count(self, key: str) -> None:
-        """Count one try of this key. Forgets keys one by one, those first that are over."""
+        """Count one try of this key. Forgets expired keys and, beyond KEYS, the oldest."""
         self.seen.setdefault(key, deque(maxlen=self.times)).append(time.monotonic())
         self.seen.move_to_end(key)
         while len(self.seen) > KEYS or self._is_over(next(iter(self.seen))):

@@ -1,7 +1,7 @@
 """What a room leaves: report.html and report.csv, for each trap that was asked, without names.
 
 The normalized gain is Hake's (1998, doi:10.1119/1.18809): (after - before) / (1 - before), the
-share of what was not yet known that was learnt, here over those who answered both times.
+share of the missing knowledge that the class gained, here for those who answered both times.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def rows(room: Room) -> list[dict[str, Any]]:
 
 
 def _tried(room: Room, id: str) -> list[Tried]:
-    """Verdicts on what somebody wrote: an untouched stub is no try."""
+    """Verdicts on what somebody wrote: an untouched stub does not count."""
     return [one for one in room.verdicts.get(id, {}).values() if one.tries]
 
 
@@ -73,7 +73,7 @@ def gain(item: Item, first: dict[str, Answer], after: dict[str, Answer]) -> floa
 
 
 def write(folder: Path, room: Room, settings: dict[str, Any]) -> list[Path]:
-    """Write the report into the room's folder; the files."""
+    """Write the report into the room's folder; returns the files."""
     found = rows(room)
     texts = {HTML: page(found, settings), CSV: table(COLUMNS, [row.values() for row in found])}
     if settings["names"]:
@@ -83,7 +83,7 @@ def write(folder: Path, room: Room, settings: dict[str, Any]) -> list[Path]:
 
 
 def write_texts(folder: Path, texts: dict[str, str]) -> list[Path]:
-    """Write files that are the presenter's alone, by name."""
+    """Write texts, by file name, that only the presenter may read; returns the files."""
     for name, text in texts.items():
         write_private(folder / name, text)
     return [folder / name for name in texts]
@@ -91,7 +91,7 @@ def write_texts(folder: Path, texts: dict[str, str]) -> list[Path]:
 
 def page(found: list[dict[str, Any]], settings: dict[str, Any], template: str = "report.html",
          **more: Any) -> str:
-    """The report as a page that holds everything it shows."""
+    """The report as one self-contained page."""
     folder = Path(__file__).with_name("pages")
     made = Loader(str(folder)).load(template).generate(
         rows=found, settings=settings, date=time.strftime("%Y-%m-%d"),
@@ -104,7 +104,7 @@ def percent(share: float | None) -> str:
 
 
 def table(columns: tuple[str, ...], rows: Any) -> str:
-    """A CSV text whose cells a spreadsheet takes for no formula."""
+    """A CSV text in which a spreadsheet sees no formula."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
@@ -113,7 +113,7 @@ def table(columns: tuple[str, ...], rows: Any) -> str:
 
 
 def _named(room: Room) -> Iterator[tuple]:
-    """Answers of those who gave a name, where the presenter asked for one."""
+    """Answers of those who gave a name, if the presenter asked for one."""
     for (trap, go), answers in sorted(room.answers.items()):
         for who, answer in answers.items():
             if who in room.names:

@@ -60,14 +60,15 @@ def _numbers(item: Item, counted: list[list[Answer]], revealed: bool) -> dict[st
 
 
 def span(numbers: list[float], band: tuple[float, ...], unit: str) -> tuple[float, float]:
-    """The ends of the axis: the band and the numbers near the median; far ones are drawn at the
-    edges, so that one joker does not squeeze all others into one column.
+    """The ends of the axis, which spans the band and the numbers near the median.
+
+    Far ones are drawn at the edges, so that one joker does not squeeze the rest into one column.
     """
     kept = [*near(numbers, band), *band]
     if unit == "%" and all(0 <= n <= 100 for n in kept):
         return 0.0, 100.0
     low, high = (min(kept), max(kept)) if kept else (0.0, 1.0)
-    # Two numbers that differ in their last digit alone leave no room for ticks between them.
+    # Two numbers that differ only in their last digit leave no room for ticks between them.
     narrow = high - low <= 1e-9 * max(abs(low), abs(high))
     edge = (abs(high) * 0.1 or 1.0) if narrow else (high - low) * 0.05
     return (0.0 if low >= 0 and low - edge < 0.3 * high else low - edge), high + edge
@@ -78,7 +79,7 @@ def near(numbers: list[float], band: tuple[float, ...]) -> list[float]:
     if not numbers:
         return []
     middle = median(numbers)
-    # Where most agree on one number, their distance is zero, and the number itself is the scale.
+    # If most agree on one number, the median distance is zero, and the number itself is the scale.
     reach = FAR * (median(abs(n - middle) for n in numbers) or abs(middle) or 1.0)
     low, high = min(middle - reach, *band, middle), max(middle + reach, *band, middle)
     return [n for n in numbers if low <= n <= high]
@@ -112,7 +113,7 @@ def _kind(item: Item, answer: Answer) -> int:
 
 
 def advice(item: Item, answers: Iterable[Answer]) -> str:
-    """What the first counts ask of the presenter, after the usual rule of peer instruction."""
+    """What the presenter should do after the first counts, by the rule of peer instruction."""
     answers = list(answers)
     if not answers:
         return "Nobody has answered."

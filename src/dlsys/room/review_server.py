@@ -61,7 +61,7 @@ class LiveReview(LiveRoom):
                 for id, case in self.room.by_id.items()]
 
     def _notes(self) -> dict[str, Any]:
-        """For the presenter alone: what the next change is, or how many have seen it in this."""
+        """For the presenter alone: what the change is, and how many have marked it right."""
         trap = self.room.now or self.room.next()
         case = self.room.by_id[trap]
         where = " or ".join(f"{file}, line {line}" for file, line in case.places)
@@ -123,7 +123,7 @@ class StepChangeHandler(StepHandler):
 
 
 class FilesHandler(ParticipantHandler):
-    """The repository after the change that is open; it is larger than all else, and few ask."""
+    """The repository after the change that is open; it is large, and few pages ask for it."""
 
     def get(self) -> None:
         room = self.live.room

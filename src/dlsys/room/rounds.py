@@ -15,15 +15,15 @@ from dlsys.trap_names import shown_name
 
 REST, OPEN, CLOSED, SHOWN, REVEALED, EXERCISE = (
     "rest", "open", "closed", "shown", "revealed", "exercise")
-# What the presenter may do next; the first is what one usually does.
+# What the presenter may do next, the usual step first.
 STEPS = {REST: ("ask",), OPEN: ("close",), CLOSED: ("show", "again", "reveal", "reopen", "rest"),
          SHOWN: ("again", "reveal", "rest"), REVEALED: ("exercise", "ask", "rest"),
          EXERCISE: ("ask", "rest")}
-BACK = (REST, OPEN, CLOSED, SHOWN)  # from where one comes back to an exercise that one has left
+BACK = (REST, OPEN, CLOSED, SHOWN)  # from here the presenter may return to an exercise
 LEADS_TO = {"close": CLOSED, "reopen": OPEN, "show": SHOWN, "again": OPEN, "reveal": REVEALED,
             "rest": REST}
 STATUSES = ("pass", "todo", "wrong", "error")
-LARGEST = 1e15  # of a number that is guessed
+LARGEST = 1e15  # the largest guess
 
 
 class Answer(NamedTuple):
@@ -148,9 +148,9 @@ class Room:
         self.now, self.until, self.left = event["trap"], event["until"], None
 
     def _apply_back(self, _: dict) -> None:
-        """Go on with the exercise that was left. A question that is still open was not asked:
+        """Go on with the exercise that was left; a question that is still open was not asked.
 
-        answers that it got by then count for its first round, as those given ahead do.
+        Answers that it got by then count for its first round, as those given ahead do.
         """
         asked = self.rounds.get(self.now) if self.now else None
         if asked and (asked.phase, asked.go) == (OPEN, 1):
@@ -169,7 +169,7 @@ class Room:
         return ""
 
     def go(self, trap: str) -> int | None:
-        """The round, 1 or 2, for which an answer counts now; None while none is taken.
+        """The round, 1 or 2, for which an answer counts now; None while it takes none.
 
         A guess before the question is asked (the lesson was run ahead) counts for round 1.
         """
@@ -216,8 +216,7 @@ class Room:
         return ""
 
     def _apply_same(self, event: dict) -> None:
-        """Two devices are one participant: what the second had said counts where the first had
-        said nothing."""
+        """Merge two devices into one participant; the second's answers fill the first's gaps."""
         for said in (*self.answers.values(), *self.verdicts.values(), *self.hints.values(),
                      self.names):
             if event["who"] in said:
@@ -228,4 +227,4 @@ def _fits(item: Item, guess: object) -> bool:
     """Whether an answer is one of the choices, or a number that can be drawn."""
     if item.asked.choices:
         return guess in item.asked.choices
-    return type(guess) in (int, float) and abs(guess) <= LARGEST  # which NaN is not
+    return type(guess) in (int, float) and abs(guess) <= LARGEST  # False for NaN

@@ -44,8 +44,8 @@ STREAMS = 3_000  # pages at a time
 FILES = STREAMS + 500  # open connections: streams and short requests
 OWN_FILES = 64  # of these, for the log, the pages and the system
 STREAMS_EACH = 8  # pages of one participant
-# Wrong codes that a room hears before it limits the tries of an address. Until then nobody behind a
-# router is locked out by somebody who guesses there; so many guesses find one room of 640.
+# Wrong codes that a room hears before it limits the tries of an address. Until then, somebody who
+# guesses behind a router locks nobody else out there; so many guesses find one room in 640.
 WRONG_CODES = 100_000
 HERE = 600  # seconds for which an answer from JupyterLab counts as presence
 NAME = 40  # most characters in a participant's name
@@ -76,12 +76,12 @@ class LiveRoom:
         self.room, self.log, self.settings, self.welcome = room, log, settings, welcome
         self.stepped, self.changed = locks.Condition(), locks.Condition()
         self.pages: Counter[str] = Counter()  # by participant
-        self.streams = Connections(lambda: STREAMS)  # those that a page hears by
+        self.streams = Connections(lambda: STREAMS)  # by which pages hear of changes
         self.others = Connections(lambda: FILES - OWN_FILES - self.streams.total)
         self.seen: dict[str, float] = {}
         self.wrong_codes, self.joins, self.posts = Limit(30, 60), Limit(STREAMS, 600), Limit(
             120, 60)
-        self.wrong = 0  # codes so far
+        self.wrong = 0  # wrong codes so far
         self.over = False
         self._view: str | None = None
 
@@ -92,7 +92,7 @@ class LiveRoom:
         self.changed.notify_all()
 
     def take(self, event: dict[str, Any]) -> str:
-        """Keep an event and take it in; why not, where it is refused."""
+        """Keep an event and take it in; returns "", or why it is refused."""
         if why := self.room.refuse(event):
             return why
         self.log.append(event)
@@ -106,13 +106,13 @@ class LiveRoom:
         return ""
 
     def name(self, who: str, text: str) -> None:
-        """Keep the name of somebody who gave one, where the presenter asks for names."""
+        """Keep the name of somebody who gave one, if the presenter asks for names."""
         name = clean(text, NAME)
         if self.settings["names"] and name:
             self.take({"kind": "name", "who": who, "name": name})
 
     def own_code(self, who: str) -> str:
-        """With it another device joins as the same participant, and counts once with this one."""
+        """The code with which another device joins as this participant; the two count once."""
         return f"{self.settings['code']}-{who}"
 
     def count_present(self) -> int:
@@ -175,7 +175,7 @@ class LiveRoom:
         return json.dumps(shown)
 
     def warm(self) -> None:
-        """Do now what takes a second the first time, in which a round would wait."""
+        """Do now what takes a second the first time, so that no round waits for it."""
         for item in self.room.items:
             as_html(item.situation), as_html(item.code)
 
@@ -184,7 +184,7 @@ class LiveRoom:
         return []
 
     def report(self, folder: Path) -> list[Path]:
-        """Write what is left of the room; the files."""
+        """Write the room's report; returns the files."""
         return report.write(folder, self.room, self.settings)
 
     def _traps(self) -> list[dict]:
@@ -254,7 +254,7 @@ class Handler(web.RequestHandler):
     def ip(self) -> str:
         """The address that asks; behind a proxy the last one forwarded, which the proxy wrote.
 
-        Tornado's own reading of these headers also believes X-Real-Ip, which anybody may send.
+        Tornado's own reading of these headers also trusts X-Real-Ip, which anybody can send.
         """
         told = self.request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
         return told if told and self.settings["prefix"] != "/" else self.request.remote_ip
@@ -270,7 +270,7 @@ class Handler(web.RequestHandler):
         """Send what `show` returns, and again at each change, until the page is gone."""
         self.live.others.remove(*self.connection())
         self.set_header("Content-Type", "text/event-stream")
-        self.set_header("X-Accel-Buffering", "no")  # a proxy must not collect it
+        self.set_header("X-Accel-Buffering", "no")  # a proxy must not buffer it
         last = None
         with suppress(iostream.StreamClosedError):
             while True:
@@ -293,7 +293,7 @@ class NothingHandler(Handler):
 
 
 class PageHandler(Handler):
-    """One of the two pages, which hold nothing of a room: their scripts fetch it."""
+    """One of the two pages, which contain no room data: their scripts fetch it."""
 
     def initialize(self, live: LiveRoom, name: str) -> None:
         super().initialize(live)
@@ -334,7 +334,7 @@ class JoinHandler(Handler):
                             "own": live.own_code(who)})
 
     def _as(self, person: str) -> str:
-        """Who joins: the one that another device already is, whose answers become one."""
+        """Who joins: if another device already has joined as `person`, merge their answers."""
         before = self.who()
         if person and before and before != person:
             self.live.take({"kind": "same", "who": before, "as": person})
@@ -525,7 +525,7 @@ class Server(httpserver.HTTPServer):
 
 
 def bound(app: web.Application, opened: Connections, host: str, port: int) -> tuple[Server, int]:
-    """A server that answers, and its port. Raises OSError if the port is taken."""
+    """A listening server, and its port. Raises OSError if the port is taken."""
     taken = socket.create_server((host, port), backlog=1024, family=(
         socket.AF_INET6 if ":" in host else socket.AF_INET))
     taken.setblocking(False)
@@ -537,7 +537,7 @@ def bound(app: web.Application, opened: Connections, host: str, port: int) -> tu
 
 def listen(live: LiveRoom, host: str, port: int, prefix: str = "/",
            files: int = FILES) -> tuple[Server, int]:
-    """Begin to answer: the server and its port. Raises OSError if the port is taken.
+    """Start listening; returns the server and its port. Raises OSError if the port is taken.
 
     files: how many may be open.
     """

@@ -64,6 +64,6 @@ class Slider(Control):
 
 @dataclass(frozen=True)
 class Choice(Control):
-    """A few named alternatives, all in sight."""
+    """A few named alternatives, all visible."""
 
     kind: ClassVar[str] = "choice"

@@ -151,8 +151,8 @@ class Explorer:
         """A fragment of HTML with all frames inside; the page adds explorer.js and explorer.css.
 
         Without JavaScript it still shows the title and the default sentence.
-        frames_at: where the page finds `frames_script`. It is asked for when the reader comes near,
-        and only the default frame is inside.
+        frames_at: where the page finds `frames_script`. It is loaded when the reader comes near;
+        only the default frame is inside.
         """
         # "<" must not end the script element early.
         model = json.dumps({"spec": self.spec(static=True), "params": self.defaults})

@@ -1,7 +1,7 @@
 """A widget in JupyterLab with a fallback for when its kernel has gone.
 
 A widget's state lives in the kernel. After a restart JupyterLab shows "Error displaying widget" in
-place of the output, even if the mimebundle holds a picture. So the fallback is an output of its own
+place of the output, even if the mimebundle holds a picture. So the fallback is a separate output
 above the widget, and CSS shows one of the two. An untrusted notebook renders neither CSS nor
 widget, only the fallback.
 """
@@ -20,7 +20,7 @@ _SWAP = f"""<div class="dlsys-live"><style>
 def show_live(widget: Any, stand_in: dict, metadata: dict | None = None) -> None:
     """Display a widget, with the mimebundle `stand_in` as its fallback.
 
-    Raises NotImplementedError if nobody sees it: IPython then takes the object's own bundle.
+    Raises NotImplementedError if nobody is watching: IPython then takes the object's own bundle.
     """
     from IPython.display import display
 

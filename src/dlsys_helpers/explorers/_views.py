@@ -1,6 +1,6 @@
 """Views: what an explorer draws. Each names its arrays, checks them, and draws the stored picture.
 
-The live and the page drawing is done by explorer.js from the same fields (`spec`).
+explorer.js draws the live and the page version from the same fields (`spec`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -210,8 +210,8 @@ class Heatmap(_Axes):
     """A matrix as colours from vmin to vmax; values outside take the end colours.
 
     Without limits row 0 is at the top, as matrices are printed. With xlim and ylim the axes have
-    numbers and row 0 lies at ylim[0], so y grows upwards. `frame` names an array (4,), left, right,
-    bottom and top, of limits that a setting has in their place.
+    numbers and row 0 lies at ylim[0], so y grows upwards. `frame` names an array (4,) of limits
+    (left, right, bottom, top) that a setting uses instead.
     """
 
     z: str

@@ -33,7 +33,7 @@ def keys(ids):
 
 
 def answers(ids):
-    """What the network has to say at each token: the letter before it, where its letter is again,
+    """What the network must answer at each token: the letter before it, where its letter is again,
     and the letter that is first. Three tensors (N, T).
     """
     before, equal, first = keys(ids)

@@ -48,12 +48,12 @@ def weights(mask):
 
 
 def whole(rows, other):
-    """The asked rows at the foot of a square (TOKENS, TOKENS); the others hold `other`."""
+    """The asked rows at the bottom of a square (TOKENS, TOKENS); the others hold `other`."""
     return torch.cat([torch.full((TOKENS - len(rows), TOKENS), other), rows.float()])
 
 
 def share(given, where):
-    """Share of all weight that lies where `where` is True; 0 where no weight is given."""
+    """Share of all weight where `where` is True; 0 if there is no weight."""
     return float(given[where].sum() / given.sum()) if given.sum() else 0.0
 
 

@@ -15,7 +15,7 @@ MOST = 7  # windows that can lie on one column: the largest kernel
 def windows(columns, kernel, stride, padding, dilation):
     """Which column (of `columns`) each window reads, as 0 and 1: (outputs, columns).
 
-    One convolution with a kernel of ones over the rows of the identity. No output is no row.
+    One convolution with a kernel of ones over the rows of the identity. No outputs means no rows.
     """
     one = torch.ones(1, 1, kernel, dtype=torch.float64)
     if columns + 2 * padding < dilation * (kernel - 1) + 1:
@@ -25,7 +25,7 @@ def windows(columns, kernel, stride, padding, dilation):
 
 
 def formula(columns, kernel, stride, padding, dilation):
-    """The size by the floor, and the division it cuts: floor(top / stride) + 1, top."""
+    """The output size, floor(top / stride) + 1 or 0 if that is negative, and top."""
     top = columns + 2 * padding - dilation * (kernel - 1) - 1
     return max(0, top // stride + 1), top
 

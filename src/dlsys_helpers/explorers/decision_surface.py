@@ -25,7 +25,7 @@ def _xor():
 
 
 def _fitted(points):
-    """The points moved and scaled so that the farthest lies at 1.4, inside the picture."""
+    """The points moved and scaled so that the largest coordinate is 1.4, inside the picture."""
     x, y = (torch.as_tensor(a) for a in points)
     x = x - (x.amax(0) + x.amin(0)) / 2
     return (x / x.abs().max() * 1.4).float(), y

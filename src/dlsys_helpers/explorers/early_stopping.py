@@ -11,7 +11,7 @@ from dlsys_helpers.data import digits
 from dlsys_helpers.explorers import Bars, Choice, Lines, Slider, explorer
 
 EPOCHS, ROWS, BATCH, HIDDEN = 120, 200, 25, 64
-WRONG = 0.3  # share of the training labels that are drawn again
+WRONG = 0.3  # share of the training labels that are redrawn at random
 WATCHED = {"validation loss": ("val", 0), "validation accuracy": ("val", 1),
            "training loss": ("train", 0), "training accuracy": ("train", 1)}
 RESTORES = {"the best weights": True, "nothing": False}
@@ -50,7 +50,7 @@ def measured(model):
 
 @lru_cache(maxsize=1)
 def train():
-    """What `measured` gives after each of EPOCHS epochs; Adam, rate 0.003."""
+    """What `measured` returns after each of EPOCHS epochs; Adam, rate 0.003."""
     model, g = build(), torch.Generator().manual_seed(2)
     opt = torch.optim.Adam(model.parameters(), lr=0.003)
     x, y = splits()["train"]
@@ -118,7 +118,7 @@ def early_stopping(watched, patience, min_delta, restore):
     tests = [epoch["test"][1] for epoch in train()]
     stopped, best, so_far = stop(curve, patience, min_delta * (100 if which else 1), not which)
     kept = best if RESTORES[restore] else stopped
-    so_far += so_far[-1:] * (EPOCHS - stopped)  # the line goes on where training has ended
+    so_far += so_far[-1:] * (EPOCHS - stopped)  # the line continues after training has ended
     arrays = {"epoch": range(1, EPOCHS + 1), "curve": curve, "so_far": so_far, "test": tests,
               "keeps": [tests[kept - 1]] * EPOCHS,
               "epochs": [stopped, kept, tests.index(max(tests)) + 1]}

@@ -1,4 +1,4 @@
-"""Forgetting: a network that reads 0 to 4 learns 5 to 9, with a rate for its body and its head."""
+"""Forgetting: a network trained on 0 to 4 learns 5 to 9; its body and head have separate rates."""
 
 from copy import deepcopy
 from functools import lru_cache
@@ -24,7 +24,7 @@ OPTIMIZERS = {
 def tasks():
     """(x, y) by name: old and new digits to train with and to test with, classes from 0.
 
-    Of the new ones there are PER_CLASS of each class to train with.
+    The new ones have PER_CLASS training digits of each class.
     """
     x, y, *test = digits()
     few = torch.cat([(y == k).nonzero().flatten()[:PER_CLASS] for k in range(OLD, 10)])
@@ -56,7 +56,7 @@ def learn(body, head, opt, task, steps):
 
 @lru_cache(maxsize=1)
 def pretrained():
-    """Body and head that read the old digits."""
+    """Body and head trained on the old digits."""
     body = nn.Sequential(linear(64, WIDTH, 0), nn.ReLU(), linear(WIDTH, WIDTH, 1), nn.ReLU())
     head = linear(WIDTH, OLD, 2)
     opt = torch.optim.Adam([*body.parameters(), *head.parameters()], lr=0.01)
@@ -66,7 +66,7 @@ def pretrained():
 
 
 def accuracy(body, head, task):
-    """Percent of a task's digits right, each task by its own head."""
+    """Percent of a task's digits classified right, by the task's own head."""
     x, y = tasks()[task]
     with torch.no_grad():
         return 100 * (head(body(x)).argmax(1) == y).float().mean().item()

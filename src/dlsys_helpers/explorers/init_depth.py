@@ -67,7 +67,7 @@ def slopes(activation, z):
 
 
 def between_rows(h):
-    """How far two inputs still differ: the deviation over the rows, RMS over the units."""
+    """How far two inputs still differ: standard deviation over rows, RMS over units."""
     return h.var(0, correction=0).mean().sqrt()
 
 

@@ -10,7 +10,7 @@ from dlsys_helpers.explorers import Choice, Columns, Grip, Lines, Slider, explor
 ANSWERS = 12
 BETAS = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1, 2, 5, 10]
 JUDGES = {"right about all": 0.0, "wrong about one": 3.5}  # what is added at answer TRICK
-TRICK = 9  # the answer's place, by true reward
+TRICK = 9  # the answer's rank by true reward
 
 
 @lru_cache(maxsize=1)
@@ -25,7 +25,7 @@ def table():
 
 
 def judged(judge):
-    """What the judge says of each answer, (ANSWERS,) float64."""
+    """The judge's reward for each answer, (ANSWERS,) float64."""
     told = table()[1].clone()
     told[TRICK] += JUDGES[judge]
     return told

@@ -1,4 +1,4 @@
-"""What a rank leaves out of an update, and how many numbers it takes."""
+"""What a rank leaves out of an update, and how many parameters it takes."""
 
 import torch
 
@@ -28,7 +28,7 @@ def best(matrix, rank):
 
 
 def numbers(rank):
-    """Numbers in A and B for a matrix of SIDE x SIDE."""
+    """The number of parameters in A and B for a matrix of SIDE x SIDE."""
     return 2 * SIDE * rank
 
 

@@ -14,7 +14,7 @@ def cross_entropy(z):
 
 
 def softmax_twice(z):
-    """Cross-entropy of probabilities that are taken for logits, as in trap 03.1."""
+    """Cross-entropy of probabilities that are treated as logits, as in trap 03.1."""
     return cross_entropy(z.softmax(1))
 
 
@@ -56,7 +56,7 @@ def value_and_slope(loss, right, classes, rival):
 
 
 def signed(number):
-    """The number with three digits that count and a real minus sign."""
+    """The number with three significant digits and a real minus sign."""
     return f"{number:.3g}".replace("-", "\N{MINUS SIGN}")
 
 

@@ -1,4 +1,4 @@
-"""A NaN in a chain of layers: which values and which gradients it reaches, and who names what."""
+"""A NaN in a chain of layers: which values and gradients it reaches, and which tool names what."""
 
 import math
 import warnings
@@ -58,7 +58,7 @@ def run(net, fault):
 def named(net, fault):
     """The operation that anomaly mode names, or "nothing"."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it announces itself
+        warnings.simplefilter("ignore")  # detect_anomaly warns when it starts
         try:
             with torch.autograd.detect_anomaly():
                 run(net, fault)

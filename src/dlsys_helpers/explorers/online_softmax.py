@@ -21,7 +21,7 @@ SCORES = {"as they come": _NOISE, "rising": _NOISE.sort().values,
 
 
 def last_key(tiles):
-    """Where the last key of so many tiles ends, on an axis where key k is centred on k."""
+    """Where the last key of `tiles` tiles ends, on an axis where key k is centred on k."""
     return min(TILE * tiles, KEYS) - 0.5
 
 
@@ -52,7 +52,7 @@ def right(scores):
 
 
 def said(number):
-    """Three digits that count, and a real minus sign."""
+    """The number with three significant digits and a real minus sign."""
     text = f"{number:.3g}" if math.isfinite(number) else "no number"
     return text.replace("-", "\N{MINUS SIGN}")
 

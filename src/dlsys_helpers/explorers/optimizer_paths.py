@@ -8,8 +8,8 @@ from torch import nn
 from dlsys_helpers.explorers import Choice, Grip, Heatmap, Lines, Slider, Ways, explorer
 
 STEPS, CELLS = 60, 40
-EDGES = (2.0, 4.0, 8.0)         # of the frame: the smallest that holds the ways
-FAR = 1e3                       # where a way that overflows is drawn: outside of any frame
+EDGES = (2.0, 4.0, 8.0)         # of the frame: the smallest that holds the paths
+FAR = 1e3                       # where a path that overflows is drawn: outside any frame
 START, GOAL = (-1.6, -1.2), (1.0, 0.5)
 STARTS = {"lower left": START, "upper left": (-1.2, 1.7), "lower right": (1.7, -1.5)}
 DECAY = 0.5                     # AdamW's, large enough to see its pull towards (0, 0)
@@ -81,7 +81,7 @@ def race(surface, rate, scale, start, momentum):
     """Places (STEPS + 1, 2) and heights (STEPS + 1,) of each; one that overflowed stays far off."""
     ways, heights_of = {}, {}
     for name in OPTIMIZERS:
-        memory = momentum if name == HEAVY else 0.9  # the others do not ask: one path for all
+        memory = momentum if name == HEAVY else 0.9  # the others ignore it: one cached path
         places, heights = path(name, surface, rate, scale, start, memory)
         lost = STEPS + 1 - len(heights)
         ways[name] = torch.cat([places, places.new_full((lost, 2), FAR)]).clamp(-FAR, FAR)
@@ -91,7 +91,7 @@ def race(surface, rate, scale, start, momentum):
 
 
 def edge_for(ways, step):
-    """The smallest edge that holds the ways so far, and the names of those that no edge holds."""
+    """The smallest edge that holds the paths so far, and the names of those that no edge holds."""
     reach = {name: places[:step + 1].abs().max().item() for name, places in ways.items()}
     outside = [name for name, far in reach.items() if far > EDGES[-1]]
     held = max((far for far in reach.values() if far <= EDGES[-1]), default=EDGES[-1])
@@ -106,7 +106,7 @@ def surface_map(surface, edge):
 
 
 def _asides(momentum, scale, outside):
-    """What a reader might miss: controls without effect, and ways that leave the picture."""
+    """What a reader might miss: controls without effect, and paths that leave the picture."""
     if momentum == 0:
         yield "Without momentum the two SGDs walk the same way."
     if scale != 1:

@@ -44,7 +44,7 @@ def learn(across, up):
 
 
 def after(made, total):
-    """When the line is as it is shown, as the beginning of a sentence."""
+    """After which corrections the line is shown, as the beginning of a sentence."""
     if made == 0:
         return "Before the first correction"
     return f"After all {total} corrections" if made == total else (

@@ -43,7 +43,7 @@ CARDS = (24, 40, 80, 192)
 
 
 def micro_batches(split):
-    """How many of one sequence a copy takes in a step; ValueError for a split of no such kind."""
+    """How many micro-batches of one sequence a copy takes per step; ValueError for a bad split."""
     whole = {*split[:3]} <= {*range(1, BATCH + 1)}
     if not whole or BATCH % split.dp or split.zero not in (0, 1, 3):
         raise ValueError(f"split: got {split}, expected dp, tp and pp from 1 to {BATCH}, a dp that "
@@ -62,7 +62,7 @@ def weights(model):
 
 
 def kept(model):
-    """Bytes that a layer keeps of a sequence: whole on each tensor rank, and cut over them."""
+    """Bytes that a layer keeps per sequence: whole on each tensor rank, and split over them."""
     return (TOKENS * (8 * model.width + 8),
             TOKENS * (8 * model.width + 8 * model.hidden + 4 * model.heads))
 
@@ -89,7 +89,7 @@ def seconds(model, split, checkpoint, bandwidth):
     """Seconds of a step, by TIMES."""
     layers, head = products(model)
     square = model.layers * model.width * TOKENS        # a causal product does half of it
-    last = model.layers * model.width * model.hidden    # nobody needs it a second time
+    last = model.layers * model.width * model.hidden    # backward does not need it again
     again = 2 * (layers - last) + 2 * square if checkpoint else 0
     work = 6 * (layers + head + square) + again
     small = micro_batches(split)

@@ -1,4 +1,4 @@
-"""Quantization: grids for the first layer of a digit reader, from bits to digits that flip."""
+"""Quantization: grids for the first layer of a digit classifier, from bits to flipped digits."""
 
 from functools import lru_cache
 
@@ -13,13 +13,13 @@ WIDTH, STEPS, PIXEL = 32, 150, 60  # PIXEL is bright in many digits
 BITS = (2, 3, 4, 6, 8)
 SCHEMES = ("symmetric", "affine")
 GROUPS = {"matrix": 64 * WIDTH, "row": 64, "group of 16": 16}  # weights that share a grid
-CLIPS = tuple(k / 20 for k in range(1, 21))  # ends of the grid, over those of the weights
+CLIPS = tuple(k / 20 for k in range(1, 21))  # ends of the grid, as shares of the weights' ends
 OUTLIERS = (1, 2, 4, 8, 16)
 
 
 @lru_cache(maxsize=1)
 def reader():
-    """Two float64 layers that read the digits, trained with one seed: (first, head)."""
+    """Two float64 layers that classify the digits, trained with one seed: (first, head)."""
     g = torch.Generator().manual_seed(0)
     first, head = (nn.utils.skip_init(nn.Linear, i, o, dtype=torch.float64)
                    for i, o in ((64, WIDTH), (WIDTH, 10)))
@@ -40,8 +40,8 @@ def reader():
 def layer(outlier):
     """Weights (WIDTH, 64) and test digits (497, 64), float64: one pixel in other units.
 
-    Its weights are `outlier` times as large and its brightness is as much smaller, so that their
-    product stays.
+    Its weights are `outlier` times as large and its brightness is divided by `outlier`, so the
+    product stays the same.
     """
     w, x = reader()[0].weight.clone(), digits().x_test.double()
     w[:, PIXEL] *= outlier
@@ -50,7 +50,7 @@ def layer(outlier):
 
 
 def grid(w, bits, scheme, group, clip):
-    """Weights after rounding, and as they would be if the grid went on beyond its ends."""
+    """Weights after rounding, and as they would be if the grid continued beyond its ends."""
     parts = w.reshape(-1, group)
     low, high = parts.amin(1, keepdim=True).clamp(max=0), parts.amax(1, keepdim=True).clamp(min=0)
     first, last = 0, 2 ** bits - 1

@@ -25,7 +25,7 @@ def stack(kernel, stride, dilation, depth, weights):
     g, layers = torch.Generator().manual_seed(0), []
     equal = weights == WEIGHTS[0]
     for k in range(depth):
-        # Without its own start: that would draw from the generator of the lesson.
+        # Without torch's own init, which would draw from the lesson's generator.
         conv = nn.utils.skip_init(
             nn.Conv2d, 1 if k == 0 else CHANNELS, CHANNELS, kernel, stride, bias=False,
             padding=dilation * (kernel - 1) // 2, dilation=dilation, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""A roofline: what a device allows a kernel that does so many FLOPs for each byte it moves."""
+"""A roofline: the rate that a device allows a kernel, by its FLOPs per byte moved."""
 
 import torch
 
@@ -48,7 +48,7 @@ KERNELS = {"sum of two tensors": lambda n: (n * WIDTH, 3 * n * WIDTH * NUMBER),
     ],
 )
 def roofline(kernel, tokens, device):
-    """Both roofs over FLOP/byte, a mark at the kernel, and the time that it takes at least."""
+    """Both roofs over FLOP/byte, a mark at the kernel, and its minimum time."""
     peak = PEAKS[DEVICES[device]]
     flops, moved = KERNELS[kernel](tokens)
     intensity = flops / moved

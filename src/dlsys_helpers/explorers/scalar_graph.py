@@ -54,7 +54,7 @@ def slopes(name, value):
 
 
 def backward(value, order, reports):
-    """Gradients after so many reports, the names that reported, and uses still open by name."""
+    """Gradients after some reports, the names that reported, and uses still open by name."""
     grad, waiting = dict.fromkeys(NAMES, 0.0) | {"L": 1.0}, dict(USES)
     done = ORDERS[order][:reports]
     for name in done:

@@ -1,4 +1,4 @@
-"""A server's scheduler as lanes of time: who waits, who is read, who writes, who is thrown out."""
+"""A server's scheduler as lanes of time: which requests wait, are read, write, or are evicted."""
 
 import random
 from dataclasses import dataclass, field
@@ -54,7 +54,7 @@ def move(jobs, start, end, state):
 
 
 def write(jobs, now):
-    """Each of them has one token more."""
+    """Each job has written one more token."""
     for job in jobs:
         job.written += 1
         job.times.append(now)
@@ -81,14 +81,14 @@ def batches(jobs):
 
 
 def admit(waiting, live, now, room):
-    """Who has arrived and fits now comes in, in order."""
+    """Admit, in order, the requests that have arrived and fit."""
     while waiting and waiting[0].at <= now and (
             not live or sum(job.held for job in live) + waiting[0].held < room):
         live.append(waiting.pop(0))
 
 
 def throw_out(waiting, live, now, room):
-    """While the next tokens do not fit, the newest goes; it will be read again from the start."""
+    """While the next tokens do not fit, evict the newest; it will be read again from the start."""
     while len(live) > 1 and sum(job.held + 1 for job in live) > room:
         job = live.pop()
         job.read, job.thrown = 0, job.thrown + 1

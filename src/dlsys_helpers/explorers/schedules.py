@@ -26,7 +26,7 @@ PEAK = 0.1
 LEAST = 1e-3  # an exponential never reaches 0: with floor 0 it ends at this share of the peak
 LENGTH = {"batches": TOTAL, "epochs": EPOCHS}
 EVERY = {"batch": 1, "epoch": BATCHES}
-FLOORLESS = {"constant", "StepLR", "MultiStepLR"}  # they go where their numbers lead
+FLOORLESS = {"constant", "StepLR", "MultiStepLR"}  # these have no floor to end at
 
 
 def _stable_then_down(n, floor):
@@ -47,7 +47,7 @@ AFTER_WARMUP = {
         opt, max(1, n // 7), 2, PEAK * floor),  # cycles of 1 + 2 + 4 sevenths
     "warm-up, stable, decay": lambda opt, n, floor: LambdaLR(opt, _stable_then_down(n, floor)),
 }
-# These bring a warm-up of their own, or need the loss.
+# These have their own warm-up, or need the loss.
 OTHERS = ("OneCycleLR", "cosine cut by max()", "ReduceLROnPlateau")
 
 
@@ -132,7 +132,7 @@ def _verdict(numbers, called, refused):
 
 
 def _floor(schedule, used, floor):
-    """A word on the floor where moving it moves nothing."""
+    """A remark for settings where moving the floor changes nothing."""
     if schedule in FLOORLESS:
         return f" {schedule} has no floor: that control does nothing here."
     if schedule == "ReduceLROnPlateau" and floor and min(used[TOTAL // 2:]) > 1.001 * PEAK * floor:

@@ -1,4 +1,4 @@
-"""A loss of two settings, searched by a grid, by dice and by a Gaussian process."""
+"""A loss of two settings, searched by a grid, at random and by a Gaussian process."""
 
 import math
 from functools import lru_cache
@@ -28,7 +28,7 @@ def lattice(n):
 
 
 def rolled(seed):
-    """As many random places as the largest budget."""
+    """Random places, as many as the largest budget."""
     return torch.rand(BUDGETS[-1], 2, dtype=torch.float64,
                       generator=torch.Generator().manual_seed(seed))
 
@@ -59,7 +59,7 @@ def improvement(x, y, new):
 
 @lru_cache
 def guided(seed, weight):
-    """The first four runs are the dice's; each later one has the largest expected improvement."""
+    """Four runs of random search, then each time the place of largest expected improvement."""
     x, new = rolled(seed)[:STARTS], lattice(CELLS)
     while len(x) < BUDGETS[-1]:
         chosen = improvement(x, loss(*x.T, weight), new).argmax()
@@ -68,7 +68,7 @@ def guided(seed, weight):
 
 
 def runs(method, weight, budget, seed):
-    """The places (budget, 2) of a method's runs, in their order."""
+    """The places (budget, 2) of a method's runs, in order."""
     if method == GRID:
         return lattice(math.isqrt(budget))
     return (rolled(seed) if method == DICE else guided(seed, weight))[:budget]

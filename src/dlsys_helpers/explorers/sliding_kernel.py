@@ -37,7 +37,7 @@ OUTSIDE, INSIDE = shades("#ffffff", "#1d2433"), shades("#ffd9ad", "#7a3300")
 BETWEEN = 9
 TINT = INK + 1 + 2 * BETWEEN
 SHADES = OUTSIDE + OUTSIDE[-1:] * BETWEEN + INSIDE[:1] * BETWEEN + INSIDE
-UNLIKE = ("#8a93a6", *DIVERGING)  # below the two hues one colour for what is no number
+UNLIKE = ("#8a93a6", *DIVERGING)  # below the two hues, one colour for what is not a number
 
 
 def kernel_of(name):

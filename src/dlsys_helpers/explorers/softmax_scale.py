@@ -24,7 +24,7 @@ def scores(d, keys):
 
 
 def weights(d, keys, divisor):
-    """Softmax weights (QUERIES, keys) of the scores over what they are divided by."""
+    """Softmax weights (QUERIES, keys) of the scores divided by the chosen divisor."""
     return (scores(d, keys) / DIVISORS[divisor](d)).softmax(1)
 
 

@@ -14,7 +14,7 @@ PATTERNS = ("anywhere", "in each four", "in whole units")
 SHARES = (0.25, 0.5, 0.75)
 RULES = ("their size", "chance")
 STEPS = 40  # of retraining, all digits in each
-INDEX = 4  # bytes of a number of a column, or of a unit
+INDEX = 4  # bytes of the index of a column or a unit
 
 
 def kept(w, pattern, share, rule):
@@ -37,7 +37,7 @@ def zeroed(layer, mask):
 
 
 def wrong(first, head):
-    """Percent of the test digits that are read wrong."""
+    """Percent of the test digits that are misclassified."""
     x, y = digits().x_test.double(), digits().y_test
     with torch.no_grad():
         return 100 * float((head(F.relu(first(x))).argmax(1) != y).double().mean())
@@ -45,7 +45,7 @@ def wrong(first, head):
 
 @lru_cache(maxsize=len(PATTERNS) * len(SHARES) * len(RULES))
 def pruned(pattern, share, rule):
-    """The mask of the first layer, and the digits read wrong: at once, and after retraining."""
+    """The mask of the first layer, and the digits misclassified: at once, and after retraining."""
     first, head = (copy.deepcopy(layer).requires_grad_(True) for layer in reader())
     mask = kept(first.weight.detach(), pattern, share, rule)
     zeroed(first, mask)
@@ -62,7 +62,7 @@ def pruned(pattern, share, rule):
 
 
 def stored(mask, pattern, size):
-    """Bytes of the weights that stay: alone, with places as the pattern allows, with columns."""
+    """Bytes of the remaining weights: alone, with the pattern's own index, with columns."""
     stay, rows = int(mask.sum()), mask.shape[0]
     places = {"anywhere": mask.numel() / 8,  # a bit for each weight
               "in each four": stay * 2 / 8,  # two bits for each that stays

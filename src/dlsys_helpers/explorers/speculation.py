@@ -15,7 +15,7 @@ def one_hot(q):
 
 
 def missing(p, q):
-    """What drafts from q bring too seldom, as a distribution; p where nothing is missing."""
+    """What drafts from q propose too rarely, as a distribution; p if nothing is missing."""
     rest = (p - q).clamp(min=0)
     return rest / rest.sum() if rest.sum() > 1e-12 else p
 
@@ -47,7 +47,7 @@ def draft(mix):
 def spoken(rule, mix, k):
     """(distribution of the tokens written, acceptance, tokens a call) with k drafts a call.
 
-    Tokens are independent of each other here, so all is exact. A call writes a token for each
+    Tokens are independent of each other here, so this is exact. A call writes a token for each
     draft up to the first refusal, and one from the target where none is refused.
     """
     comes, kept = RULES[rule](TARGET, draft(mix))

@@ -9,7 +9,7 @@ STRATEGIES = ("DDP", "DDP, no_sync holds backward", "DDP, no_sync holds forward"
               "fully_shard each layer, kept whole until backward", "fully_shard the root alone")
 SCRIPTS = {"the same on both ranks": False, "rank 0 alone reduces its loss": True}
 KINDS = ("all_reduce", "all_gather", "reduce_scatter")
-MOST = 80                         # calls that the picture has room for
+MOST = 80                         # calls that fit into the picture
 
 
 def batch(strategy, layers, last):
@@ -28,7 +28,7 @@ def batch(strategy, layers, last):
 
 
 def update(strategy, layers, batches):
-    """The calls of one update on so many small batches."""
+    """The calls of one update on `batches` small batches."""
     return [call for k in range(batches)
             for call in batch(strategy, layers, last=k == batches - 1)]
 
@@ -37,7 +37,7 @@ def tapes(strategy, layers, batches, differs):
     """The tape of rank 0 and of rank 1, and whether the ranks hang at its end.
 
     After the update both meet in an all_reduce of one number, the loss; where the scripts differ
-    rank 1 does not come to it and waits for the next update, which rank 0 never begins.
+    rank 1 skips it and waits for the next update, which rank 0 never begins.
     """
     calls = update(strategy, layers, batches)
     loss = [("all_reduce", 4)]
@@ -45,7 +45,7 @@ def tapes(strategy, layers, batches, differs):
 
 
 def so_far(calls):
-    """MB moved after each call, from 0 on; the last value holds to the picture's right end."""
+    """MB moved after each call, from 0 on; the last value extends to the picture's right end."""
     sums = [0.0]
     for _, size in calls:
         sums.append(sums[-1] + size / 1e6)

@@ -25,7 +25,7 @@ def teacher():
 
 @lru_cache(maxsize=1)
 def rows():
-    """Number of the test digit of each kind: by the label's logit less the largest other."""
+    """Number of the test digit of each kind: by the label's logit minus the largest other."""
     y = digits().y_test
     others = teacher().scatter(1, y[:, None], -torch.inf).amax(1)
     margin = teacher().gather(1, y[:, None])[:, 0] - others
@@ -59,7 +59,7 @@ def pull(z, target, T):
 
 
 def turned(a, b):
-    """Cosine of the angle between a and b, each less its mean."""
+    """Cosine of the angle between a and b, each minus its mean."""
     return float(F.cosine_similarity(a - a.mean(), b - b.mean(), 0))
 
 

@@ -57,7 +57,7 @@ def warp_addresses(block, stride, padding, base):
     sentence = (f"Threads {block}, stride {stride}, padding {padding}, from number {base} on: "
                 f"{moved} sector{'s' * (moved > 1)}, of which {used:.0f} % are used. In shared "
                 f"memory the same words take {turns} turn{'s' * (turns > 1)}.")
-    # 4 sectors of 32, or 1 word of 32, could not be told from none on one scale for all settings.
+    # 4 sectors of 32, or 1 word of 32, would look like none on one scale for all settings.
     share, doubled = sector / max(1, moved - 1), torch.where(bank > 0, bank.log2() + 1, 0.0)
     return {"sector": share.view(4, 8), "bank": doubled.view(4, 8),
             "counts": [moved, WARP * WORD // SECTOR, turns]}, sentence

@@ -1,4 +1,4 @@
-"""Python imports this as it starts, in the programs that are compared: it sees torch come."""
+"""Python imports this as it starts the compared programs, so it notices the import of torch."""
 
 import importlib.util
 import os
@@ -22,7 +22,7 @@ def begin() -> None:
 
 
 def run_the_own_one() -> None:
-    """The environment may have a sitecustomize of its own, which this one has displaced."""
+    """Run the environment's own sitecustomize, which this file may have displaced."""
     elsewhere = [path for path in sys.path if os.path.abspath(path) != HERE]
     spec = PathFinder.find_spec("sitecustomize", elsewhere)
     if spec is not None and spec.loader is not None:

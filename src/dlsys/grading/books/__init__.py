@@ -1,10 +1,10 @@
 """The books of a run: who handed in what, what was judged, which points count, what goes where.
 
     submissions, submitted_notebook   find what was handed in, and read it
-    people                     whose a result is
+    people                     which learner a result belongs to
     journal                    the folder of a run: each result is on disk before the next
     budget                     how long one learner's submissions may take together
-    scoring, due, overrides    from what was judged to the points that count
+    scoring, due, overrides    turn verdicts into the points that count
     gradebooks                 the gradebooks of Canvas and Moodle: read once, filled in, kept
     reports, pages, hints      every other format, from the one JSON
     returns                    feedback pages as Canvas and Moodle hand them out

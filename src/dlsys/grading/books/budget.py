@@ -1,4 +1,4 @@
-"""How long one learner's submissions may take together, so that nobody keeps a worker for hours.
+"""Limit how long one learner's submissions may take, so that no learner blocks a worker for hours.
 
 Each submission has a limit, but a learner may hand in forty that each use all of it.
 """
@@ -32,7 +32,7 @@ class Budget:
         self._spent[owner(result)] += result.get("seconds", 0.0)
 
     def refusal(self, learner: Learner) -> str:
-        """Why another submission of this learner is not begun; "" if it may be."""
+        """Why no further submission of this learner may start; "" if one may."""
         spent = self._spent[owner({"learner": asdict(learner)})]
         return "" if spent < self.most else (
             f"was not begun: this learner's other hand-ins took {spent / 60:.0f} min, of at most "

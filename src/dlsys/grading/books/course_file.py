@@ -13,9 +13,9 @@ from dlsys.grading.options import GradeOptions
 
 
 def looked_for(options: GradeOptions) -> tuple[GradeOptions, list[str]]:
-    """The options with the course.toml of this folder or next to the submissions; lines about it.
+    """The options with the course.toml found here or next to the submissions, and lines about it.
 
-    A file inside a hand-in is never used. Raises RunError for two that differ.
+    A file inside a hand-in is never used. Raises RunError if two differ.
     """
     if options.course or not options.course_wanted:
         return options, []
@@ -36,10 +36,10 @@ def looked_for(options: GradeOptions) -> tuple[GradeOptions, list[str]]:
 
 
 def candidates(paths: Sequence[Path]) -> list[Path]:
-    """The files of that name in this folder and next to the folders and zips, each once.
+    """Every course.toml in this folder and next to the given folders and zips, each once.
 
-    A notebook or my_parts.py that is named itself may lie in its learner's folder, so nothing next
-    to it counts.
+    A notebook or my_parts.py that is given by its path may be in its learner's folder, so files
+    next to it do not count.
     """
     given = [path.absolute() for path in paths]
     folders = [Path.cwd(), *(path.parent for path in given

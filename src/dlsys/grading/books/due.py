@@ -1,4 +1,4 @@
-"""Due dates, and what a late submission costs: course.toml, one for a course.
+"""Due dates and the deduction for late submissions: course.toml, one for each course.
 
     late = "10%/day"        # of the points asked for, per day or part of a day
     late_max = "50%"        # the largest deduction
@@ -11,8 +11,8 @@
     [asked]
     2 = ["02.1", "02.4"]    # only these count; a stage without a line counts whole
 
-An extensions.csv in the same folder may give a learner another due date, or state when a submission
-was handed in where nothing else says so:
+An extensions.csv in the same folder may give a learner another due date, or say when a submission
+was handed in if nothing else records it:
 
     learner,stage,due,handed_in
     ada,1,2027-01-18T23:59:00+01:00,
@@ -70,8 +70,8 @@ class Extension:
 class Course:
     """Due dates by stage, and what a late submission costs. late: percent and unit of time.
 
-    partial_trap: percent of an exercise's points for its trap's own promise, None for the usual.
-    asked: by stage the exercises that count; a stage that is not in it counts whole.
+    partial_trap: percent of an exercise's points for its trap's own promise, None for the default.
+    asked: the exercises that count, by stage; if a stage is not in it, all its exercises count.
     """
 
     due: dict[int, datetime] = field(default_factory=dict)
@@ -224,14 +224,14 @@ def _extension(path: Path, number: int, row: list[str]) -> Extension:
 def nbgrader_time(text: str) -> str:
     """The time in nbgrader's timestamp.txt as ISO 8601 with an offset; "" if there is none.
 
-    It holds "2027-01-15 23:59:00.5 UTC": a time, and a zone by its name.
+    The file holds "2027-01-15 23:59:00.5 UTC": a time and the name of a zone.
     """
     day, _, rest = text.strip().partition(" ")
     time, _, zone = rest.partition(" ")
     try:
         moment = datetime.fromisoformat(f"{day} {time}")
         return (moment if moment.tzinfo else moment.replace(tzinfo=_zone(zone))).isoformat()
-    except (ValueError, KeyError, OSError):  # a zone that is not known here, or no time at all
+    except (ValueError, KeyError, OSError):  # an unknown zone, or no time at all
         return ""
 
 
@@ -242,7 +242,7 @@ def _zone(name: str) -> tzinfo:
 def moodle_time(text: str, zone: tzinfo | None) -> datetime | None:
     """The time in a cell of Moodle's sheet, "Friday, 15 January 2027, 11:59 PM", in that zone.
 
-    None for a cell that holds none: "-", or a language that is not known here.
+    None for a cell without a readable time: "-", or an unknown language.
     """
     match = _MOODLE.fullmatch(text.strip())
     if not match or match[2].casefold() not in _MONTHS:
@@ -258,10 +258,10 @@ def moodle_time(text: str, zone: tzinfo | None) -> datetime | None:
 
 def apply(results: Sequence[dict[str, Any]], course: Course | None,
             cells: dict[tuple[str, str, int | None], str]) -> list[dict[str, Any]]:
-    """The results; where a stage has a due date, with the points taken off and a note about it.
+    """The results; where a stage has a due date, late points are deducted and a note says so.
 
     cells: what Moodle's sheets say about the time, by source, id and stage (or None for any).
-    Raises BadCourse for an extension that is two people's, or the second of one.
+    Raises BadCourse if an extension fits two people, or is a second one for the same person.
     """
     if not course:
         return list(results)
@@ -273,7 +273,7 @@ def apply(results: Sequence[dict[str, Any]], course: Course | None,
 
 
 def remarks(results: Sequence[dict[str, Any]], course: Course | None) -> list[str]:
-    """For the instructor: how many times are unknown, and which extensions match nobody."""
+    """For the instructor: how many hand-in times are unknown, which extensions match no learner."""
     unknown = sum("due" in r and not r["due"]["handed_in"] for r in results)
     lines = [f"The time of handing in is not known for {unknown} of {len(results)}, so nothing is "
              f"deducted there. You can give a time in {EXTENSIONS}."] if unknown else []
@@ -330,7 +330,7 @@ def _single_date(where: object, rows: Sequence[Extension], what: str) -> datetim
 
 def _time_of_submission(result: dict[str, Any], zone: tzinfo | None,
                         cells: dict[tuple[str, str, int | None], str]) -> datetime | None:
-    """The time that nbgrader noted, or that Moodle's sheet says in this zone."""
+    """The time that nbgrader noted, or that Moodle's sheet gives, read in this zone."""
     if result.get("handed_in"):
         return datetime.fromisoformat(result["handed_in"])
     learner = result["learner"]

@@ -1,5 +1,4 @@
-"""What the desk of an exam recorded, in words: the price and the names of each case, and the sheets
-that nobody handed in.
+"""An exam desk's record in words: the price and the names of each case, and sheets not handed in.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def points(rows: Iterable[dict[str, Any]], key: str = "points") -> float:
 
 
 def cases(result: Result) -> list[dict[str, Any]]:
-    """For each case its points and what the desk recorded; [] for what is no exam sheet."""
+    """The points of each case and what the desk recorded; [] if the result is no exam sheet."""
     record = result.get("sheet", {}).get("cases", [])
     return [{**one, "place": place, "points": points(rows), "possible": points(rows, "possible"),
              "said": in_words(one)}
@@ -71,9 +70,9 @@ def _row(result: Result, case: dict[str, Any]) -> list:
 # ---- sheets that were begun
 
 def unsettled(folder: str, results: Sequence[Result]) -> list[dict[str, str]]:
-    """Sheets of the forms in this run that nobody handed in, and names under which several began.
+    """Sheets of this run's forms that were not handed in, and names under which several were begun.
 
-    folder: of the desk, "" for none. Each has a name, its tickets, a reason and a next step.
+    folder: the desk's, "" for none. Each has a name, its tickets, a reason and a next step.
     """
     handed = {(r["stage"], r["sheet"]["ticket"]) for r in results if "sheet" in r}
     if not handed:
@@ -88,7 +87,7 @@ def _begun(folder: str) -> dict[tuple[int, str], str]:
     """The sheets that were begun at a desk, by number and ticket, with their names."""
     from dlsys import exam_desk
     if not (Path(folder) / exam_desk.KEY).is_file():
-        return {}  # the run goes on after its desk was moved away
+        return {}  # the run can continue after its desk was moved away
     desk = exam_desk.of_class(Path(folder))
     keys = dict.fromkeys((entry["sheet"], entry.get("ticket", "")) for entry in desk.entries()
                          if "begun" in entry)

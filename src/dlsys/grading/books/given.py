@@ -1,8 +1,8 @@
 """What the instructor passes to a run: a course, and gradebooks, read once, filled in at the end.
 
-Gradebooks hold people's names and Moodle's times. So copies stay in the folder of the run: without
-them, --resume would take back the deductions for late submissions, and leave a gradebook that the
-other files contradict.
+Gradebooks have people's names and Moodle's times, so the run's folder keeps copies. Without them,
+--resume would drop the deductions for late submissions and leave a gradebook that contradicts the
+other files.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Gradebooks:
     """The gradebooks of one run.
 
     columns: the columns of Canvas's gradebook to fill in. moodle: worksheets by stage; None is the
-    key of the only one. names: people's names by source and id. times: Moodle's cells that say when
-    was handed in, by source, id and stage. reused: a line about what the run was given before.
+    key of the only one. names: people's names by source and id. times: Moodle's cells with
+    the hand-in time, by source, id and stage. reused: a line about what the run was given before.
     """
 
     canvas: Sheet | None = None
@@ -68,7 +68,7 @@ class Gradebooks:
 
     def fill(self, results: Sequence[Result], asked: Collection[int] = ()
              ) -> tuple[list[FilledGradebook], list[str]]:
-        """The gradebooks with these results filled in, and a line about each that cannot be.
+        """The gradebooks with these results filled in, and a line about each that cannot be filled.
 
         Raises RunError.
         """
@@ -98,8 +98,8 @@ class Gradebooks:
         """Fill in the gradebooks, write them into the run's folder, and keep copies of them.
 
         tell: takes a line about each, and one about what this call did not fill in. asked: the
-        stages that were asked for. Returns whether all were filled in; those that were not leave
-        the copies as they are. Raises RunError.
+        stages that were asked for. Returns whether all were filled in; if not, the copies stay as
+        they are. Raises RunError.
         """
         written = set()
         try:
@@ -118,7 +118,7 @@ class Gradebooks:
                 tell(line)
 
     def keep(self, out: Path) -> None:
-        """Put copies of these gradebooks into the folder of the run, and no others there."""
+        """Copy these gradebooks into the run's folder, and remove all other copies there."""
         folder = out / GIVEN
         files = {moodle_file(stage): sheet.data for stage, sheet in self.moodle.items()}
         if self.canvas:
@@ -136,8 +136,8 @@ class Gradebooks:
 def read(options: GradeOptions) -> Gradebooks:
     """The gradebooks of this call, and those that its run was given before. Raises RunError.
 
-    A gradebook of Canvas replaces the one given before, a sheet of Moodle the one of its stage.
-    What cannot be filled in is an error now, before an hour of work.
+    A Canvas gradebook replaces the earlier one, a Moodle sheet the earlier one for its stage. A
+    gradebook that cannot be filled in raises the error now, not after an hour of work.
     """
     canvas, moodle, reused = options.canvas, options.moodle, []
     folder = options.out / GIVEN
@@ -175,10 +175,10 @@ def _read(canvas: tuple[tuple[Path, str], ...], moodle: tuple[tuple[int | None, 
 
 
 def keep(options: GradeOptions, given: Gradebooks) -> None:
-    """Before the work, put copies of what the instructor gave into the run's folder.
+    """Copy what the instructor gave into the run's folder before the work starts.
 
-    So --resume finds them after a kill. Where a run goes on, its gradebooks are replaced only once
-    the new ones could be filled in.
+    Then --resume finds it after a kill. A resumed run replaces its gradebooks only after it has
+    filled in the new ones.
     """
     if not options.resume:
         given.keep(options.out)
@@ -223,7 +223,7 @@ def _columns(path: Path) -> list[str]:
 
 def line_about(name: str, results: Sequence[Result], made: gradebooks.Filled) -> str:
     """How many learners' points are in a gradebook, who has no row in it, and who handed in
-    another stage than its columns are for; what to do about these is in the list on top.
+    a stage that its columns are not for; the list on top says what to do about these.
     """
     counted = len(results) - len(made.stray)
     filled = counted - len(made.absent) - len(made.twins)

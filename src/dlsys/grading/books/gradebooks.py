@@ -1,7 +1,7 @@
 """Gradebooks of Canvas and Moodle: columns to import, and downloads that are filled in.
 
-A download keeps everything but the cells that are filled: its order, its separator, its mark at
-the beginning. Moodle's sheets may be English or German.
+Only the filled cells of a download change; its order, its separator and its byte order mark stay.
+Moodle's sheets may be English or German.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from dlsys.grading.books.run_folder import RunError
 from dlsys.grading.options import stage_and_name
 
 CANVAS_FIXED = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
-CANVAS_OWN = {*CANVAS_FIXED, "Integration ID", "Root Account"}  # no assignment's
+CANVAS_OWN = {*CANVAS_FIXED, "Integration ID", "Root Account"}  # not assignments
 _READ_ONLY, _FIRST_PEOPLE = "(read only)", 3  # Canvas says so above the people's rows
 MOODLE_FIXED = ["Identifier", "Full name", "Grade", "Maximum Grade", "Feedback comments"]
-# Moodle's headings in the languages that are read, by what they are.
+# Moodle's headings in English and German, by what the column has.
 MOODLE_NAMES = {
     "identifier": ("Identifier", "ID"), "name": ("Full name", "Vollständiger Name"),
     "grade": ("Grade", "Bewertung"), "most": ("Maximum Grade", "Bestwertung"),
@@ -39,9 +39,9 @@ _DECIMAL_COMMA = re.compile(r"\d+,\d+")
 
 
 class NoStage(RunError):
-    """Hand-ins of several stages, one column, and no word whose it is. main: the likeliest stage.
+    """Hand-ins are of several stages, and nothing says which of them the only column is for.
 
-    The message ends before the option that says it.
+    main: the likeliest stage. The caller completes the message with the option that names it.
     """
 
     def __init__(self, message: str, main: int) -> None:
@@ -51,7 +51,7 @@ class NoStage(RunError):
 
 @dataclass(frozen=True)
 class Sheet:
-    """A CSV file, and all that has to be the same when it is written again."""
+    """A CSV file, with everything that must stay the same when it is written back."""
 
     path: Path
     data: bytes
@@ -68,7 +68,7 @@ class Sheet:
         return replace(self, rows=[list(row) for row in self.rows])
 
     def to_csv(self) -> str:
-        """The sheet as CSV text, with its own separator and its own mark at the beginning."""
+        """The sheet as CSV text, with its own separator and byte order mark."""
         out = io.StringIO()
         csv.writer(out, delimiter=self.separator).writerows(self.rows)
         return ("\ufeff" if self.data.startswith(b"\xef\xbb\xbf") else "") + out.getvalue()
@@ -100,7 +100,7 @@ def read(path: Path) -> Sheet:
 # ---- Canvas
 
 def canvas(results: Iterable[Result], column: str) -> list[list]:
-    """A gradebook to import into Canvas, where there is no download to fill in."""
+    """A gradebook to import into Canvas if there is no download to fill in."""
     return [[*CANVAS_FIXED, column],
             *([r["learner"]["name"], r["learner"]["id"], "", "", "", r["points"]]
               for r in results)]
@@ -111,7 +111,7 @@ class Filled:
     """A gradebook that was filled in, as CSV.
 
     absent: results of people without a row. stray: results of a stage that has no column here.
-    twins: results of several people with one number, none of which is filled in.
+    twins: results of people who share a number; none of these is filled in.
     """
 
     text: str
@@ -124,7 +124,7 @@ def fill_canvas(results: Sequence[Result], gradebook: Sheet, columns: Sequence[s
                 asked: Collection[int] = ()) -> Filled:
     """The instructor's gradebook with columns filled in.
 
-    columns: for each the name of an assignment or its beginning: "Stage 1" for the only stage,
+    columns: the names of assignments or how they begin: "Stage 1" for the only stage,
     "Stage {stage}" for all, "2=Losses" for stage 2. Every other cell stays as it is. asked: the
     stages that were asked for. Raises RunError.
     """
@@ -153,7 +153,7 @@ def stages_of(columns: Sequence[str]) -> tuple[frozenset[int] | None, bool]:
 def _targets(sheet: Sheet, results: Sequence[Result],
              columns: Sequence[str], asked: Collection[int]
              ) -> tuple[list[tuple[int, list[Result]]], list[Result]]:
-    """The columns, each with the results that belong into it, and those that belong into none.
+    """The columns, each with the results that belong in it, and the results that belong in none.
 
     Raises RunError.
     """
@@ -173,7 +173,7 @@ def _targets(sheet: Sheet, results: Sequence[Result],
 
 
 def _assignment(sheet: Sheet, name: str) -> int:
-    """The column of this assignment. Raises RunError for one that Canvas keeps for itself."""
+    """The column of this assignment. Raises RunError if Canvas fills it in itself."""
     k = _column(sheet, (name,))
     below = [row[k] for row in sheet.rows[1:_FIRST_PEOPLE] if len(row) > k]
     if sheet.head[k] in CANVAS_OWN or any(_READ_ONLY in cell for cell in below):
@@ -193,7 +193,7 @@ def canvas_names(sheet: Sheet) -> dict[tuple[str, str], str]:
 # ---- Moodle
 
 def moodle(results: Iterable[Result]) -> list[list]:
-    """A grading worksheet for Moodle, where there is no download to fill in."""
+    """A grading worksheet for Moodle if there is no download to fill in."""
     return [MOODLE_FIXED,
             *([f"Participant {r['learner']['id']}" if r["learner"]["id"] else "",
                r["learner"]["name"], r["points"], r["possible"], summary(r)] for r in results)]
@@ -203,7 +203,7 @@ def fill_moodle(results: Sequence[Result], worksheet: Sheet,
                 refused: Sequence[Result] = (), asked: Collection[int] = ()) -> Filled:
     """The instructor's grading worksheet with grades and comments.
 
-    refused: what could not be graded; like a hand-in of another stage it gets a comment, which
+    refused: what could not be graded. Like a hand-in for a different stage, it gets a comment that
     says why and what to hand in. asked: the stages that were asked for. Raises RunError.
     """
     sheet = worksheet.copy()
@@ -228,7 +228,7 @@ def moodle_names(sheet: Sheet) -> dict[str, str]:
 
 
 def moodle_times(sheet: Sheet) -> dict[str, str]:
-    """The cells that say when was handed in, by number, as `moodle_names`. Raises RunError."""
+    """The cells with the hand-in time, by number, as in `moodle_names`. Raises RunError."""
     return _by_number(sheet, "time")
 
 
@@ -263,10 +263,10 @@ def _message_of(entry: dict[str, Any]) -> str:
 
 def one_stage(results: Iterable[Result],
               asked: Collection[int] = ()) -> tuple[list[Result], list[Result]]:
-    """The results of the stage that was asked for, or that most are of; and the stray ones.
+    """The results of the stage asked for, or of the one with more than half; and the others.
 
     If one learner hands in a different stage, the class still gets its points. Raises NoStage
-    where no stage has more than half: then nobody knows whose column it is.
+    if no stage has more than half, because then the column could be for any of them.
     """
     known = list(results)
     found = Counter(r["stage"] for r in known)
@@ -283,7 +283,7 @@ def one_stage(results: Iterable[Result],
 
 
 def _by_id(results: Iterable[Result], source: str) -> tuple[dict[str, Result], list[Result]]:
-    """The results by the id that this LMS gave, and those of ids that several people have."""
+    """The results by the id that this LMS gave, and the results whose id several people share."""
     by_id: dict[str, list[Result]] = {}
     for result in results:
         if result["learner"]["source"] == source:

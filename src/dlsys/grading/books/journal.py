@@ -1,7 +1,7 @@
 """The folder of a run: a journal that survives a kill at any moment, and one JSON at the end.
 
 Each result is on disk before the next one counts. `--resume` reads the journal, grades what is
-missing, and nothing twice.
+missing, and grades nothing twice.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dlsys_files.private_file import write_private
 from dlsys_helpers.timeouts import SECONDS
 from dlsys_helpers.verdicts import STATUSES
 
-BEGUN = "begun"  # in a line of the journal that is no result: the name of a submission
+BEGUN = "begun"  # the key of a journal line that only names a submission
 
 
 def checks_digest() -> str:
@@ -55,10 +55,10 @@ def versions() -> dict[str, str]:
 
 
 class Journal:
-    """The folder of one run. Its first line is the run; others are results, or what is begun.
+    """The journal of one run: its first line is the run, the others are results or what was begun.
 
-    settings: what the run was begun with. unfinished: names that an earlier process began and did
-    not finish: one of them may have ended it.
+    settings: what the run was begun with. unfinished: submissions that an earlier process began
+    and did not finish; one of them may have killed it.
     """
 
     def __init__(self, folder: Path, run: dict[str, Any], file: TextIO,
@@ -67,14 +67,14 @@ class Journal:
         self.folder, self.run, self._file, self.done = folder, run, file, done
         self.settings = Settings.read(run["settings"])
         self.unfinished = frozenset(unfinished)
-        # Once a run is finished, learners may have read its feedback, which tells something about
-        # its cases. What is graded later gets other cases.
+        # Once a run is finished, learners may have read its feedback, which reveals something
+        # about its cases. Anything graded later gets different cases.
         self.draw = draw
 
     @staticmethod
     def open(options: GradeOptions, found: Iterable[str],
              gradebook: Mapping[tuple[str, str], str]) -> Journal:
-        """The run that the options ask for, a new one or one to go on with. Raises RunError.
+        """Begin or resume the run that the options ask for. Raises RunError.
 
         found: the names of all submissions. gradebook: people's names, as for `forget`.
         """
@@ -97,7 +97,7 @@ class Journal:
         """A new run in `folder`.
 
         Raises RunError if the folder holds a run with results, or a file that gives or takes
-        points: it may have been unpacked from a learner's submission.
+        points, because that file may come from a learner's submission.
         """
         path = folder / JOURNAL
         _expect_none(folder, FROM_THE_INSTRUCTOR if path.exists() else
@@ -120,7 +120,7 @@ class Journal:
 
     @staticmethod
     def resume(folder: Path) -> Journal:
-        """The run in `folder`, at the point where it stopped. Raises RunError for none."""
+        """The run in `folder`, at the point where it stopped. Raises RunError if there is none."""
         path = folder / JOURNAL
         if not path.exists():
             raise RunError(f"{folder}: has no run to continue. Leave out --resume.")
@@ -136,10 +136,10 @@ class Journal:
 
     def forget(self, names: Iterable[str],
                gradebook: Mapping[tuple[str, str], str] = MappingProxyType({})) -> None:
-        """Have these learners' or submissions' results made again.
+        """Drop these learners' or submissions' results, so that they are graded again.
 
-        gradebook: people's names by source and id, as a gradebook has them. Raises RunError for a
-        stranger, and for a name of several people.
+        gradebook: people's names by source and id, as a gradebook has them. Raises RunError for an
+        unknown name, and for one that several people share.
         """
         shown = {**_recorded_names(self.folder / GRADES), **gradebook}
         for name in names:
@@ -166,9 +166,9 @@ class Journal:
                 f"--out OTHER_FOLDER --key {self.folder / GRADES}")
 
     def note_begun(self, name: str) -> None:
-        """Note that a judge is given this submission now."""
+        """Record that a judge is about to get this submission."""
         self._file.write(json.dumps({BEGUN: name}) + "\n")
-        self._file.flush()  # outlives this process; only a result has to outlive the machine
+        self._file.flush()  # survives this process; only a result must survive the machine
 
     def add(self, result: dict[str, Any]) -> None:
         """Append a result to the journal; it is on disk when this returns."""
@@ -184,7 +184,7 @@ class Journal:
                sheets: Sequence[dict[str, str]] = ()) -> dict[str, Any]:
         """Write grades.json, the one source of all reports; returns what is in it.
 
-        scoring: the rules in words and dates, for the record. sheets: of an exam, to be settled.
+        scoring: the rules in words and dates, for the record. sheets: exam sheets to settle.
         """
         grades = {"schema": SCHEMA, "run": self.run, "scoring": scoring, "results": results,
                   "sheets": [*sheets]}
@@ -242,7 +242,7 @@ def _recorded_names(path: Path) -> dict[tuple[str, str], str]:
 
 
 def _expect_none(folder: Path, names: Iterable[str]) -> None:
-    """Raise RunError where the folder holds one of these, even as a link to nothing."""
+    """Raise RunError if the folder has one of these, even as a broken link."""
     if there := [name for name in names if os.path.lexists(folder / name)]:
         raise RunError(f"{folder}: already holds {first_few(there)}, expected a folder without "
                        "them for a new run. If it is your run: --resume; else give a different "
@@ -251,14 +251,14 @@ def _expect_none(folder: Path, names: Iterable[str]) -> None:
 
 def _open_locked(path: Path) -> TextIO:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # It holds the key, and is emptied when a run begins: no link to something else.
+    # The journal holds the key and is emptied when a run begins, so it must not be a link.
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(fd)
         raise RunError(f"{path}: is a link or not a regular file, expected the file of a run, "
                        "or none. Give a different folder: --out")
-    os.fchmod(fd, 0o600)  # a file that was there already may have been readable to others
+    os.fchmod(fd, 0o600)  # an existing file may have been readable by others
     file = open(fd, "r+", encoding="utf-8")  # noqa: SIM115
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
 """Pages on which an instructor looks through one exercise for the whole class, and marks by hand.
 
-A page runs nothing. What it leads to is a row of overrides.csv; `marking/overrides.csv` has all
-rows with nothing in them, to be filled in and saved in the folder of the run.
+A page runs no script. The instructor writes each mark into a row of overrides.csv:
+`marking/overrides.csv` has all rows, still empty, to fill in and save in the run's folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PAGE = re.compile(r"\d\d\.\d{1,2}\.html")
 
 
 def requests(results: Iterable[Result]) -> list[tuple[Result, dict[str, Any]]]:
-    """Each result with an exercise at which its learner asks for another look."""
+    """Each result and exercise for which the learner asks for another look."""
     return [(r, e) for r in results for e in r["exercises"] if "request" in e]
 
 
@@ -34,7 +34,7 @@ def write_all(grades: dict[str, Any], folder: Path, render: Callable[..., str]) 
     pages = {f"{id}.html": rows for id, rows in by_exercise(counted).items()}
     for path in (folder / MARKING).iterdir():
         if _PAGE.fullmatch(path.name) and path.name not in pages:
-            path.unlink()  # of an exercise that is not asked for any more
+            path.unlink()  # its exercise is no longer asked for
     for name, rows in pages.items():
         used = Counter(comment for row in rows for comment, text in known.items()
                        if text in row["entry"].get("by_hand", ""))
@@ -45,7 +45,7 @@ def write_all(grades: dict[str, Any], folder: Path, render: Callable[..., str]) 
 
 
 def by_exercise(counted: Sequence[Result]) -> dict[str, list[dict[str, Any]]]:
-    """For each exercise its rows: those who ask for another look, then what did not pass."""
+    """The rows of each exercise: requests for another look first, then what did not pass."""
     called, shown = callings(counted), names(counted)
     found: dict[str, list[dict[str, Any]]] = {}
     for result in counted:
@@ -66,7 +66,7 @@ def callings(results: Sequence[Result]) -> dict[int, str]:
 
 
 def table(counted: Sequence[Result]) -> list[list]:
-    """The columns of overrides.csv with nobody's points: an empty row changes nothing."""
+    """An overrides.csv without any points; an empty row changes nothing."""
     called = callings(counted)
     return [overrides.COLUMNS, *([called[id(r)], e["id"], "", ""] for r in counted
                                  for e in r["exercises"])]

@@ -4,8 +4,8 @@
     ada,01.3,2,right idea; the sign is a slip
     bob,,,please come and see me
 
-The journal keeps what was judged, so a row that is removed again leaves no trace. A comment may
-name others from the comments.csv next to it: `@sign @seed`.
+The journal keeps what was judged, so removing a row undoes it completely. A comment may refer
+to others in the comments.csv next to it: `@sign @seed`.
 
     name,comment
     sign,The gradient points uphill; look at the sign.
@@ -77,7 +77,7 @@ def comments(folder: Path) -> dict[str, str]:
 
 
 def _written_out(where: str, comment: str, known: dict[str, str]) -> str:
-    """A comment with the text of each `@name` in its place. Raises BadOverride."""
+    """A comment with each `@name` replaced by its text. Raises BadOverride."""
     if odd := [name for name in _NAMED.findall(comment) if name not in known]:
         names = ", ".join(f"@{name}" for name in known) or f"none, as {COMMENTS} has none"
         raise BadOverride(f"{where}: got the comment @{odd[0]}, expected one of {names}")
@@ -106,7 +106,7 @@ def _override(path: Path, number: int, row: list[str], known: dict[str, str]) ->
 
 
 def _id(where: str, exercise: str) -> str:
-    """The exercise's id, also where a spreadsheet turned 01.3 into 1.3. Raises BadOverride."""
+    """The exercise's id, even if a spreadsheet turned 01.3 into 1.3. Raises BadOverride."""
     id = catalog.as_id(exercise) if "." in exercise else exercise
     if id != exercise and any(trap.id == f"{id}0" for trap in catalog.traps()):
         raise BadOverride(f"{where}: got exercise {exercise}, which a spreadsheet makes of {id} "
@@ -159,7 +159,7 @@ def _apply(result: dict[str, Any], row: Override) -> bool:
 
 
 def _grade_by_hand(mine: list[dict[str, Any]], row: Override) -> bool:
-    """Give points to a submission that could not be graded, in place; whether there is one."""
+    """Give points to an ungraded submission, in place; returns whether there is one."""
     closed = [result for result in mine if result["status"] != "graded"]
     traps = [] if row.points is None else assignments.traps(assignments.number_of(row.exercise))
     if not closed or row.exercise not in [trap.id for trap in traps]:

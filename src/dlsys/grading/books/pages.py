@@ -53,7 +53,7 @@ def feedback(results: list[Result], grades: dict[str, Any]) -> str:
 
 
 def _uncounted(result: Result) -> list[dict[str, Any]] | None:
-    """What was tried in a hand-in of a stage that nobody asked for; None for any other hand-in."""
+    """The attempts in a hand-in for a stage that was not asked for; None for any other hand-in."""
     stray = result.get("stray", {})
     if stray.get("kind") != "stage" or not stray["you"]:
         return None
@@ -61,7 +61,7 @@ def _uncounted(result: Result) -> list[dict[str, Any]] | None:
 
 
 def _day(iso: str, time: str = "") -> str:
-    """A date as people write it, with the time and its zone where that is asked for."""
+    """A date as people write it, with the time and its zone if `time` is set."""
     moment = datetime.fromisoformat(iso)
     return f"{moment.day} {moment:%B %Y}" + (f", {moment:%H:%M} {moment:%Z}" if time else "")
 
@@ -101,7 +101,7 @@ def _ask_again(result: Result) -> str:
 
 
 def _next_steps(result: Result) -> list[str]:
-    """What a learner does after reading the page; nothing for a sheet of the exam."""
+    """What the learner should do after reading the page; nothing for an exam sheet."""
     number, open_ones = result["stage"], [e for e in result["exercises"] if e["status"] != "pass"]
     if assignments.is_exam(number):
         return []
@@ -199,7 +199,7 @@ def _column(number: int) -> str:
 
 
 def _row_name(number: int, exercise: dict[str, Any]) -> str:
-    """An exercise by its id; a row of an exam in words, for nobody knows its id."""
+    """An exercise's id; for a row of an exam its title, because nobody knows its id."""
     title = exercise["title"]
     return title[:1].lower() + title[1:] if assignments.is_exam(number) else exercise["id"]
 
@@ -263,7 +263,7 @@ def _partial_rule(scoring: dict[str, Any]) -> str:
 
 
 def _why_points(entry: dict[str, Any], own_share: float) -> str:
-    """In a sentence or two, how an exercise that does not pass got its points for a part.
+    """In a sentence or two, how an exercise that does not pass got its partial points.
 
     own_share: percent of the points for the trap's own promise.
     """
@@ -281,7 +281,7 @@ def _why_points(entry: dict[str, Any], own_share: float) -> str:
 
 
 def _lesson(trap: str) -> str:
-    """Where a trap is explained; the file's name may be another in the class."""
+    """Where a trap is explained; the file may have a different name in the class."""
     return f"{trap} {catalog.trap(trap).name}, in the lesson of {_stage_name(int(trap[:2]))}"
 
 

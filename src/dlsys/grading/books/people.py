@@ -15,8 +15,8 @@ Result = dict[str, Any]
 def owner(result: Result) -> tuple[str, ...]:
     """The learner as a key: source, id, name and raw name, since two people may share a name.
 
-    The name comes from the download, so a gradebook with another name leaves the learner's page
-    where it is.
+    The name comes from the download, so a different name in a gradebook does not move the
+    learner's page.
     """
     learner = result["learner"]
     return (learner["source"], learner["id"], learner.get("download_name", learner["name"]),
@@ -25,9 +25,9 @@ def owner(result: Result) -> tuple[str, ...]:
 
 def names_of_one(results: Iterable[Result],
                  names: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], str]:
-    """The gradebook's names without those whose number several people of a run have.
+    """The gradebook's names, except for numbers that several people of a run share.
 
-    Under the gradebook's name two people would be one, who handed in twice.
+    Under one name, two people would look like one person who handed in twice.
     """
     people: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
     for person in map(owner, results):
@@ -59,8 +59,8 @@ def is_called(result: Result, name: str) -> bool:
 def ambiguity(results: Iterable[Result], name: str) -> str:
     """An error message where `name` means several people among these results, else "".
 
-    Moodle assigns new numbers for each stage, so there one result in each stage is one person.
-    With sections nobody is called `ada`: it may be short for `a/ada` and for `b/ada`.
+    Moodle assigns new numbers for each stage, so there, one result in each stage means one
+    person. In a class with sections nobody is called `ada`: it may mean `a/ada` or `b/ada`.
     """
     results = list(results)
     answering = [r for r in results if is_called(r, name)]
@@ -83,7 +83,7 @@ def ambiguity(results: Iterable[Result], name: str) -> str:
 
 
 def _person(result: Result) -> tuple[str, ...]:
-    """The learner as a key over downloads: for Canvas the number, since a name may be changed."""
+    """A key for the learner across downloads: for Canvas the number, because a name may change."""
     source, id, *_ = owner(result)
     return (source, id) if source == "canvas" and id else owner(result)
 
@@ -104,7 +104,7 @@ def _one_in_each_stage(answering: Iterable[Result]) -> bool:
 
 
 def distinct_names(results: Sequence[Result]) -> list[str]:
-    """A name for each of these learners; where two share a name, with the number or the path."""
+    """A name for each of these learners; if two share a name, with the number or the path."""
     numbers: dict[str, list[str]] = {}
     for learner in (r["learner"] for r in results):
         numbers.setdefault(learner["name"], []).append(learner["id"])

@@ -28,9 +28,9 @@ from dlsys_files.private_file import write_private
 
 _NO_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '([\w.-]{1,80})'")
 _SPELT = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss", "æ": "ae", "ø": "o", "ł": "l",
-                        "đ": "d", "ı": "i"})  # of other letters NFKD takes the marks off
+                        "đ": "d", "ı": "i"})  # NFKD takes the marks off other letters
 CHECKS = "dlsys_checks"  # hidden on purpose, so it is no missing package
-EXCEL = "utf-8-sig"  # Excel takes a CSV file for UTF-8 only where this mark begins it
+EXCEL = "utf-8-sig"  # Excel reads a CSV file as UTF-8 only if it begins with this mark
 # The columns of nbgrader's own `nbgrader export`.
 NBGRADER = ["assignment", "duedate", "timestamp", "student_id", "last_name", "first_name",
             "email", "raw_score", "late_submission_penalty", "score", "max_score"]
@@ -56,7 +56,7 @@ def write_all(grades: dict[str, Any], folder: Path) -> None:
 def missing_packages(results: Sequence[Result]) -> list[tuple[str, str, list[str]]]:
     """Packages that cells import and that are not installed: name, pin for pip, learners' names.
 
-    The name is a stranger's text, so only a package that the course pins has a pin; others have "".
+    The name comes from a learner, so only a package that the course pins has a pin; others have "".
     """
     asked = _names(results, lambda result: (
         found[1] for cell in result["cells"] if (found := _NO_PACKAGE.match(cell["error"]))
@@ -67,7 +67,7 @@ def missing_packages(results: Sequence[Result]) -> list[tuple[str, str, list[str
 
 
 def one_refusal_each(results: Iterable[Result]) -> list[Result]:
-    """The results, with one row for all ungraded submissions of a learner: it counts the others."""
+    """The results, with one row for all ungraded submissions of a learner, and their number."""
     results = list(results)
     times = Counter(owner(r) for r in results if r["status"] != "graded")
     shown, met = [], set()
@@ -119,7 +119,7 @@ def _names(results: Sequence[Result], keys: Callable[[Result], Iterable]) -> dic
 def page_name(owner: tuple[str, ...], run: dict[str, Any]) -> str:
     """A file name that is safe anywhere, different for each learner, and cannot be guessed.
 
-    Pages may lie side by side on a server; the key of the run, which nobody else has, is in it.
+    Pages may share a folder on a server, so the name depends on the run's secret key.
     """
     name = unicodedata.normalize("NFKD", owner[2].lower().translate(_SPELT))
     plain = name.encode("ascii", "ignore").decode()
@@ -129,9 +129,9 @@ def page_name(owner: tuple[str, ...], run: dict[str, Any]) -> str:
 
 
 def rows_as_csv(rows: Iterable[list]) -> str:
-    """Rows as CSV text; no cell of it is a formula to a spreadsheet.
+    """Rows as CSV text, in which no spreadsheet finds a formula.
 
-    Text is quoted, so that a program which separates by semicolons does not split it.
+    Text is quoted, so that a program that splits at semicolons leaves it whole.
     """
     out = io.StringIO()
     csv.writer(out, quoting=csv.QUOTE_NONNUMERIC).writerows(

@@ -18,7 +18,7 @@ from dlsys.grading.books.people import Result, owner
 from dlsys.grading.books.scoring import best, without_points
 from dlsys.grading.books.submissions import CANVAS_NAME
 
-BEGINNING = (1980, 1, 1, 0, 0, 0)  # the first time that a zip can hold: the same pages, one zip
+BEGINNING = (1980, 1, 1, 0, 0, 0)  # a zip's earliest time, so the same pages give the same zip
 
 
 def archives(grades: dict[str, Any],
@@ -38,7 +38,7 @@ def archives(grades: dict[str, Any],
             met.setdefault(places[id(r)], {}).setdefault(owner(r), r)
         whole: dict[int | None, list[Result]] = {n: [*mine.values()] for n, mine in met.items()}
         stages = sorted(met)
-        # What could not be read names no stage: it goes with the only one there is.
+        # An unreadable file names no stage. If there is only one stage, it goes with that one.
         if refused:
             whole.setdefault(stages[0] if len(stages) == 1 else None, []).extend(refused)
         for stage, mine in whole.items():

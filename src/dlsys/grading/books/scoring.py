@@ -1,7 +1,7 @@
-"""From what was judged to the points that count: names, promises, points by hand, due dates.
+"""Turn verdicts into the points that count: names, promises, points by hand, due dates.
 
-The journal keeps what was judged, and these rules are applied to it again each time. So an option
-or a row that is taken back leaves no trace.
+The journal keeps what was judged, and every call applies these rules to it again. So dropping an
+option or a row undoes it completely.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Scoring:
 
     @property
     def asked(self) -> dict[int, tuple[str, ...]]:
-        """By stage, the exercises that count; a stage that is not in it counts whole."""
+        """The exercises that count, by stage; if a stage is not in it, all its exercises count."""
         return self.course.asked if self.course else {}
 
     @property
@@ -73,8 +73,8 @@ def rules(options: GradeOptions, names: dict[tuple[str, str], str],
           places: tuple[Place, ...] = ()) -> Scoring:
     """How this call counts points. Raises UserError for a file that cannot be used.
 
-    Without an option, a run that goes on keeps to what it was given before. A new one takes nothing
-    from its folder, which may have come with a submission.
+    Without an option, a resumed run keeps what it was given before. A new run takes nothing from
+    its folder, which may have come with a submission.
     """
     course, partial = options.course, bool(options.partial)
     if options.resume:
@@ -87,7 +87,7 @@ def rules(options: GradeOptions, names: dict[tuple[str, str], str],
 
 
 def recorded_partial(folder: Path) -> bool:
-    """Whether the run in this folder gave points for kept promises; False if none is."""
+    """Whether the run in this folder gave points for kept promises; False if there is none."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         grades = json.loads((folder / GRADES).read_text(encoding="utf-8"))
         return grades["scoring"]["partial"] is True
@@ -180,7 +180,7 @@ def best(results: Iterable[Result]) -> list[Result]:
 
 
 def without_points(results: Iterable[Result]) -> list[Result]:
-    """For each learner without any graded submission, their first result: it has the reason."""
+    """The first result of each learner without a graded submission; it has the reason."""
     results = list(results)
     graded = {owner(result) for result in results if result["status"] == "graded"}
     first: dict[tuple, Result] = {}
@@ -207,7 +207,7 @@ def _with_counts(results: Sequence[Result]) -> list[Result]:
 
 
 def remarks(results: Iterable[Result], scoring: Scoring) -> list[str]:
-    """For the instructor: where worksheets were handed out short and the run does not know it."""
+    """For the instructor: stages where worksheets lack exercises, but all exercises count."""
     short = sorted({r["stage"] for r in results if r.get("short") and r["status"] == "graded"
                     and r["stage"] not in scoring.asked and "stray" not in r})
     return [f"Stage {', '.join(map(str, short))}: some worksheets have only some of the "

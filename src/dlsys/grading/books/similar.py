@@ -1,6 +1,6 @@
-"""Answers that are alike, exercise by exercise, with each other and with what is published.
+"""Find answers that are like each other or like a published one, exercise by exercise.
 
-A list to look at, for the instructor alone; it decides nothing.
+The list is only for the instructor to look at; it decides nothing.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dlsys.grading import shapes
 from dlsys.grading.books.people import Result, names, owner
 from dlsys_helpers import catalog, paths
 
-# Of two right answers to one exercise that were written apart (1,507 pairs), none has the same
-# form, and the nearest shares 45 % of its marks. Below LEAST parts there are few ways to write.
+# In 1,507 pairs of right answers to one exercise, written independently, no two have the same form,
+# and the closest share 45 % of their marks. Below LEAST parts there are few ways to write code.
 LEAST_EXACT, LEAST, NEAR = 20, 40, 0.6
 WORDS = {"exact": "word for word", "form": "the same except for names", "near": "nearly the same"}
 
@@ -39,7 +39,7 @@ class Alike:
 
 
 def alike_answers(results: Sequence[Result]) -> list[Alike]:
-    """What is alike in a run, by exercise; groups of learners and matches with the published."""
+    """Groups of learners with similar answers and matches with published answers, by exercise."""
     shown = names(results)
     by_exercise: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     for result in results:
@@ -52,10 +52,10 @@ def alike_answers(results: Sequence[Result]) -> list[Alike]:
 
 
 def _of_exercise(id: str, answers: list[tuple[str, dict[str, Any]]]) -> list[Alike]:
-    """Who is like a published answer; then who is like whom, where no published one explains it.
+    """Matches with published answers, then those among learners that no published answer explains.
 
-    Of those that are only near a published answer, two with the same form are listed as well: they
-    may share a mistake.
+    Two answers that are only near a published one are listed as well if they have the same form,
+    because they may share a mistake.
     """
     likes = [_best_like(id, shape) for _, shape in answers]
     pairs = list(zip(answers, likes, strict=True))
@@ -90,9 +90,9 @@ def kind_of(a: dict[str, Any], b: dict[str, Any]) -> str:
 
 def _in_class(id: str, answers: Iterable[tuple[str, dict[str, Any]]],
               joining: bool = True) -> list[Alike]:
-    """Groups of learners whose answers hang together, each with at least two people.
+    """Groups of at least two learners whose answers are alike.
 
-    joining: answers that are nearly the same are in one group.
+    joining: also put answers that are nearly the same into one group.
     """
     by_form: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {}
     for who, shape in answers:
@@ -112,9 +112,9 @@ def _in_class(id: str, answers: Iterable[tuple[str, dict[str, Any]]],
 
 
 def _joined(forms: dict[str, tuple[dict[str, Any], set[str]]]) -> list[list[str]]:
-    """The forms in groups; two that are nearly the same are in one.
+    """The forms in groups; two that are nearly the same share a group.
 
-    Not those of one and the same person, who may hand in forty of them.
+    Two forms from only one person are not joined, because one person may hand in forty.
     """
     groups = {form: [form] for form in forms}
     for (a, (one, mine)), (b, (other, theirs)) in combinations(forms.items(), 2):

@@ -1,8 +1,8 @@
 """Hand-ins that do not count as they are: why, and what learner and instructor should do.
 
-They are of another stage, no worksheet at all, of a person whom the gradebook does not know, of
-two people with one number, or an exam sheet of somebody else. None of them keeps the others from
-their points.
+Such a hand-in is for a different stage, is no worksheet, is from a person who is not in the
+gradebook, has a number that two people share, or is somebody else's exam sheet. The other hand-ins
+still get their points.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from dlsys import assignments
 from dlsys.grading.books.people import Result, owner
 
-# What is wrong with a file, by words of its reason, and what its learner does.
+# Words in the reason for a refusal, and what the learner should do.
 _STEPS = (
     ("own lesson notebook|own solution notebook|not a worksheet of this course",
      "Hand in {file}, the notebook in which you wrote your answers."),
@@ -40,8 +40,8 @@ _ASK = "Ask for {file}; until then, put points into overrides.csv."
 class Place:
     """Where the points of an LMS go.
 
-    source: "canvas" or "moodle". stages: those that have a column; None for a single column, whose
-    stage is that of most; every stage where `rule` is set. ids: of the people in it.
+    source: "canvas" or "moodle". stages: those that have a column; None for a single column, which
+    takes the most frequent stage. rule: every stage has a column. ids: of the people in it.
     """
 
     source: str
@@ -51,8 +51,8 @@ class Place:
 
 
 def column_stage(results: Iterable[Result], asked: Collection[int] = ()) -> int | None:
-    """The stage of a single column: the only one of those that were asked for, else that of more
-    than half; None if neither says.
+    """The stage of a single column: the only result stage that was asked for, else that of more
+    than half; None if there is neither.
     """
     found = Counter(r["stage"] for r in results)
     if len(those := found.keys() & {*asked}) == 1:
@@ -63,11 +63,11 @@ def column_stage(results: Iterable[Result], asked: Collection[int] = ()) -> int 
 
 def noted(results: Sequence[Result], places: Sequence[Place], asked: Collection[int],
           course: Collection[int] = ()) -> list[Result]:
-    """The results; what does not count as it is has a `stray`: reason, step, you.
+    """The results; one that does not count as it is gets a `stray`: reason, step, you.
 
-    reason continues "it"; step is the instructor's, you the learner's. asked: stages.
-    course: the stages of the course, which are those that count where there is no gradebook,
-    unless no hand-in is of any of them.
+    reason continues "it"; step is for the instructor, you for the learner. asked: stages.
+    course: the stages of the course. They are the ones that count where there is no gradebook,
+    unless every hand-in is for a different stage.
     """
     graded = [r for r in results if r["status"] == "graded"]
     wanted = {place.source: _wanted(place, graded, asked) for place in places}
@@ -103,7 +103,7 @@ def _source(result: Result) -> str:
 
 def _wanted(place: Place, graded: Sequence[Result],
             asked: Collection[int]) -> frozenset[int]:
-    """The stages that have a place; none if any stage has one, or nobody can tell."""
+    """The stages that have a place; none if every stage has one, or if that is unclear."""
     if place.rule:
         return frozenset()
     if place.stages is not None:
@@ -119,7 +119,7 @@ def _file(stages: Collection[int | None]) -> str:
 
 def _why(result: Result, stages: Collection[int], file: str, places: Mapping[str, Place],
          twins: Counter) -> dict[str, Any]:
-    """Kind, reason and steps of one result; {} where nothing is amiss."""
+    """Kind, reason and steps of one result; {} if nothing is wrong."""
     learner, source = result["learner"], _source(result)
     if result["status"] == "refused":
         step = next(step for words, step in _STEPS if re.search(words, result["reason"]))
@@ -168,8 +168,8 @@ _COPIES = {
 def _whose(result: Result, sheets: Mapping[tuple, Mapping[tuple, str]]) -> dict[str, Any]:
     """Kind, reason and steps of an exam sheet that may be somebody else's; {} for any other.
 
-    The learner reads the reason, so it names nobody. Whose name the desk's record has is told from
-    who has a copy. Points stay until the instructor decides.
+    The learner reads the reason, so it names nobody. If several learners have a copy, the name
+    in the desk's record decides whose it is. Points stay until the instructor decides.
     """
     if "sheet" not in result:
         return {}

@@ -28,8 +28,8 @@ from dlsys_files.notebook_reader import LARGEST, oversize
 from dlsys_helpers import stages
 
 MOST_ENTRIES = 20_000     # files in one zip or folder; those in a refused folder do not count
-MOST_NAMES = 200_000      # files in one folder, with all
-DEEPEST = 40              # folders that lie in one another
+MOST_NAMES = 200_000      # files in one folder, all counted
+DEEPEST = 40              # nested folders
 MOST_EACH = 40            # notebooks of one learner
 # A my_parts.py, as an LMS or a second download may rename it.
 _PARTS = re.compile(r"(?:.*_)?my_parts(?:[-_ (]{1,2}\d+\)?)?\.py", re.I | re.A)
@@ -51,8 +51,8 @@ _MOODLE = re.compile(r"(?P<who>.+?)_(?P<id>\d+)_assignsubmission_[a-z]+(?:_.*)?"
 class Learner:
     """The author of a submission: a name to show, and the id that the download gave, if any.
 
-    raw is a fingerprint of the name as it is on the disk or in the zip. It tells people apart whose
-    names look alike once they are cut and cleaned.
+    raw is a fingerprint of the name as it is on the disk or in the zip. It distinguishes people
+    whose names look alike once they are shortened and cleaned.
     """
 
     name: str
@@ -151,7 +151,7 @@ def _notebook_at(path: Path, label: Path) -> Submission:
 
 
 def _not_gradable(path: Path, label: Path) -> _File | None:
-    """A path that cannot be graded, from a shell's `*`: it is reported, and the run goes on."""
+    """A path from a shell's `*` that cannot be graded: it is reported, and the run goes on."""
     one = Submission(clean(label), _ANYONE, path)
     if path.is_symlink() and not path.exists():
         return _File(label.parts, replace(one, problem="is a broken link, expected a file."))
@@ -170,7 +170,7 @@ def _mode(path: Path) -> int:
 def _under(path: Path, out: Path | None, model: bool) -> list[_File]:
     if stat.S_ISDIR(_mode(path)):
         files = _in_folder(path, sorted(_walk(path, out), key=str), model)
-        if path.absolute().name == SUBMITTED:  # nbgrader's, named itself
+        if path.absolute().name == SUBMITTED:  # the path is nbgrader's own folder
             return [replace(file, parts=(SUBMITTED, *file.parts)) for file in files]
         return files
     if path.suffix.lower() == ".zip":
@@ -219,7 +219,7 @@ def _crowded(places: list[tuple[str, ...]]) -> dict[tuple[str, ...], int]:
     """Folders to refuse so that at most MOST_ENTRIES files are left, each with its number of files.
 
     One learner's heap of files must not stop the class. A folder that holds more files than all
-    others together is taken for one learner's. Without such a folder there are simply too many.
+    others together is assumed to be one learner's. Without such a folder there are just too many.
     """
     found: dict[tuple[str, ...], int] = {}
     while len(places) > MOST_ENTRIES:
@@ -227,7 +227,7 @@ def _crowded(places: list[tuple[str, ...]]) -> dict[tuple[str, ...], int]:
         large = [folder for folder, n in inside.items() if len(places) / 2 < n < len(places)]
         if not large:
             break
-        heap = max(large, key=len)  # they lie in one another
+        heap = max(large, key=len)  # these folders are nested
         found[heap] = inside[heap]
         places = [place for place in places if place[:len(heap)] != heap]
     return found
@@ -310,7 +310,7 @@ def _numbered(name: str, taken: set[str]) -> Iterator[str]:
 def _with_learners(files: list[_File]) -> tuple[list[Submission], list[str]]:
     """The submissions of a group with their learners, and the names of the files left out.
 
-    Only names from the instructor or the LMS say whose file it is, never a learner's own.
+    Only names from the instructor or the LMS decide whose file it is, never a name by a learner.
     """
     level = _shared_folders([file.parts for file in files])
     learners = _by_lms(files, level) or _by_nbgrader(files, level)
@@ -358,7 +358,7 @@ def _shared_folders(names: list[tuple[str, ...]], anything: bool = False) -> int
 
 
 def _by_lms(files: list[_File], level: int) -> dict[_File, Learner]:
-    """The learners in a download of Canvas or Moodle, if half of what is graded looks like one."""
+    """The learners in a download of Canvas or Moodle, if half of the graded files look like one."""
     best: dict[_File, Learner] = {}
     for source, matches in (("canvas", _canvas(files, level)), ("moodle", _moodle(files, level))):
         known = {file: learner_named(_who(match), match["id"], source)
@@ -380,7 +380,7 @@ def _who(match: re.Match) -> str:
 
 
 def _canvas(files: list[_File], level: int) -> dict[_File, re.Match]:
-    """Files directly in a download of Canvas. It numbers each upload: no number comes twice."""
+    """Files directly in a download of Canvas. Canvas numbers uploads, so no number comes twice."""
     matches = {file: match for file in files if len(file.parts) == level + 1
                and (match := CANVAS_NAME.fullmatch(file.parts[level]))}
     places = {file.parts: match for file, match in matches.items()}  # one for all files of a zip
@@ -396,7 +396,7 @@ def _moodle(files: list[_File], level: int) -> dict[_File, re.Match]:
 
 
 def _by_nbgrader(files: list[_File], level: int) -> dict[_File, Learner]:
-    """nbgrader's own order: submitted/NAME/ASSIGNMENT/file."""
+    """nbgrader's folder layout: submitted/NAME/ASSIGNMENT/file."""
     return {file: learner_named(file.parts[level + 1], source="nbgrader") for file in files
             if len(file.parts) >= level + 4 and file.parts[level] == SUBMITTED}
 
@@ -540,7 +540,7 @@ def _open(path: Path, outer: tuple[int, ...], learners: bool) -> Iterator[zipfil
     """The zip at `path`, or the one inside it. Raises Refused and _ZIP_ERRORS.
 
     learners: a learner made this zip. Python reads a zip's whole list of files when it opens it;
-    that list is refused before it costs anything.
+    a list that is too long is refused before it costs anything.
     """
     if outer:
         file: BinaryIO = io.BytesIO(_read_entry(path, outer, LARGEST_NESTED))

@@ -1,6 +1,6 @@
 """What the grader reads from a stranger's notebook: its code, its stage, and notes about it.
 
-None of the code runs here. Every pattern takes time in proportion to the text, at most seconds.
+None of the code runs here. Every pattern runs in time linear in the text, seconds at most.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dlsys_files.notebook_reader import NotebookFile, Unreadable
 from dlsys_helpers import paths
 from dlsys_helpers.errors import UserError
 
-# What imports torch's compiler when first used, in 1 to 2 CPU s, or a part of it, in 0.3.
+# Code that imports torch's compiler on first use, in 1 to 2 CPU s, or a part of it, in 0.3.
 _ARGUMENT = r"(?:[^(),\[]|\([^()]{0,80}\)|\[[^]]{0,80}\]){1,20},"  # bounded: a stranger's text
 _COMPILER = re.compile(
     r"\b(?:optim|fit|profiler|checkpoint|TorchDispatchMode|torch\.func|compile|_dynamo|distributed"
@@ -27,7 +27,7 @@ _COMPILER = re.compile(
     rf"|\bbackward\(\s*[\w\[]|\bgrad\({_ARGUMENT}{_ARGUMENT}\s*[\w.]+\s*[,()]")
 
 
-# Names with which code reads its callers or the memory, where an act may keep what it built. No
+# Names that let code read its callers or the memory, where an act may keep what it built. No
 # exercise needs them.
 _REACHES = re.compile(r"\b(?:_getframe|currentframe|f_back|f_locals|f_globals|get_objects"
                       r"|get_referrers|get_referents|__closure__|co_freevars|settrace|setprofile"
@@ -52,9 +52,9 @@ class Notebook:
     shown: dict[str, str] = field(default_factory=dict)  # exercise id: status of a stored output
     notes: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)  # notes for the instructor alone
-    sheet: dict[str, Any] = field(default_factory=dict)  # of an exam: ticket, begun by whom, cases
-    absent: str = "is not defined after all cells have run"  # of a function that is not there
-    short: bool = False  # it was handed out with a part of the exercises, it says
+    sheet: dict[str, Any] = field(default_factory=dict)  # of an exam: ticket, who began it, cases
+    absent: str = "is not defined after all cells have run"  # said of a missing function
+    short: bool = False  # its metadata says that it has only some exercises
     requests: dict[str, str] = field(default_factory=dict)  # for another look, by exercise
 
 
@@ -73,7 +73,7 @@ def parse(data: bytes, stage: int | None = None) -> Notebook:
 
 
 def parts(data: bytes) -> Notebook:
-    """What `dlsys parts` wrote, cut into a cell for each part: a bad one costs only itself.
+    """What `dlsys parts` wrote, cut into a cell for each part, so that a bad part breaks no other.
 
     Lines keep their numbers. Nothing is parsed. Raises Refused.
     """
@@ -116,7 +116,7 @@ def _outdated(found: NotebookFile, stage: int) -> list[str]:
 
 @cache
 def _version_here(stage: int) -> str:
-    """The version of the worksheet of a stage, "" if it is not here or cannot be read."""
+    """The version of the worksheet of a stage, "" if there is none or it cannot be read."""
     try:
         path = paths.EXERCISES / f"{assignments.stage(stage).stem}.ipynb"
         return notebook_reader.parse(path.read_bytes()).version
@@ -125,9 +125,9 @@ def _version_here(stage: int) -> str:
 
 
 def calls(sources: Iterable[str], names: Iterable[str]) -> set[str] | None:
-    """The names that sources call, as functions of a library; None if they are too long.
+    """The names that the sources call as library functions; None if the sources are too long.
 
-    A parser's memory is a thousand times its text, and nothing bounds it in a trusted process.
+    A parser needs a thousand times its text in memory, and in a trusted process nothing limits it.
     """
     sources = list(sources)
     if sum(map(len, sources)) > LARGEST_PARSED:
@@ -136,7 +136,7 @@ def calls(sources: Iterable[str], names: Iterable[str]) -> set[str] | None:
 
 
 def _calls(source: str, names: Iterable[str]) -> list[str]:
-    """The names that a source calls; none if it is no Python."""
+    """The names that a source calls; none if it is not valid Python."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -155,5 +155,5 @@ def defines(source: str, function: str) -> bool:
 
 
 def loads_compiler(sources: Iterable[str]) -> bool:
-    """Whether such code may need the compiler. Code that does unannounced is only slower."""
+    """Whether the code may need the compiler. If this misses it, the code is only slower."""
     return any(map(_COMPILER.search, sources))

@@ -58,7 +58,7 @@ def _stage(number: int | None) -> str:
 
 
 def _marks(result: Result) -> Text:
-    """A mark for each exercise; of an exam the points of each case, for thirty marks are too wide.
+    """A mark for each exercise; for an exam the points of each case, as thirty marks are too wide.
     """
     if record := exam_record.cases(result):
         return Text(" + ".join(f"{case['points']:g}" for case in record))
@@ -67,7 +67,7 @@ def _marks(result: Result) -> Text:
 
 
 def _about_sheets(sheets: Sequence[dict[str, str]]) -> list[str]:
-    """Where an exam leaves something to settle, so that nobody has to open the overview for it."""
+    """The exam sheets to settle, so that the instructor sees them without opening the overview."""
     told = [f"{one['name']} ({one['tickets']})" for one in sheets]
     return [f"Exam sheets to settle, see the overview: {first_few(told)}."] if told else []
 

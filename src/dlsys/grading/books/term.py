@@ -108,7 +108,7 @@ def facts(runs: list[Run]) -> dict[str, Any]:
 
 
 def _everyone(runs: list[Run]) -> dict[tuple, dict[int, Result]]:
-    """For each learner the result with the most points of each stage, over all runs."""
+    """Each learner's result with the most points in each stage, over all runs."""
     shared = _shared_names(runs)
     found: dict[tuple, dict[int, Result]] = {}
     for one in runs:
@@ -139,7 +139,7 @@ def _shared_names(runs: list[Run]) -> set[tuple]:
 
 
 def matched(runs: list[Run]) -> str:
-    """A line about Moodle's learners, whose numbers say nothing over several runs; "" for none."""
+    """A line about Moodle's learners, whose numbers differ between runs; "" if there are none."""
     shared = _shared_names(runs)
     found: dict[tuple, list[Result]] = {}
     for result in (result for one in runs for result in one.counted):
@@ -191,7 +191,7 @@ def _exercises(results: Iterable[Result]) -> list[dict[str, Any]]:
 
 
 def mistakes(runs: list[Run]) -> list[dict[str, Any]]:
-    """Misconceptions, those met most often first: their exercise, and how often in each run."""
+    """Misconceptions, the most frequent first: their exercise, and their count in each run."""
     met: dict[tuple[str, str], Counter] = {}
     for number, one in enumerate(runs):
         for entry in (entry for result in one.counted for entry in result["exercises"]):
@@ -204,7 +204,7 @@ def mistakes(runs: list[Run]) -> list[dict[str, Any]]:
 
 
 def id_order(id: str) -> list[int]:
-    """An exercise's place: 08.2 comes before 08.10."""
+    """A key to sort exercises by: 08.2 comes before 08.10."""
     return [int(part) for part in id.split(".")]
 
 

@@ -1,7 +1,7 @@
 """Control groups (cgroups): they alone limit the kernel's own memory, such as cached file names.
 
 `bound` reads the limits of the groups that this process is in. `make` creates a group below them
-for a grader's runners, where this user may: the judge keeps it, the runners enter it. Linux only;
+for a grader's runners, if this user may: the judge keeps it, the runners enter it. Linux only;
 it needs no torch.
 """
 
@@ -76,7 +76,7 @@ class Group:
     """
 
     name: str = ""
-    fds: tuple[int, ...] = ()  # of its folders; that for memory first
+    fds: tuple[int, ...] = ()  # of its folders, the one for memory first
     most: int | None = None  # bytes
 
     def plain(self) -> dict:
@@ -130,7 +130,7 @@ NONE = Group()
 
 
 def make(limits: Limits, root: Path = Path("/")) -> Group:
-    """A new group for the runners of one grader, or one without folders where none can be had.
+    """A new group for the runners of one grader, or one without folders if none can be made.
 
     Also removes the groups that killed graders of this user have left here.
     """
@@ -157,11 +157,11 @@ def make(limits: Limits, root: Path = Path("/")) -> Group:
 
 
 def parent_for_new(root: Path, kind: str) -> Path | None:
-    """The folder in which a group may be made, so that it stays below all bounds there are.
+    """The folder in which a group may be made, so that all existing bounds still apply to it.
 
     With cgroup v1 it is this process's own group. With v2 a group that has processes delegates no
-    controller on, so it is mostly the one around it: not systemd's (a slice), and not where that
-    would leave a limit behind.
+    controller on, so it is usually the group around it, unless that is systemd's (a slice) or
+    the new group would escape a limit.
     """
     own = [folder for folder in own_groups(root, kind) if folder.is_dir()]
     if not own or not (own[0] / "cgroup.subtree_control").exists():
@@ -190,7 +190,7 @@ def _new(path: Path) -> int:
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.stat("cgroup.procs", dir_fd=folder)  # not removed before it was locked
+        os.stat("cgroup.procs", dir_fd=folder)  # fails if it was removed before the lock
     except OSError:
         os.close(folder)
         with contextlib.suppress(OSError):
@@ -200,9 +200,9 @@ def _new(path: Path) -> int:
 
 
 def _set_bounds(fds: list[int], memory: int, processes: int) -> None:
-    """Write the bounds. Raises OSError if that for memory cannot be had."""
+    """Write the bounds. Raises OSError if the one for memory cannot be set."""
     _write(fds[0], _SETTINGS[not _has_file(fds[0], _SETTINGS[0])], str(memory))
-    with contextlib.suppress(OSError):  # v2: what shares the memory ends together
+    with contextlib.suppress(OSError):  # v2: processes that share the memory end together
         _write(fds[0], "memory.oom.group", "1")
     with contextlib.suppress(OSError):
         _write(fds[-1], "pids.max", str(processes))
@@ -229,7 +229,7 @@ def _has_file(folder: int, name: str) -> bool:
 
 
 def read(folder: int, name: str) -> bytes:
-    """The content of a small file of the kernel's, in one read. Raises OSError."""
+    """The content of a small kernel file, in one read. Raises OSError."""
     file = os.open(name, os.O_RDONLY, dir_fd=folder)
     try:
         return os.read(file, 65536)

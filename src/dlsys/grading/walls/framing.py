@@ -1,6 +1,6 @@
 """Length-prefixed frames over a socket or pipe: an index, a length, that many bytes.
 
-The init and the supervisor speak with these alone; they never look inside a payload.
+The init and the supervisor talk only through this module, and never look inside a payload.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 HEAD = struct.Struct("<HI")
 LARGEST = 64 * 2**20  # bytes of one payload
-MOST_REPORTS = 100     # cells that stopped, of one attempt
+MOST_REPORTS = 100     # reports of stopped cells in one attempt
 EARLY = 2              # answers to one exercise from where its check was called, when careful
 
 # Indices of an attempt's frames: 0, 1, ... are its exercises, in the order of the job.
@@ -21,7 +21,7 @@ END = 0xFFFE
 JOB = 0xFFFD
 ACTS = 0xFFFC
 
-# What one process around a sandbox asks of the next one, in a byte.
+# One-byte requests from one process around a sandbox to the next.
 OPEN = b"o"           # judge to supervisor: a sandbox, with its line and its life line
 LOAD_COMPILER = b"c"  # judge to supervisor, and on to the zygote
 PROC = b"p"           # init to supervisor: the sandbox's own /proc

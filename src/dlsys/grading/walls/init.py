@@ -1,6 +1,6 @@
 """The first process of a sandbox: it passes jobs in and answers out, and ends runners that hang.
 
-It is process 1 of its own process namespace, runs no code of the learner's, and has neither laws
+It is process 1 of its own process namespace, runs none of the learner's code, and has neither laws
 nor expected values. When it ends, the kernel ends everything in the sandbox.
 """
 
@@ -17,8 +17,8 @@ from dlsys.grading.walls import framing, isolation
 from dlsys.grading.walls.framing import ACTS, CELLS, END, JOB, FrameError
 
 START_SECONDS = 60.0
-END_SECONDS = 1.0  # what was killed ends as soon as the kernel has taken its memory back
-GRACE = 3.0  # seconds beyond the limit, where the runner watches over its own children
+END_SECONDS = 1.0  # killed processes end as soon as the kernel has reclaimed their memory
+GRACE = 3.0  # seconds beyond the limit, if the runner watches its own children
 
 
 def main(judge: socket.socket, supervisor: socket.socket, walled: bool,
@@ -33,7 +33,7 @@ def main(judge: socket.socket, supervisor: socket.socket, walled: bool,
             isolation.give_up_privileges(user)
             isolation.prctl(isolation.DIE_WITH_PARENT, signal.SIGKILL)
         signal.signal(signal.SIGCHLD, _reap)
-        # Python has a handler for it, and a handler makes it a signal that the sandbox can send.
+        # Python has a handler for it, and the sandbox can send process 1 any signal with a handler.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         while True:
             serve(judge, supervisor, walled)

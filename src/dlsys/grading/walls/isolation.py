@@ -29,20 +29,20 @@ READ_ONLY, NO_SUID, NO_DEV, NO_EXEC, REMOUNT, BIND, RECURSIVE, PRIVATE = (
 DETACH = 2  # umount2
 DIE_WITH_PARENT, SET_DUMPABLE, DROP_BOUND, AMBIENT = 1, 4, 24, 47  # prctl
 AMBIENT_RAISE = 2
-LAST_CAPABILITY = 63  # that a kernel could know
+LAST_CAPABILITY = 63  # the highest that a kernel could know
 _CAPABILITY_VERSION = 0x20080522
 PACKAGES = [Path(__file__).parents[3] / name
             for name in ("dlsys", "dlsys_files", "dlsys_helpers", "dlsys_checks")]
-INTERPRETER = os.path.realpath(sys.executable)  # here: the links to it are not in the view
-VIEW = "/sys"  # where the view is built: every machine has this folder, and no Python in it
+INTERPRETER = os.path.realpath(sys.executable)  # resolved, because links to it are not in the view
+VIEW = "/sys"  # where the view is built: every machine has this folder, without Python in it
 HOME = "/sandbox"  # the one place where the learner's code can write
-HOST = b"sandbox"  # the name of the host that it sees, which may come out in an error's text
+HOST = b"sandbox"  # the host name that it sees, which an error's text may show
 LEARNER_ID = 1000  # the user id it sees when an ordinary user grades
-# User ids that root assigns to sandboxes: of no user, container or service by systemd's list; or,
-# in a container that has not so many, far above its users.
+# User ids that root assigns to sandboxes. By systemd's list, the first are of no user, container or
+# service; the others, for a container with fewer ids, are far above its users.
 OWN_IDS = range(0x7000_0000, 0x7FF0_0000), range(20_000, 60_000)
 
-# All that the learner's code finds in its environment. One thread per process: a fork must not
+# The whole environment of the learner's code. One thread per process: a fork must not
 # inherit a thread pool, and a cohort's processes share the machine's cores.
 ENVIRONMENT = {
     "HOME": HOME, "TMPDIR": HOME, "MPLCONFIGDIR": HOME, "MPLBACKEND": "Agg", "USER": "learner",
@@ -106,7 +106,7 @@ def installed() -> bool:
 
 
 def masked_paths() -> list[str]:
-    """Paths that the view hides: laws, named wrong answers and stand-ins would tell the answers."""
+    """Paths that the view hides: laws, named wrong answers and stand-ins would reveal answers."""
     model = PACKAGES[0].parent / "dlsys_model"  # a checkout does not show it at all
     return [str(PACKAGES[-1]), *([str(model)] if installed() and model.is_dir() else [])]
 
@@ -144,7 +144,7 @@ def _bind_into_view(path: str, root: str) -> None:
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.islink(path):
         os.symlink(os.readlink(path), target)
-    elif not os.path.exists(target):  # the path may lie inside a folder that is shown already
+    elif not os.path.exists(target):  # else a folder around it is in the view already
         os.makedirs(target) if os.path.isdir(path) else Path(target).touch()
         _bind_read_only(path, target, NO_DEV)
 
@@ -157,10 +157,10 @@ def _bind_read_only(source: str, target: str, more: int) -> None:
 def _devices(root: str) -> None:
     for folder in ("/dev", "/proc", HOME, "/old"):
         os.makedirs(root + folder, exist_ok=True)
-    # No /dev/zero: a shared mapping of it is memory that no process holds.
+    # No /dev/zero: the kernel counts a shared mapping of it for no process.
     for name in ("null", "urandom", "random"):
         Path(f"{root}/dev/{name}").touch()
-        # Read-only: reading and writing go on, but mode, owner and times are the host's.
+        # Read-only: reads and writes still work, but mode, owner and times cannot change.
         _bind_read_only(f"/dev/{name}", f"{root}/dev/{name}", NO_EXEC)
     os.symlink(HOME, f"{root}/dev/shm")
     os.symlink("/proc/self/fd", f"{root}/dev/fd")
@@ -178,7 +178,7 @@ def _enter_root(root: str) -> None:
 
 
 def start_inside(*arguments: str) -> None:
-    """Replace this process by the view's own Python. Returns only by raising OSError.
+    """Replace this process with the view's own Python. Returns only by raising OSError.
 
     A process reaches the file it runs as /proc/self/exe, and the file's owner may change its mode,
     times and attributes. So the interpreter must be the read-only one inside the view.
@@ -188,7 +188,7 @@ def start_inside(*arguments: str) -> None:
 
 
 def _keep_capabilities() -> None:
-    """Keep capabilities over the start of a program; without this only root keeps them."""
+    """Keep capabilities across the start of a program; without this only root keeps them."""
     head, sets = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
     _check(libc.capget(head, sets), "reading capabilities")
     for permitted, inheritable in ((1, 2), (4, 5)):
@@ -271,7 +271,7 @@ def give_up_privileges(user: int | None) -> None:
     seccomp.install(libc)
 
 
-# ---- where it cannot be had
+# ---- where the walls cannot be built
 
 def remedy() -> str:
     """Advice for a machine where the walls cannot be built, from its kernel's settings."""

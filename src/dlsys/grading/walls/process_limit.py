@@ -1,6 +1,6 @@
-"""Name the limit of processes in an error that it caused: Python's own errors do not.
+"""Name the process limit in an error that it caused, because Python's own errors do not.
 
-Runs inside the sandbox, in the learner's process. What it needs is imported here, before a cell can
+Runs inside the sandbox, in the learner's process. It imports what it needs here, before a cell can
 change a module.
 """
 
@@ -10,7 +10,7 @@ import resource
 from contextlib import suppress
 from os import O_RDONLY, close, listdir, open, read
 
-MANY = 0.5     # share of the limit that counts as many; a DataLoader that waits in vain has it
+MANY = 0.5     # share of the limit that counts as many; a DataLoader that hangs reaches it
 SHORT = 88     # longest text of the error itself, so that the advice after it is not cut off
 MOST = 1000    # a higher limit is the system's own, not the sandbox's
 # Type of an error and a part of its text, after a new process or thread was refused.
@@ -20,7 +20,7 @@ _ERRORS = (("BlockingIOError", "Resource temporarily unavailable"),
 
 
 def with_limit(error_type: str, text: str) -> str:
-    """An error's text, and the limit where it may have refused a process or a thread."""
+    """An error's text, and the limit if it may have refused a process or a thread."""
     refused = any(error_type == kind and part in text for kind, part in _ERRORS)
     if not refused or not process_limit():
         return text
@@ -43,7 +43,7 @@ def limit_sentence(most: int) -> str:
 
 
 def process_limit() -> int:
-    """The sandbox's limit of processes and threads, or 0 where only the system has one."""
+    """The sandbox's limit of processes and threads, or 0 if only the system has one."""
     most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     return most if 0 < most <= MOST else 0
 

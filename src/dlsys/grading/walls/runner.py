@@ -82,7 +82,7 @@ class Runner:
     def cells(self, cells: list) -> None:
         """Run the cells in order; an exception ends only its cell and is reported."""
         for number, source in cells:
-            self.line.sendall(framing.frame(CELLS))  # the time of this cell begins
+            self.line.sendall(framing.frame(CELLS))  # this cell's time starts
             if self.checkpoints:
                 self._checkpointed(number, source)
             else:
@@ -129,7 +129,7 @@ class Runner:
         self.reports.append({"number": number, "line": None, "error": fault})
 
     def _more_time(self) -> None:
-        """Start the time limit again: the next work is not part of the cell."""
+        """Restart the time limit, because what comes next is not part of the cell."""
         self.line.sendall(framing.frame(CELLS))
         if self.done is not None:
             with contextlib.suppress(OSError):
@@ -155,7 +155,7 @@ class Runner:
     def answers(self) -> None:
         """Send an answer for each act: in this process, or each in its own when careful."""
         for index, act in enumerate(self.acts):
-            self.line.sendall(framing.frame(index))  # the time of this exercise begins
+            self.line.sendall(framing.frame(index))  # this exercise's time starts
             if self.careful:
                 self._all_answers(index, act)
             else:
@@ -163,7 +163,7 @@ class Runner:
                 self.line.sendall(framing.frame(index, answer(act, fn)))
 
     def _all_answers(self, index: int, act: dict) -> None:
-        """Send the answers of the function checked last and of the one so named, and early answers.
+        """Send answers of the function last checked and of the one with the name; then early ones.
 
         The quick attempt has already run both after all cells. So unless `both` is set, a function
         that acted where a cell checked it does not act again.
@@ -209,7 +209,7 @@ def answer(act: dict, fn: Any) -> bytes:
     call = acting.load_act(act["act"]) if act["act"] else acting.call_function
     messages, budget = [], serialization.Budget()
     reset_globals()
-    with acting.standard_session():  # outer: cheap to enter again per act
+    with acting.standard_session():  # makes each act's inner session cheap
         for inputs in act["cases"]:
             outcome = _act(call, fn, Case("", inputs))
             try:
@@ -262,7 +262,7 @@ def reset_globals() -> None:
 # ---- children of the runner
 
 def fork_with_retry() -> int:
-    """Fork; where there are too many processes, wait for those that are being killed.
+    """Fork; if there are too many processes, wait for those that are being killed.
 
     Raises BlockingIOError if there are still too many after FORK_SECONDS.
     """
@@ -314,7 +314,7 @@ def _read_until(fd: int, n: int, deadline: float) -> bytes:
 def _wait(fd: int, seconds: float) -> str:
     """The fault of a child: "" when it is done, else "died" or "timeout".
 
-    Each GOES_ON byte starts the time limit again.
+    Each GOES_ON byte restarts the time limit.
     """
     while True:
         ready, _, _ = select.select([fd], [], [], seconds)
@@ -326,6 +326,6 @@ def _wait(fd: int, seconds: float) -> str:
 
 
 def _kill(pid: int) -> None:
-    with contextlib.suppress(OSError):  # a learner may have reaped it
+    with contextlib.suppress(OSError):  # the learner's code may have reaped it
         killpg(pid, signal.SIGKILL)
         waitpid(pid, 0)

@@ -69,7 +69,7 @@ class Zygote:
             stdout=subprocess.DEVNULL, stderr=self._stderr, cwd="/",
             env=isolation.ENVIRONMENT, start_new_session=True, pass_fds=self.group.fds)
         theirs.close()
-        with contextlib.suppress(OSError):  # it has ended by now: `wait` says so
+        with contextlib.suppress(OSError):  # if it has ended by now, `wait` says so
             self.line.sendall(json.dumps({
                 "walled": walled, "limits": limits.plain(), "group": self.group.plain(),
                 "package": str(isolation.PACKAGES[0]), "visible": isolation.visible_paths(),
@@ -110,7 +110,7 @@ class Zygote:
             raise SandboxLost("zygote")
 
     def _last_line_of_stderr(self) -> str:
-        """The last line that the zygote wrote to standard error, where it wrote one."""
+        """The last line that the zygote wrote to standard error, if it wrote one."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE)
         self._stderr.seek(0)
@@ -170,10 +170,10 @@ class Sandbox:
     def attempt(self, cells: Sequence[tuple[int, str]], acts: Sequence[bytes], *,
                 careful: bool = False, checkpoints: bool = False,
                 both: bool = False) -> Attempt:
-        """Run all cells, then the acts (packed by `pack_act`), in a process made for it.
+        """Run all cells, then the acts (packed by `pack_act`), in a new process.
 
         careful: act where a cell calls `check`, each time in a separate process; without a call,
-        or when `both` is asked, after all cells. checkpoints: a cell that faults costs itself.
+        or if `both` is set, after all cells. checkpoints: a cell that faults ends only itself.
         """
         job = {"cells": list(cells), "seconds": self.limits.seconds, "careful": careful,
                "checkpoints": checkpoints, "both": both}
@@ -204,7 +204,7 @@ class Sandbox:
 def pack_act(id: str, function: str, act: str, cases: Sequence[Any]) -> bytes:
     """One exercise's part of a job: the function's name, the act's source, the cases' inputs.
 
-    The names of the cases are not sent: they would tell what each case tests.
+    The names of the cases are not sent, because they would reveal what each case tests.
     """
     from dlsys.grading.walls import serialization
     return serialization.pack({"id": id, "function": function, "act": act,
@@ -224,8 +224,8 @@ def _take_cells(found: Attempt, payload: bytes) -> None:
 def _take_answer(found: Attempt, index: int, payload: bytes, most: int) -> None:
     """Keep an answer packed, so that only the answer being judged is unpacked in memory.
 
-    The learner's code may send more answers than the runner. They are capped: with any number of
-    answers it could guess until one passes.
+    The learner's code may send more answers than the runner. They are capped, because with
+    enough answers it could guess until one passes.
     """
     answers = found.answers.setdefault(index, [])
     if len(answers) < most:

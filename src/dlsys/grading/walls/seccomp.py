@@ -50,7 +50,7 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
 SOCKET, SOCKETPAIR = (41, 198), (53, 199)
 CLONE, CLONE3, PRLIMIT = (56, 220), (435, 435), (302, 261)
 MMAP, SETSOCKOPT, FCNTL, FLOCK, IOCTL = (9, 222), (54, 208), (72, 25), (73, 32), (16, 29)
-# Calls that send, each with the place of its flags; and those that slow a process, given its id.
+# Calls that send, each with the position of its flags; calls that slow a process, given its id.
 SENDS = {"sendto": ((44, 206), 3), "sendmsg": ((46, 211), 2), "sendmmsg": ((307, 269), 3)}
 SLOWS = {"sched_setparam": (142, 118), "sched_setscheduler": (144, 119),
          "sched_setaffinity": (203, 122), "sched_setattr": (314, 274)}
@@ -120,7 +120,7 @@ def _sockets(column: int) -> list[bytes]:
 
 
 def _urgent(column: int) -> list[bytes]:
-    """Deny data out of band: a part of unix sockets that hardly anybody uses and that had holes."""
+    """Deny out-of-band data, a part of unix sockets that is rarely used and that had holes."""
     return [step for numbers, flags in SENDS.values() for step in _call(
         numbers[column], _argument(flags), _step(_ANY_BIT, OUT_OF_BAND, 0, 1),
         _step(_RETURN, _ERRNO | errno.EPERM))]
@@ -175,7 +175,7 @@ def program(machine: str = "") -> bytes:
         steps += _first_argument(call[column], _EQUAL, AF_UNIX, deny_if=False)
     steps += _first_argument(CLONE[column], _ANY_BIT, CLONE_FLAGS, deny_if=True)
     steps += _memory(column) + _sockets(column) + _files(column) + _urgent(column) + _init(column)
-    # Limits of oneself only: the init has the same user.
+    # A process may set only its own limits, because the init has the same user.
     steps += _first_argument(PRLIMIT[column], _EQUAL, 0, deny_if=False)
     return b"".join([*steps, _step(_RETURN, _ALLOW)])
 

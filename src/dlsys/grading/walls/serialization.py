@@ -21,9 +21,9 @@ LARGEST_JSON = 4 * 2**20
 LARGEST_TENSORS = 32 * 2**20
 DEEPEST = 20
 MOST_NODES = 200_000   # parts of all messages in a sequence
-TENSOR_NODES = 50      # a tensor takes the memory of so many numbers, even if it is empty
+TENSOR_NODES = 50      # a tensor takes the memory of this many numbers, even if it is empty
 MOST_MESSAGES = 256
-LARGEST_EMPTY = 4096   # each length of a tensor without elements: laws may multiply them
+LARGEST_EMPTY = 4096   # each dimension of an empty tensor; laws may multiply them
 LONGEST_INT = 1024  # bits; longer ones cannot even be printed
 DTYPES = {str(d).removeprefix("torch."): d for d in (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
@@ -94,7 +94,7 @@ class _Packer:
         return ["x", value.type_name if kind is Foreign else kind.__name__]
 
     def floats(self, value: list[float]) -> list:
-        """A list of floats as raw doubles: most of what goes over the wire is in such lists."""
+        """A list of floats as raw doubles, because most of the data sent is such lists."""
         self.budget.spend(len(value), 8 * len(value))
         self.blobs.append(struct.pack(f"<{len(value)}d", *value))
         return ["F", len(value)]
@@ -109,7 +109,7 @@ class _Packer:
             raise TooLarge("tensors")
         self.budget.spend(TENSOR_NODES, n_bytes)
         if value.numel():
-            # A copy in a row: a tensor with one element may have any stride.
+            # A contiguous copy: a tensor with one element may have any stride.
             flat = torch.empty(value.numel(), dtype=value.dtype).copy_(value.detach().reshape(-1))
             self.blobs.append(flat.view(torch.uint8).numpy().tobytes())
         return ["t", _NAMES[value.dtype], list(value.shape)]
@@ -118,7 +118,7 @@ class _Packer:
 # ---- in
 
 def unpack(data: bytes) -> Any:
-    """The one message that `data` holds. Raises WireError."""
+    """The only message in `data`. Raises WireError."""
     values = unpack_all(data)
     if len(values) != 1:
         raise WireError("expected one message")

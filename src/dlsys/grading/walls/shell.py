@@ -29,9 +29,9 @@ _FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.al
 
 
 class Shell:
-    """What cells need of a kernel: their namespace, `get_ipython()`, magics.
+    """The parts of a kernel that cells need: their namespace, `get_ipython()`, magics.
 
-    Magics that run Python do so; `%%writefile`, `%env` and `%cd` act inside the sandbox; all
+    Magics that run Python code run it; `%%writefile`, `%env` and `%cd` act inside the sandbox; all
     others do nothing.
     """
 
@@ -62,7 +62,7 @@ class Shell:
         return self._below(0, source)
 
     def _below(self, above: int, source: str) -> Any:
-        """Run cell text that begins `above` lines below the cell's top, with right line numbers."""
+        """Run text from `above` lines below the cell's top, with correct line numbers."""
         match = _EMPTY_LINES.match(source)
         empty = match.end() if match else 0
         self.above = above + source.count("\n", 0, empty)
@@ -73,7 +73,7 @@ class Shell:
     def execute(self, code: str, name: str = "<magic>") -> Any:
         """Run transformed code. Allows `await` at the top level; keeps `__future__` imports.
 
-        An import of a package that is not installed is reported at the end; the lines below it run.
+        If a package is not installed, its import raises only at the end; the lines below it run.
         """
         missing: ModuleNotFoundError | None = None
         value = None
@@ -139,8 +139,8 @@ class Shell:
 def transformed(source: str) -> str:
     """A cell's text as Python: magics, `!`, `?` and pasted prompts are translated.
 
-    Text that parses already is left alone, as IPython would cut a prompt out of a string. Only a
-    pasted `In [1]: x` parses, as an annotation, and is translated all the same.
+    Text that already parses is left alone, because IPython would cut a prompt out of a string. The
+    exception is a pasted `In [1]: x`: it parses as an annotation, but is translated.
     """
     with suppress(SyntaxError, ValueError):
         ast.parse(source)

@@ -21,7 +21,7 @@ from dlsys.grading.settings import Limits
 from dlsys.grading.walls import framing, init, isolation
 from dlsys.grading.walls.cgroups import NONE, Group, read
 
-POLL_SECONDS = 0.02  # seconds between two looks at the memory
+POLL_SECONDS = 0.02  # between two memory checks
 LONGEST_MESSAGE = 4096
 _OWN = re.compile(rb"\n(?:RssAnon|RssShmem|VmSwap|VmPTE):\s+(\d+)")
 _SOCKETS = re.compile(rb"^sockets: used (\d+)")
@@ -38,14 +38,14 @@ def main(judge: socket.socket, zygote: socket.socket, walled: bool,
         if kind == framing.LOAD_COMPILER:
             zygote.sendall(kind)
             if not (loaded := zygote.recv(1)):
-                os._exit(1)  # the zygote has ended at it
+                os._exit(1)  # the zygote ended while loading it
             judge.sendall(loaded)
             continue
         if len(fds) != 2:
-            group.remove()  # a judge that was ended from outside could not
+            group.remove()  # a judge that was killed could not do this
             os._exit(0)
         pid = os.fork()
-        if pid == 0:  # once it has made a process namespace, it cannot make another one
+        if pid == 0:  # a process can make only one process namespace
             try:
                 report = Supervised(zygote, walled, limits, user, group, lender).run(*fds)
                 judge.sendall(json.dumps(report).encode().ljust(LONGEST_MESSAGE))
@@ -55,11 +55,11 @@ def main(judge: socket.socket, zygote: socket.socket, walled: bool,
         for fd in fds:
             os.close(fd)
         if os.waitpid(pid, 0)[1] != 0:
-            os._exit(1)  # the judge sees the line closed, and starts afresh
+            os._exit(1)  # the judge sees the line closed, and starts again
 
 
 class Supervised:
-    """One submission's sandbox, from its init's start to the last of its processes."""
+    """One submission's sandbox, from its init's start to the end of its last process."""
 
     def __init__(self, zygote: socket.socket, walled: bool, limits: Limits,
                  user: int | None, group: Group = NONE, lender: int | None = None) -> None:
@@ -71,7 +71,7 @@ class Supervised:
         self.peak, self.ended_by = 0, ""
 
     def run(self, line: int, life: int) -> dict:
-        """Keep the sandbox until the judge closes `life`; returns what it used, as JSON."""
+        """Watch the sandbox until the judge closes `life`; returns what it used, as JSON."""
         mine, theirs = socket.socketpair()
         pid = self._fork_init(line, life, mine, theirs)
         theirs.close()
@@ -144,18 +144,18 @@ class Supervised:
         quick = waiting + self._sum(own_pages)
         if quick <= self.limits.memory:
             return quick
-        # Processes may end or begin in between, so the zygote is looked at twice.
+        # Processes may start or end in between, so the zygote is measured twice.
         lent, sharing = _charged_to_forks(self.lender), self._sum(proportional)
         used = waiting + sharing - max(lent, _charged_to_forks(self.lender))
         self.peak = max(self.peak, used)
         return used
 
     def met_memory_bound(self) -> bool:
-        """Whether the kernel has ended a process because the group met its bound."""
+        """Whether the kernel has ended a process because the group reached its bound."""
         return self.group.out_of_memory_kills() > self.out_of_memory_kills
 
     def _cpu_of_living(self) -> float:
-        """CPU seconds of processes that still run, and end with the init; no runners."""
+        """CPU seconds of processes that still run and will end with the init, without runners."""
         return self._sum(_ticks) / os.sysconf("SC_CLK_TCK")
 
     def _sum(self, measure: Callable[[int, str], int]) -> int:
@@ -164,7 +164,7 @@ class Supervised:
             return total
         for name in os.listdir(self.proc):
             if name.isdigit() and name != "1":
-                # It may have ended between the two looks.
+                # The process may have ended since it was listed.
                 with contextlib.suppress(OSError, ValueError, IndexError):
                     total += measure(self.proc, name)
         return total
@@ -234,7 +234,7 @@ def _charged_to_forks(pid: int | None) -> int:
         text = Path(f"/proc/{pid}/smaps_rollup").read_bytes()
         found = {name: int(size) * 1024 for name, size in _LENT.findall(text)}
         return found[b"Anonymous"] - found[b"Pss_Anon"]
-    except (OSError, KeyError):  # before Linux 5.3: it counts to them
+    except (OSError, KeyError):  # before Linux 5.3, it counts as theirs
         return 0
 
 
@@ -249,5 +249,5 @@ def _names(folder: int, name: str) -> list[str]:
 def close_others(keep: set[int]) -> None:
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) not in keep:
-            with contextlib.suppress(OSError):  # the listing's own
+            with contextlib.suppress(OSError):  # the listing's own descriptor
                 os.close(int(name))

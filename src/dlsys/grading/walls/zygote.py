@@ -1,7 +1,7 @@
 """The process that has torch loaded, and forks a runner from it for every submission.
 
 The zygote starts fresh, with an empty environment: no law, no key and no other submission was ever
-in its memory. It builds the view, starts again as a program of that view, starts the supervisor
+in its memory. It builds the view, restarts as a program inside that view, starts the supervisor
 while it is still small, and then loads torch.
 
     python -m dlsys.grading.walls.zygote      (its standard input is a socket to the judge)
@@ -93,7 +93,7 @@ def _load() -> Callable:
 
     This computes nothing: a thread pool or an autograd engine would not survive a fork.
     """
-    os.environ.pop("DLSYS_WORK", None)  # set where `dlsys` is imported: no learner works here
+    os.environ.pop("DLSYS_WORK", None)  # importing `dlsys` sets it, but no learner works here
     import matplotlib.pyplot  # noqa: F401
     import numpy.random  # noqa: F401, with numpy's other parts loaded when they are first used
     import torch
@@ -148,17 +148,17 @@ def use_large_pages(first: int, end: int) -> None:
 
 def serve(supervisor_line: socket.socket, walled: bool, limits: Limits, user: int | None,
           group: Group, run: Callable) -> None:
-    """Do what the supervisor asks, for as long as it is there: see the bytes in `framing`.
+    """Do what the supervisor asks until it is gone; `framing` lists the requests.
 
-    A runner is forked into its init's namespaces. The compiler is loaded for the forks to come.
+    A runner is forked into its init's namespaces. The compiler is loaded for later forks.
     """
     children = Children(walled)
     while True:
         kind, fds, _, _ = socket.recv_fds(supervisor_line, 1, 2)
         if kind == framing.FORK:
             if not group.exists():
-                os._exit(1)  # somebody removed it: the judge starts afresh, with a new one
-            children.reap_ended()  # one that waits for that still counts as a process of its user
+                os._exit(1)  # somebody removed it, so the judge starts again with a new one
+            children.reap_ended()  # an unreaped one still counts as a process of its user
             with contextlib.suppress(isolation.WallError):  # the init has ended by now
                 line, init_fd = fds
                 children.pids.append(_fork_runner(line, init_fd, walled, limits, user, group, run))
@@ -200,7 +200,7 @@ def _fork_runner(line: int, init_fd: int, walled: bool, limits: Limits, user: in
 
 
 class Children:
-    """The runners of one sandbox, and what those that have ended used."""
+    """The runners of one sandbox, and the CPU time and memory of those that ended."""
 
     def __init__(self, walled: bool) -> None:
         self.walled = walled
@@ -208,7 +208,7 @@ class Children:
         self.cpu, self.peak = 0.0, 0
 
     def reap_ended(self) -> None:
-        """Reap the runners that have ended, and wait for none."""
+        """Reap the runners that have ended, without waiting for the others."""
         self.pids = [pid for pid in self.pids if not self._reaped(pid, os.WNOHANG)]
 
     def reap_all(self) -> dict:
