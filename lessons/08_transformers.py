@@ -116,8 +116,8 @@ claim("largest difference between attention by the formula and attention "
 # with mean 0 and variance 1, the score has variance `D`. So wider heads produce larger
 # scores, and the softmax puts more and more of the weight on a single key. Dividing the
 # scores by the square root of `D` brings their variance back to 1. This argument holds
-# as long as all components are independent of each other. If training makes queries and
-# keys similar, even the divided scores grow with `D`.
+# while all components are independent. If training makes queries and keys similar, even
+# the divided scores grow with `D`.
 
 # %% role="concept"
 def mean_entropy(scores):

@@ -2604,7 +2604,7 @@ def class_numbers(names: list, stored: dict) -> dict:
 # class numbers changed each time training was resumed.
 
 # %% [markdown] role="concept"
-# ## Reproducible: one list
+# ## Reproducible: one complete list
 #
 # To be sure that two runs end with the same weights, keep everything that a step depends
 # on the same. Here is the list. The last column says when each setting has to be in

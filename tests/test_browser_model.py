@@ -302,8 +302,8 @@ def test_the_switches_change_what_it_writes_and_the_mask_takes_the_cache_along(p
 
 
 @pytest.mark.parametrize(("prompt", "begins", "said"), [
-    ("Ä loss ", " loss ", "trained without: Ä."),
-    pytest.param("ÄÖ", "\n", "trained without: Ä Ö.", marks=pytest.mark.nightly),
+    ("Ä loss ", " loss ", "trained without them: Ä."),
+    pytest.param("ÄÖ", "\n", "trained without them: Ä Ö.", marks=pytest.mark.nightly),
     pytest.param("", "\n", "600 letters", marks=pytest.mark.nightly)])
 def test_letters_that_it_does_not_know_are_left_out_and_named(panel, prompt, begins, said):
     panel.get_by_label("Begin with").fill(prompt)

@@ -787,7 +787,7 @@ def test_the_command_writes_a_sheet_and_never_over_it(kept, capsys):
 
     assert cli.main(["exam", "b"]) == 0
 
-    assert "stays as it is" in capsys.readouterr().out
+    assert "is unchanged" in capsys.readouterr().out
     assert path.read_text() == "mine"
 
 

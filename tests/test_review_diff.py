@@ -169,8 +169,8 @@ def test_a_number_alone_is_a_line_of_the_only_file_that_a_change_touches():
 
 @pytest.mark.parametrize(("said", "part"), [
     ("", "got nothing"), ("schedule.py:999", "got line 999"),
-    ("1 2 3", "expected a file and the number"),
-    ("all", "expected a file and the number"), ("１", "expected a file and the number"),
+    ("1 2 3", "expected a file and a line number"),
+    ("all", "expected a file and a line number"), ("１", "expected a file and a line number"),
     ("train.py:3", "got the file 'train.py'"), ("missing train.py:3", "got the file 'train.py'"),
     ("missing loop.py:900", "got line 900 of loop.py"), ("missing loop.py:0", "got line 0")])
 def test_a_mark_outside_the_change_is_refused(said, part):

@@ -28,7 +28,7 @@ once    | Each row is in exactly one of the two parts. | rows of both parts
 apart   | No group is in both parts. | groups in both
 share   | The test part has round(share * number of groups) groups. | groups in the test part
 seed    | seed: from 0 to 2**32 - 1. Draw the test groups with this seed, so that every set is
-          equally likely. The same seed gives the same split, and different seeds give different
+          equally likely. The same seed gives the same split, and other seeds can give other
           splits. | seeds
 global  | Torch's global generator does not change. | global generator
 example | Example: with 4 groups and share 0.25, one group is in the test part. | case the example
