@@ -2958,8 +2958,7 @@ answers
 #   Weight decay keeps weights small, so that the network memorizes less of its training
 #   rows.
 # - Search for the learning rate again when you change the optimizer. SGD's step is
-#   proportional to the gradient. Where the gradients are not zero, Adam's first step and
-#   all of Lion's steps have the size of the learning rate.
+#   proportional to the gradient; Lion's step has the size of the learning rate.
 # - Put every parameter into exactly one group, and choose the group by what the parameter
 #   is, not by its name.
 # - A warm-up makes a high peak safer at the start, and a falling rate reduces the noise
@@ -2976,9 +2975,9 @@ answers
 #   gradient is `None`, torch skips the weight.
 # - With the default betas, bias correction shortens Adam's first steps. Lion has two
 #   betas: one for the direction and one for the memory.
-# - With Adam's default second beta and rounding to the nearest value, a second moment in
-#   bfloat16 rises but never falls. In a matrix rule such as Muon's, the step of each
-#   shard depends on the whole matrix.
+# - With Adam's default second beta, a second moment that is rounded to the nearest bfloat16
+#   never falls. In a matrix rule such as Muon's, each shard's step depends on the whole
+#   matrix.
 #
 # **Next:** Stage 5 looks at what a network has besides its weights: norm layers and
 # their statistics, dropout, and the scale of its initial weights.
