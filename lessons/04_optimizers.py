@@ -1862,10 +1862,10 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
 # 3. Do not keep `grad` itself in `state`, because the caller may write into it.
 
 # %% [markdown] trap="04.7" role="keep"
-# **Keep:** An optimizer with momentum still moves a weight whose gradient has become
-# zero, and skips a weight whose gradient is `None`. **In your own code:** To freeze a
-# part of a model, set its gradients to `None` or leave it out of the optimizer. Then
-# compare the frozen weights before and after. **Source:** PyTorch documentation,
+# **Keep:** With momentum, an optimizer still moves a weight whose gradient became zero. It
+# skips a weight whose gradient is `None`. **In your own code:** To freeze a
+# part of a model, set its gradients to `None` or leave it out of the optimizer, and check
+# its weights. **Source:** PyTorch documentation,
 # [`Optimizer.zero_grad`](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html).
 
 # %% [markdown] trap="04.8" role="situation" fault="Adam without bias correction: steps too long" symptom="fine-tuning unstable in the first steps: Adam without bias correction"
@@ -2958,8 +2958,7 @@ answers
 #   Weight decay keeps weights small, so that the network memorizes less of its training
 #   rows.
 # - Search for the learning rate again when you change the optimizer. SGD's step is
-#   proportional to the gradient. Where the gradients are not zero, Adam's first step and
-#   all of Lion's steps have the size of the learning rate.
+#   proportional to the gradient; Lion's step has the size of the learning rate.
 # - Put every parameter into exactly one group, and choose the group by what the parameter
 #   is, not by its name.
 # - A warm-up makes a high peak safer at the start, and a falling rate reduces the noise
@@ -2976,9 +2975,9 @@ answers
 #   gradient is `None`, torch skips the weight.
 # - With the default betas, bias correction shortens Adam's first steps. Lion has two
 #   betas: one for the direction and one for the memory.
-# - With Adam's default second beta and rounding to the nearest value, a second moment in
-#   bfloat16 rises but never falls. In a matrix rule such as Muon's, the step of each
-#   shard depends on the whole matrix.
+# - With Adam's default second beta, a second moment that is rounded to the nearest bfloat16
+#   never falls. In a matrix rule such as Muon's, each shard's step depends on the whole
+#   matrix.
 #
 # **Next:** Stage 5 looks at what a network has besides its weights: norm layers and
 # their statistics, dropout, and the scale of its initial weights.

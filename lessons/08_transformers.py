@@ -4193,8 +4193,7 @@ answers
 #   `assign=True` untie them, so tie them again before you make the optimizer.
 # - SDPA has no train mode, so pass it a dropout rate of 0 when you evaluate.
 # - A masked and a causal model answer different questions, so do not compare their losses.
-# - To average values by a softmax, a running maximum, two running sums and a correction
-#   factor are enough. The whole row of scores is never needed at once.
+# - A running maximum, two running sums and a correction factor suffice for attention.
 # - Without a mask, the matrix products of flash attention's forward pass are as large as
 #   the formula's. But it needs less memory and, for narrow heads, moves fewer bytes.
 # - A warp moves whole sectors, so neighbouring threads should read neighbouring values.
