@@ -1862,10 +1862,9 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
 # 3. Do not keep `grad` itself in `state`, because the caller may write into it.
 
 # %% [markdown] trap="04.7" role="keep"
-# **Keep:** With momentum, an optimizer still moves a weight whose gradient became zero. It
-# skips a weight whose gradient is `None`. **In your own code:** To freeze a
-# part of a model, set its gradients to `None` or leave it out of the optimizer, and check
-# its weights. **Source:** PyTorch documentation,
+# **Keep:** Momentum still moves a weight whose gradient became zero. The optimizer skips a
+# weight whose gradient is `None`. **In your own code:** To freeze a part, set its
+# gradients to `None` or leave it out of the optimizer. **Source:** PyTorch documentation,
 # [`Optimizer.zero_grad`](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html).
 
 # %% [markdown] trap="04.8" role="situation" fault="Adam without bias correction: steps too long" symptom="fine-tuning unstable in the first steps: Adam without bias correction"
