@@ -37,8 +37,8 @@ begin(SEED, THREADS, DEVICE)
 # You have small images of handwritten zeros and ones, and you want a rule that tells them
 # apart. You could write such a rule by hand: a one has ink in the middle, and a zero does
 # not. But the next pair of digits needs a different rule, which you would have to invent
-# as well. A *perceptron* finds such a rule from examples. The perceptron is the smallest
-# model that learns, and everything else in this course is built from it.
+# as well. A *perceptron* finds such a rule from examples. The perceptron is a tiny
+# model that learns, and this course's networks are built from such neurons.
 #
 # Describe each image by two numbers: the average brightness of the eight middle pixels,
 # and the average brightness of all other pixels. Then each image is a point in the plane.
@@ -74,7 +74,7 @@ print(f"{len(points)} images, {points.shape[1]} numbers each")
 #
 # A perceptron says "one" if $z$ is positive. Its answer changes where $z$ is exactly
 # zero, and the points with $z = 0$ form a line. So choosing the weights and the bias
-# means choosing a line. Changing the weights turns the line, and changing the bias shifts
+# means choosing a line. Changing one weight turns the line, and changing the bias shifts
 # it.
 #
 # The code below writes the sum as `x @ w + b`. If an image has the values 2 and 3, and
@@ -322,7 +322,7 @@ claim("number of weights and biases in the network", count,
 #
 # Why do we need activations at all? Without an activation between them, two linear layers
 # collapse into a single layer: $W_2(W_1x + b_1) + b_2 = (W_2W_1)x + (W_2b_1 + b_2)$. The
-# merged layer has one matrix and one bias, so it draws only one line.
+# merged layer has one matrix and one bias, so it draws only straight lines.
 
 # %% role="concept"
 A, B = nn.Linear(2, 32), nn.Linear(32, 1)
@@ -362,10 +362,10 @@ claim("gap between the untrained network's loss and ln 10, the loss of "
 # loss changes. The change in the loss divided by the nudge is the *slope*. The slopes for
 # all weights together are the *gradient*. `loss.backward()` computes all slopes in one
 # pass and stores each slope in its weight's `.grad`. (Training needs these slopes, so an
-# activation has to bend rather than jump. A comparison with zero makes the output jump,
+# activation should bend rather than jump. A comparison with zero makes the output jump,
 # and has a slope of zero nearly everywhere.)
 #
-# To find the slopes, PyTorch records every operation on a weight, and `backward` goes
+# To find the slopes, PyTorch records the operations on a weight, and `backward` goes
 # back through this record. The cell below checks one slope from `backward` by nudging the
 # bias of one output, `net[2].bias[3]`, where `net[2]` is the third layer in the list. The
 # nudge is not part of the model and must not be recorded, so it happens inside
@@ -631,9 +631,9 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
 # 3. PyTorch's own `softmax` and `sigmoid` are stable for large logits. For `softmax`, set `dim` to the axis along which the probabilities add up to one.
 
 # %% [markdown] trap="01.2" role="keep"
-# **Keep:** A model that ends in a linear layer returns logits, and a probability of one
-# half corresponds to a logit of 0. When one class is rare, accuracy hides a wrong
-# threshold, so look at the recall, the fraction of the rare class that you find. **In
+# **Keep:** A classifier that ends in a linear layer returns logits, and a probability of
+# one half corresponds to a logit of 0. When one class is rare, accuracy can hide a wrong
+# threshold, so look at recall, the fraction of the rare class that you find. **In
 # your own code:** Print the minimum and the maximum of the values that you compare with a
 # threshold. **Source:** Bishop 2006, *Pattern Recognition and Machine Learning*, section
 # 4.2.
@@ -686,12 +686,13 @@ decision_surface
 # %% [markdown] role="concept"
 # ## Choosing an activation
 #
-# In principle, nearly any function that bends will do (a polynomial will not). In
+# In principle, nearly any function that bends will do (a polynomial may not). In
 # practice, two things matter: the function's values, and its slope, which multiplies the
-# gradient of every earlier layer. `requires_grad=True` asks PyTorch to record every
-# operation on a tensor, as it does for weights, and `torch.autograd.grad` returns the
-# slopes instead of storing them in `.grad`. This function needs a single number to start
-# from, so the cell sums the values. Each value depends only on its own $z$, so the slope
+# gradient of every earlier layer. `requires_grad=True` asks PyTorch to record the
+# operations on a tensor, as it does for weights, and `torch.autograd.grad` returns the
+# slopes instead of storing them in `.grad`. By default, this function starts from a
+# single number, so the cell sums the values. Each
+# value depends only on its own $z$, so the slope
 # of the sum with respect to one $z$ is the slope of that value alone:
 
 # %% role="concept"
@@ -707,7 +708,7 @@ print({name: f"steepest {max(s):.2f}" for name, s in slopes.items()})
 plot_lines(z.tolist(), slopes, xlabel="input z", ylabel="slope",
            title="Sigmoid and tanh are flat on both sides, ReLU on one",
            alt="Four slopes over inputs from -4 to 4. ReLU's slope jumps "
-               "from 0 to 1 at zero, and GELU's rises smoothly. Tanh's "
+               "from 0 to 1 at zero, and GELU's changes smoothly. Tanh's "
                "slope is a hump of height 1 at zero, and the sigmoid's is "
                "a low hump of height 0.25.")
 
@@ -717,7 +718,7 @@ plot_lines(z.tolist(), slopes, xlabel="input z", ylabel="slope",
 # images (stage 7). The language models BERT, GPT-2 and LLaMA, and also vision
 # transformers, are built from *transformer* blocks (stage 8). A *recurrent* network
 # reads a sequence step by step, and its *state* is what it remembers. A *gate* is a
-# number between 0 and 1 that decides how much of a second number gets through.
+# number, often between 0 and 1, that decides how much of another number gets through.
 #
 # | function | formula | slope | where you meet it |
 # |---|---|---|---|
@@ -729,19 +730,19 @@ plot_lines(z.tolist(), slopes, xlabel="input z", ylabel="slope",
 # | sigmoid $s$ | $1 / (1 + e^{-z})$ | $s (1 - s)$, at most 1/4 | gates, yes-or-no outputs |
 # | tanh | $(e^z - e^{-z}) / (e^z + e^{-z})$ | $1 - \tanh^2$, at most 1 | recurrent states |
 #
-# *In hidden layers*, begin with ReLU. ReLU needs only a comparison, about half of its
+# *In hidden layers*, begin with ReLU. ReLU needs only a comparison, many of its
 # outputs are exactly zero, and where a unit is on, the slope of 1 does not shrink the
-# gradient. In a transformer, use GELU or SiLU, as the published models do. ReLU
+# gradient. In a transformer, use GELU or SiLU, as most published models do. ReLU
 # multiplies $z$ by either 0 or 1. GELU multiplies $z$ by a factor that rises smoothly
 # from 0 to 1: $\Phi(z)$, the probability that a standard normal variable is below $z$. So
 # GELU's slope is not zero for slightly negative inputs, and a gradient still gets
 # through. If you need a value between two limits, prefer tanh to the sigmoid. A sigmoid's
-# outputs are all positive, so they push the next layer's sums in one direction.
+# outputs are all positive, so they shift the mean of each next-layer sum.
 #
 # *At the output* of a classifier, use no activation. Return the weighted sums, and choose
 # a loss that expects them, such as `cross_entropy`.
 #
-# ReLU's slope is undefined exactly at 0, where the function bends. PyTorch uses a slope
+# ReLU's slope is undefined exactly at 0, where the function bends. `F.relu` uses a slope
 # of 0 there. The choice rarely matters, because a weighted sum is hardly ever exactly 0.
 
 # %% role="concept"
@@ -824,9 +825,9 @@ claim("number of units with a bias of -5 that are off for every row, out "
 # %% [markdown] trap="01.4" role="why"
 # Weights are negative as often as positive, so on centred inputs a fresh ReLU unit is, on
 # average, off for half of the rows. That is healthy. A *dead* unit is off for every row.
-# Its slope is zero everywhere, so its weights get no gradient. A dead unit recovers only
-# if its inputs change, or if momentum or weight decay moves its weights, because neither
-# needs a gradient.
+# Its slope is zero everywhere, so its weights get no gradient. A dead unit can recover
+# if its inputs change, or momentum or weight decay moves its weights, because a zero
+# gradient stops neither.
 
 # %% trap="01.4" role="why"
 zero_shares = {name: sorted((layer(x_normal) <= 0).float().mean(0).tolist())
@@ -928,16 +929,15 @@ claim("accuracy on XOR with a fresh ReLU layer", bends["ReLU, fresh"],
 # whose outputs are all NaN has no zeros to count.
 
 # %% trap="01.4" role="more"
-depth = torch.tensor([-3.0, -5.0, -10.0, -15.0], requires_grad=True)
+depth = torch.tensor([-3.0, -5.0, -15.0], requires_grad=True)
 F.gelu(depth).sum().backward()
-print(f"GELU's slope at -3, -5, -10, -15: {depth.grad.tolist()}")
+print(f"GELU's slope at -3, -5, -15: {depth.grad.tolist()}")
 far = torch.tensor([15.0], requires_grad=True)
 far.tanh().sum().backward()
 broken_layer = torch.full((5, 3), float("nan")).relu()
 
 # %% trap="01.4" role="more"
-claim("larger of GELU's two absolute slopes at -10 and at -15, in float32",
-      depth.grad[2:].abs().max(), expected=0)
+claim("GELU's slope at -15, in float32", depth.grad[-1], expected=0)
 claim("tanh's slope at 15", far.grad, expected=0)
 claim("tanh's output at 15", far.detach().tanh(), expected=1)
 claim("number of units that count as off in a layer whose outputs are all "
@@ -1013,7 +1013,7 @@ claim("fraction of the digits that the trained network gets right",
 # **Measured:** This alarm flags over 60 of 64 healthy units on normal inputs and over
 # 20 of 64 fresh units on the digits. The alarm also flags over 10 of the 64 units in a
 # trained network that gets over 93 % of the digits right. **Told:** GELU units cannot
-# die. **Measured:** In float32, GELU's slope at $-10$ is exactly zero. **Told:** A
+# die. **Measured:** In float32, GELU's slope at $-15$ is exactly zero. **Told:** A
 # large learning rate kills units. **Measured:** It does. On the digits, SGD at a
 # learning rate of 2 kills over 40 of 64 units, and none of them recovers in 300 steps
 # at a rate of 0.1.
@@ -1391,7 +1391,7 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 # weights of all later layers. So choose the init that fits the activation: He for ReLU,
 # Xavier for tanh. **In your own code:** Before the first long run, print the first
 # layer's gradient norm divided by the last layer's. Also print the two norms, because if
-# both are tiny, the ratio still looks healthy (trap 03.4). **Source:** [Glorot & Bengio
+# both are tiny, the ratio can look healthy (trap 03.4). **Source:** [Glorot & Bengio
 # 2010](https://proceedings.mlr.press/v9/glorot10a.html); [He et al. 2015, "Delving Deep
 # into Rectifiers"](https://arxiv.org/abs/1502.01852), section 2.2.
 
@@ -1427,8 +1427,8 @@ claim("stored mean of the second unit (a tenth of the way from 0 to 20)",
 # %% [markdown] role="concept"
 # Every module has a flag, `training`, that selects its behaviour: training or production.
 # `model.modules()` yields the model itself and every module inside it (except modules in
-# a plain Python list), and each module has its own flag. A fresh module is in *train
-# mode*, and `fit` leaves it there. One more thing happens in every call: PyTorch records
+# plain Python containers), and each module has its own flag. A fresh module is in *train
+# mode*, and `fit` leaves it there. One more thing happens by default: PyTorch records
 # what `backward` will need, and this record is called the *graph*. `torch.no_grad()`
 # switches the recording off.
 
@@ -1621,7 +1621,7 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 # 3. `model.modules()` yields every module, including the root. Each module has its own `training` flag, so store and restore each flag.
 
 # %% [markdown] trap="01.1" role="keep"
-# **Keep:** Inference needs two switches. `model.eval()` changes what the layers do, and
+# **Keep:** Inference has two switches. `model.eval()` changes what the layers do, and
 # `torch.no_grad()` saves memory. **In your own code:** Assert `not model.training` before
 # you serve, and check that a forward pass leaves `model.state_dict()` unchanged. **Source:** PyTorch notes, [Autograd
 # mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html), section on
@@ -1861,8 +1861,8 @@ claim("number of parameters in the wide network divided by the number in "
 #
 # A forward pass can be slow for three reasons: the arithmetic takes a long time
 # (compute), the data take a long time to arrive (memory), or the GPU waits until the CPU
-# launches the next operation (launches). Each cause has its own cure, and the wrong cure
-# does nothing. You can skip this section until you use a GPU.
+# launches the next operation (launches). The causes have different cures, and the wrong
+# cure can do nothing. You can skip this section until you use a GPU.
 #
 # **Before you run anything:** GELU on an 8192 x 8192 tensor needs about 1/1600 of the
 # arithmetic of the Linear layer before it. Would you guess that GELU takes 1/1600 of the
@@ -1870,7 +1870,7 @@ claim("number of parameters in the wide network divided by the number in "
 #
 # Even without a GPU, you can count the FLOPs (operations on floating-point values), the
 # minimum number of bytes that have to move, and the launches. For this count, use
-# *meta* tensors. They have a shape and a type but no data, so counting takes no time,
+# *meta* tensors. They have a shape and a type but no data, so counting stays cheap,
 # however large the layer is. FLOPs divided by bytes is called the *arithmetic
 # intensity*.
 
@@ -1923,8 +1923,8 @@ claim("number of operations in a chain of Linear, GELU and Linear (one for "
 # %% [markdown] role="gpu"
 # A device has two speed limits, its arithmetic rate and its memory rate. In a *roofline*
 # plot, these limits are two roofs that meet at the *ridge*. Below the ridge, memory sets
-# the pace; above it, compute does. Matrix products run on tensor cores. GELU cannot use
-# tensor cores, so its roof and its ridge are lower. In the plot below, the roofs come
+# the pace; above it, compute does. 16-bit matrix products run on tensor cores. GELU
+# cannot use them, so its roof and its ridge are lower. In the plot below, the roofs come
 # from a datasheet. A hollow mark shows the highest rate that the counts allow, and a
 # filled mark shows a measured rate, if one was recorded. If a filled mark is far below
 # its hollow mark, the step waits for something that you did not count, most often a
@@ -2036,7 +2036,7 @@ answers
 # **Keep:** Before you speed up a step, count its FLOPs and its bytes. Above the ridge,
 # use fewer or cheaper FLOPs. Below the ridge, move fewer bytes: fuse the activation into
 # the step before it, stay in 16 bits, and put more rows into a batch. If a step is far
-# below both roofs, launch fewer kernels: use larger batches, `torch.compile`, or CUDA
+# below both roofs, save launch time: use larger batches, `torch.compile`, or CUDA
 # graphs. **Source:** [Williams, Waterman & Patterson 2009, "Roofline: an insightful
 # visual performance model"](https://doi.org/10.1145/1498765.1498785); [NVIDIA, GPU
 # Performance Background User's
@@ -2050,13 +2050,13 @@ answers
 # - Training repeats three steps: compute the loss, compute its gradient, and take a small
 #   step against the gradient.
 # - Training does not always find an answer that the network can represent.
-# - A model that ends in a linear layer returns logits, and a probability of one half
+# - A classifier that ends in a linear layer returns logits, and a probability of one half
 #   corresponds to a logit of 0. If a class is rare, look at the recall.
 # - A ReLU unit is dead if it is off for every input. Check for NaN before you count the
 #   dead units.
 # - Every layer multiplies the gradient by its slope and its weights. Choose the init that
 #   fits the activation.
-# - Inference needs `eval()` **and** `no_grad()`.
+# - Inference uses `eval()` **and** `no_grad()`.
 # - Each PyTorch operation has a fixed cost, so apply operations to whole tensors.
 #
 # **Next:** Stage 2 follows the gradient backwards, one node at a time.

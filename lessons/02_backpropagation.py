@@ -110,8 +110,8 @@ draw_backward(
 # `w` needs `x`, and the arrow to `e` needs `e` itself. So the graph has to keep these
 # values until the backward pass. Second, autograd computed no gradient for `x` and `y`,
 # because they were plain numbers. Only a tensor with `requires_grad=True` gets a
-# gradient, in its attribute `.grad`. A tensor that you create yourself, such as a model
-# parameter, is called a *leaf*.
+# gradient, and by default `backward` fills `.grad` only for a *leaf*: a tensor that no
+# recorded operation produced, such as a model parameter.
 #
 # While the forward pass runs, autograd records one node per operation and links it to the
 # nodes that produced its inputs. The node of a result is its `grad_fn`, and `backward`
@@ -151,8 +151,8 @@ claim("slope of a * a + 5 * a at a = 3 (3 + 3 from a * a, and 5 from "
 # a network that computes $h = x + F(x)$, so $x$ is used twice. ($F$ stands for a layer or
 # two, and not for PyTorch's collection of functions.) One gradient comes back through
 # $F$. The other gradient comes back unchanged, even if the slopes inside $F$ are tiny.
-# That is why networks with skip connections can be trained at depths at which plain
-# networks usually cannot. The section *Further* measures this effect. A skip connection
+# That helps networks with skip connections to train at depths at which plain networks
+# usually cannot. The section *Further* measures this effect. A skip connection
 # guarantees nothing, because if $F(x) = -x$, the two gradients cancel.
 #
 # ## Backward through a layer
@@ -336,8 +336,8 @@ claim("number of bytes that the graph keeps for 128 rows, in float32 "
       "without norm layers", kept[128], expected=2 * kept[64])
 
 # %% [markdown] role="concept"
-# You can use a graph only once. `backward()` frees the tensors that the graph kept, so a
-# second call that needs one of them raises an error.
+# By default, `backward()` frees the tensors that the graph kept, so a second call that
+# needs one of them raises an error.
 #
 # ## A training loop in five steps
 #
@@ -358,8 +358,8 @@ for _ in range(4):
 
 # %% [markdown] role="concept"
 # The step goes *against* the slope. Here the slope with respect to `w` is negative, so
-# `w` grows. In a real program, an *optimizer* does steps 3 and 5 for all parameters of
-# the model. The optimizer for plain gradient descent is `torch.optim.SGD`. And a step
+# `w` grows. In a real program, an *optimizer* does steps 3 and 5 for all parameters it
+# is given. The optimizer for plain gradient descent is `torch.optim.SGD`. And a step
 # rarely uses all the data. Usually it uses only a *batch*, a few rows drawn at random.
 # One pass over all rows is called an *epoch*.
 
@@ -400,7 +400,7 @@ draw_blocks({"the five steps": ["1. predict: model(x)",
                 "column says what each step leaves behind.")
 
 # %% [markdown] role="concept"
-# Every training program has these five steps in some form. The course calls `fit` where
+# PyTorch training programs usually have these five steps. The course calls `fit` where
 # the loop is not the subject, and `fit` is this loop with Adam as its optimizer. *Adam*
 # divides a running average of each weight's gradient by a running average of the
 # gradient's size, so the length of a step depends little on how large the gradients are
@@ -493,7 +493,7 @@ claim("gradient norm after four calls of backward divided by the norm "
 # `backward` *adds* to `.grad`. If nothing clears or rescales `.grad`, each step uses the
 # sum of all gradients so far. A running sum of gradients is called *momentum*: SGD with
 # momentum $m$ multiplies the sum by $m$ and then adds the new gradient. So without weight
-# decay, a forgotten `zero_grad` turns SGD into SGD with a momentum of 1. On all rows, the
+# decay, a forgotten `zero_grad` turns plain SGD into SGD of momentum 1. On all rows, the
 # weights swing around the minimum like a pendulum without friction. Random batches push
 # the pendulum at random moments, and it swings ever higher.
 
@@ -622,7 +622,7 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
 
 # %% [markdown] trap="02.1" role="keep"
 # **Keep:** `backward` adds to `.grad`, so clear the gradients at the start of every step.
-# Otherwise SGD behaves as if its momentum were 1, and the loss swings or grows. **In your
+# Otherwise plain SGD has a momentum of 1, and the loss can swing or grow. **In your
 # own code:** If a loss swings with a steady period, run your step twice on one batch at a
 # learning rate of 0. If the gradient norm doubles, nothing clears the gradients.
 # **Source:** PyTorch documentation,
@@ -798,7 +798,7 @@ def weighted_loss(losses: torch.Tensor,
 # %% [markdown] role="concept"
 # ## Five switches, and what each is for
 #
-# Autograd records everything that you compute from a parameter. Often you want autograd
+# By default, autograd records what you compute from parameters. Often you want autograd
 # to record less. For instance, an evaluation needs no graph, and a target must not get
 # a gradient. Sometimes you want more than one backward pass. There is a switch for each
 # case:
@@ -807,7 +807,7 @@ def weighted_loss(losses: torch.Tensor,
 # |---|---|---|
 # | `t.detach()` | returns the tensor without its graph, in the same memory | a part of a computation that must not learn |
 # | `no_grad()` | records no graph inside the block | evaluation; updating weights by hand |
-# | `inference_mode()` | records no graph, and no later graph can save its tensors | serving |
+# | `inference_mode()` | records no graph; no later graph can save its new tensors | serving |
 # | `retain_graph=True` | keeps the saved tensors after a backward pass | a second backward pass over **one** graph |
 # | `create_graph=True` | also records the backward pass | derivatives of derivatives |
 #
@@ -937,8 +937,8 @@ plot_columns({f"{side}, x = {v:g}": g for v, t, got in zip(
 # $y(1 - y)$, so the sigmoid had kept its *result* for the backward pass, and you
 # overwrote that result with zeros. To notice such an overwrite, autograd counts the
 # in-place edits of each tensor. But it does not count an edit through `.data`. The result
-# of `detach()` shares both the memory and the count of edits. So after you edit a
-# detached tensor with a PyTorch operation, `backward` raises an error, as *More* shows.
+# of `detach()` shares both the memory and the count of edits. So after you edit
+# `y.detach()` with a PyTorch operation, `backward` raises an error, as *More* shows.
 # To get a copy that you can edit, add `clone()`.
 
 # %% trap="02.3" role="why"
@@ -968,7 +968,7 @@ claim("largest error in the gradient after an edit of y.detach().clone()",
       (x.grad - truth).abs().max(), below=1e-6)
 
 # %% [markdown] trap="02.3" role="more" topics="where the same edit does no harm · what detach notices"
-# An edit does no harm if the operation kept nothing for the backward pass. After the same
+# An edit does the gradient no harm if no operation kept the edited value. After the same
 # edit of `2 * x`, `x` still gets the right gradient:
 
 # %% trap="02.3" role="more"
@@ -1040,7 +1040,7 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="02.3" role="keep"
 # **Keep:** `.data` shares memory with its tensor and hides your edits from autograd.
 # `detach()` also shares memory, but autograd notices edits that you make with PyTorch.
-# Only `detach().clone()` is yours to edit. **In your own code:** Search for `.data` and
+# `detach().clone()` is yours to edit. **In your own code:** Search for `.data` and
 # replace each use of it. To set a weight by hand, use `no_grad()`. **Source:** PyTorch
 # notes, [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html),
 # section on in-place correctness checks.
@@ -1385,7 +1385,7 @@ claim("number of bytes that graphs hold after the sum is deleted",
       held_bytes(), expected=0)
 
 # %% [markdown] trap="02.5" role="look"
-# With `.item()`, no graph outlives its batch:
+# With `.item()`, no graph joins the sum:
 
 # %% trap="02.5" role="look"
 claim("largest number of bytes that graphs hold after any batch, with "
@@ -1393,7 +1393,7 @@ claim("largest number of bytes that graphs hold after any batch, with "
 
 # %% [markdown] trap="02.5" role="why"
 # `total` is a tensor with a graph, and its graph contains the graph of every batch.
-# `eval()` switches the mode of layers such as dropout, but has nothing to do with graphs.
+# `eval()` switches the mode of layers such as dropout, but does not turn off graphs.
 # But `no_grad()` is not the only way out. If you add up the plain numbers that `.item()`
 # returns, autograd builds each graph for nothing and frees it again. Inside `no_grad()`,
 # autograd does not build a graph at all.
@@ -1416,7 +1416,7 @@ claim("number of bytes kept for the backward pass under no_grad",
 
 # %% [markdown] trap="02.5" role="more" topics="item() and inference_mode · the mean of batch means"
 # `inference_mode()` builds no graph either. In addition, no later graph can save a tensor
-# created inside the block. You can add such a tensor to a parameter, but a layer that has
+# allocated in the block. You can add such a tensor to a parameter, but a layer that has
 # to save it raises an error. If you clone the tensor outside the block, the clone is an
 # ordinary tensor.
 
@@ -1509,9 +1509,9 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
 # 3. Store the `training` flag of every module before you change it, and restore each one afterwards.
 
 # %% [markdown] trap="02.5" role="keep"
-# **Keep:** A loss with a graph keeps the activations of its whole batch in memory until
-# `backward()` frees them. `eval()` switches the mode of layers, `no_grad()` stops the
-# recording of graphs, and an evaluation needs both calls. Average the loss over rows, not
+# **Keep:** A loss with a graph keeps its batch's activations in memory until `backward()`
+# or its deletion frees them. `eval()` switches the mode of layers, `no_grad()` stops the
+# recording of graphs, and an evaluation should use both. Average the loss over rows, not
 # over batches. **In your own code:** Look for `+= loss` without `.item()`. **Source:**
 # PyTorch notes, [Autograd
 # mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html), section on locally
@@ -1830,7 +1830,7 @@ claim("sum of the slopes at 0.4 and 1.7 with the bracket detached",
 # target is the reward plus the discounted best value of the next state (at the end of an
 # episode, the reward alone). Only **one** action gets this target: the action that was
 # taken. When you read code for Q-learning, look for three mistakes: a missing reward, the
-# same target for all actions, and a `.detach()` inside `no_grad`, where it has no effect.
+# same target for all actions, and a needless `.detach()` of what `no_grad` computed.
 
 # %% role="concept"
 online, frozen = nn.Linear(8, 4), nn.Linear(8, 4)   # state to 4 actions
@@ -2034,8 +2034,8 @@ claim("largest gap between the mean of the examples' gradients and the "
       "batch gradient", largest_gap(mean, slopes), below=1e-4)
 
 # %% [markdown] role="concept"
-# `jit` runs your Python code once for every new combination of the inputs' shapes, dtypes
-# and structure. In that run, placeholders take the place of values, and `jit` compiles
+# `jit` runs your Python code when the combination of the inputs' shapes, dtypes and
+# structure is new. In that run, placeholders take the place of values, and `jit` compiles
 # the operations of the run. A side effect, such as the `append` above, happens during
 # that run and not in later calls. Remember this when you print or count something inside
 # a compiled function.
@@ -2066,7 +2066,7 @@ claim("largest gap between the compiled and the plain gradients",
 # %% [markdown] role="quiz"
 # **1. You train on the full batch, and the loss swings with a period of about twenty steps and never settles. What do you check first?**
 #
-# - [ ] Whether the learning rate is too high :: At too high a learning rate, the loss would grow, or jump up and down at every step. A loss swings over many steps only if the optimizer remembers earlier gradients.
+# - [ ] Whether the learning rate is too high :: At too high a learning rate, the loss would usually grow, or jump up and down at every step. A slow swing usually means that the optimizer remembers earlier gradients.
 # - [ ] Whether the data are shuffled :: A full batch holds the same rows in any order.
 # - [x] Whether the gradients are cleared before each backward pass :: Plain SGD on a running sum of gradients is SGD with a momentum of 1, a pendulum without friction.
 
@@ -2097,15 +2097,15 @@ claim("largest gap between the compiled and the plain gradients",
 #
 # - [ ] They blow up, as with a learning rate four times too large :: The weights can blow up with SGD. Adam divides each gradient by the gradient's own size.
 # - [ ] They learn at a quarter of the speed :: The factor cancels, whether it is too large or too small.
-# - [x] They end close to where they would have ended with the division :: So nobody notices the mistake until the code switches to SGD, or adds clipping (stage 3) or weight decay (stage 4), which depend on the size of the gradient.
+# - [x] They end close to where they would have ended with the division :: So the mistake often hides until the code switches to SGD, or adds clipping (stage 3) or Adam's own weight decay (stage 4), which depend on the gradient's size.
 
 # %% [markdown] role="quiz"
 # **6. An evaluation calls `model.eval()` and adds up `loss.item()`. What happens to the
 # memory that the evaluation uses?**
 #
 # - [ ] It grows with every batch :: Only the number that `.item()` returns is kept, so each graph is freed.
-# - [x] During each batch it needlessly holds one graph :: `no_grad()` would save the memory of that graph as well.
-# - [ ] It is as small as possible, because of `eval()` :: `eval()` switches the mode of dropout and of norm layers. Autograd still builds the graphs.
+# - [x] During each batch it needlessly holds a graph :: `no_grad()` would save the memory of that graph as well.
+# - [ ] It is as small as possible, because of `eval()` :: `eval()` switches the mode of dropout and of BatchNorm. Autograd still builds the graphs.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: what the backward pass costs
@@ -2125,8 +2125,8 @@ claim("largest gap between the compiled and the plain gradients",
 #
 # To find out how long a step takes, you need a GPU or a prediction. From a datasheet, you
 # can compute the minimum time that the FLOPs and the bytes need. A small stack mostly
-# waits for its kernels to be launched, so its FLOPs say little about its time. The update
-# has no matrix product, but it reads four tensors and writes three.
+# waits for its kernels to be launched, so its FLOPs say little about its time. AdamW's
+# update has no matrix product, but it reads four tensors and writes three.
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -2271,10 +2271,10 @@ answers
 # counts the steps on the CPU.) The update takes a fifth of the step's kernel time.
 # Stage 4 measures the fused update, which makes a single pass.
 #
-# **Keep:** A backward pass needs about twice the arithmetic of a forward pass, and the
-# memory of the graph is proportional to the batch. If you run out of memory, halve the
+# **Keep:** A backward pass for all weights needs about twice the arithmetic of a forward
+# pass, and the graph's memory grows with the batch. If you run out of memory, halve the
 # batch and accumulate gradients, or keep fewer results and recompute the rest
-# (checkpointing, stage 9). If a step takes too long, look at the matrix products first.
+# (checkpointing, stage 9). If a large model is slow, look at the matrix products first.
 # **Source:** PyTorch documentation, [Autograd
 # mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html) and
 # [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html); Epoch AI, [What's

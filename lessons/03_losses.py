@@ -94,7 +94,7 @@ plot_lines(p.tolist(), {"7 heads of 10": nats.tolist()},
 # labels: $\log(1 + e^z) - zy$. For a large $z$, $e^z$ overflows, and therefore the code
 # takes the $z$ out of the logarithm: $\log(1 + e^z) = z + \log(1 + e^{-z})$. For a
 # negative $z$, the code leaves the formula as it is. (`log1p` of a value is the logarithm
-# of 1 plus that value, exact even for tiny values.)
+# of 1 plus that value, accurate even for tiny values.)
 
 # %% role="concept"
 def in_two_steps(z, y):
@@ -143,7 +143,7 @@ claim("largest gap between the loss in one step and PyTorch's loss",
 # largest logit $m$ from all logits, which does not change the result: $L = m + \log
 # \sum_k e^{z_k - m} - z_y$.
 #
-# This stage uses the same letters throughout: `N` is the number of rows and `C` the
+# This stage mostly uses the same letters: `N` is the number of rows and `C` the
 # number of classes, `z` are logits of shape `(N, C)`, and `y` are labels of shape `(N,)`.
 # `z[torch.arange(N), y]` picks one logit from each row, the logit of the row's label, and
 # `F.one_hot(y, 10)` writes each label as a row of nine zeros and a 1:
@@ -187,8 +187,8 @@ claim("loss of a uniform guess among 10 classes (ln 10)",
 
 # %% [markdown] role="concept"
 # If a fresh classifier starts with a loss far above $\ln C$, it is confident and wrong. If
-# the classes are equally frequent and the loss stays at $\ln C$, the model has learned
-# nothing.
+# the classes are equally frequent and the training loss stays at $\ln C$, the model
+# learns nothing.
 
 # %% [markdown] trap="03.1" role="situation" core=true fault="softmax before cross_entropy" symptom="classification loss stops at 1.46 and does not go down; softmax before cross_entropy"
 # ## A loss that wants probabilities
@@ -270,7 +270,7 @@ plot_lines(margins, {
     title="A second softmax flattens both ends",
     alt="Two curves: the loss against the logit of the right class. With "
         "one softmax, the loss falls from more than ten to zero. With two, "
-        "it stays between two and a half and one and a half.")
+        "it stays between 2.5 and 1.46.")
 
 # %% [markdown] trap="03.1" role="look"
 # In the explorer, move the logit to the far left and read off the slope.
@@ -283,8 +283,8 @@ loss_curves
 # %% [markdown] trap="03.1" role="why"
 # `F.cross_entropy` applies its own softmax, so here the logits pass through two
 # softmaxes. The first softmax returns probabilities between 0 and 1. Taken as logits,
-# such values are nearly equal, so the second softmax returns a nearly uniform
-# distribution. With 10 classes, the loss cannot fall below $\ln(e + 9) - 1$. The
+# such values differ by at most 1, so the second softmax is never
+# confident. With 10 classes, the loss cannot fall below $\ln(e + 9) - 1$. The
 # confident row above loses nearly all of its gradient. At the start of training, no row
 # is confident, and the gradient is about a tenth of what it should be. With SGD at a
 # learning rate of 0.1, such small gradients ruin the run. Adam divides by the gradient's
@@ -401,7 +401,7 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
 # %% [markdown] trap="03.1" role="keep"
 # **Keep:** `F.cross_entropy` expects logits and applies the softmax itself. Compute
 # probabilities only where you need them as the model's answer, and not for the loss.
-# **In your own code:** Overfit one small batch. If the loss does not go to zero, it has
+# **In your own code:** Overfit one small batch. If the loss stays above zero, it may have
 # a floor, and $\ln(e + C - 1) - 1$ is the floor of a second softmax. **Source:**
 # PyTorch documentation,
 # [`torch.nn.CrossEntropyLoss`](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html).
@@ -414,13 +414,13 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
 # Not every target is a class. Predicting a number, such as a price, is called
 # *regression*, and the true numbers are the *regression targets*. In regression, you can
 # also ask under which model the data are most probable, but you have to say how the
-# measurements scatter around the truth. Each of the usual losses is the negative
-# log-likelihood under one assumption about the noise:
+# measurements scatter around the truth. Four usual losses are the negative
+# log-likelihood, each under one assumption about the noise:
 #
 # | you assume | the loss is | up to |
 # |---|---|---|
 # | a normal distribution around the output | squared error | factor and constant |
-# | a Laplace distribution, with heavier tails | absolute error | constant |
+# | a Laplace distribution (heavier tails) | absolute error | factor, constant |
 # | one of C classes | cross-entropy | nothing |
 # | yes or no | binary cross-entropy | nothing |
 #
@@ -629,7 +629,7 @@ claim("accuracy with squared error on one-hot labels", score["one_hot_mse"],
       above=0.93)
 
 # %% [markdown] trap="03.2" role="more"
-# Squared error does harm *after a softmax*, because there its gradient on a confident
+# *After a softmax*, squared error can fail, because its gradient on a confident
 # mistake is almost zero.
 
 # %% trap="03.2" role="more"
@@ -694,9 +694,9 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 # Ratings from one to five stars do have an order. Cross-entropy ignores the order, so
 # predicting 1 star instead of 5 costs no more than predicting 4. Squared error on the
 # number assumes that all steps between stars are equal, which you do not know. *Ordinal
-# regression* uses the order and assumes nothing about the steps. For five classes, it
-# asks four yes-or-no questions, from "more than one star?" to "more than four?", and
-# trains each with binary cross-entropy. If each question had its own weights, the
+# regression* uses the order and assumes nothing about the steps. For five classes, it can
+# ask four yes-or-no questions, "more than one star?" to "more than four?", and
+# train each with binary cross-entropy. If each question had its own weights, the
 # answers could contradict each other: "more than three stars", but not "more than two".
 # In the variant CORAL, all four questions use the same weighted sum, and each question
 # adds only its own bias. If the biases fall from the first question to the last, a yes
@@ -716,12 +716,12 @@ claim("number of questions whose answer is yes for five stars",
 #
 # If only 3 of 32 rows are positive, a model that always says "no" is right for 29 rows.
 # If you need the model to find more of the 3 positives, you can change the loss.
-# `pos_weight` multiplies the loss of the positives. A weight of `w` does the same as
+# `pos_weight` multiplies the loss of the positives. In the sum, a weight of `w` equals
 # showing every positive `w` times. So to balance 3 positives and 29 negatives, you need a
 # weight of 29 / 3 = 9.67.
 #
 # *Focal loss* instead multiplies each row's loss by $(1 - p_y)^\gamma$, where $p_y$ is
-# the probability of the right answer. Rows that the model already gets right then
+# the probability of the right answer. Rows that the model gets clearly right then
 # hardly count. Focal loss usually comes with a factor $\alpha$ for positives and $1 -
 # \alpha$ for negatives. Be careful with the much-copied $\alpha = 0.25$, because it
 # makes the positives count *less*. The value was tuned together with $\gamma = 2$ for
@@ -761,8 +761,8 @@ claim("loss of a positive divided by the loss of a negative, with an alpha "
       "of 0.25", ratio, expected=1 / 3, within=1e-5)
 
 # %% [markdown] role="concept"
-# Class weights and focal loss have a price, because the model's probabilities no longer
-# match the data. If you only need a decision, move the threshold of the plain model
+# Class weights and focal loss have a price, because they do not ask for the true
+# probabilities. If you only need a decision, move the threshold of the plain model
 # instead. The section *Further* measures class weights and focal loss on a rare digit.
 
 # %% [markdown] role="concept"
@@ -807,8 +807,8 @@ claim("largest gradient of the triplet loss with random negatives", slope,
 # Choosing a loss is only half of the work. The gradient of the loss has to reach the
 # first layer, and by the chain rule every layer on the way multiplies the gradient by a
 # factor, the slope of the activation times the weights. If the product of the factors
-# shrinks from layer to layer, the gradient *vanishes*, and the first layers learn
-# nothing. If the product grows, the gradient *explodes*, and one step throws the weights
+# shrinks from layer to layer, the gradient *vanishes*, and the first layers hardly
+# learn. If the product grows, the gradient *explodes*, and SGD then throws the weights
 # far away. Follow a gradient back through twenty ReLU layers whose weights are half as
 # large as they should be, just right, or twice as large:
 
@@ -885,8 +885,8 @@ claim("factor by which each sigmoid layer with default weights shrinks the "
       "gradient", factor, above=5, below=20)
 
 # %% [markdown] role="concept"
-# On the way forward, the signal shrinks or grows in the same way. Weights that are twice
-# as large as they should be double the signal in every layer:
+# On the way forward, the signal shrinks or grows in the same way. Weights twice
+# as large as they should be double the signal in every ReLU layer:
 
 # %% role="concept"
 net = [torch.randn(64, 64) * (2 / 64) ** 0.5 for _ in range(10)]
@@ -925,15 +925,15 @@ claim("largest absolute slope of x + (-x) with respect to x",
 # | | vanishing | exploding |
 # |---|---|---|
 # | the loss | stays near its first value | jumps by orders of magnitude, then `inf` or `nan` |
-# | the weights | the first layers hardly move | some move far in one step |
+# | weights (SGD) | the first layers hardly move | some move far in one step |
 # | test | print the gradient norm of every layer | log the norm of all gradients at every step |
-# | the test shows | norms that fall from layer to layer | norms that grow, or rare spikes |
+# | the test shows | norms that fall, or are all tiny | norms that grow, or rare spikes |
 # | usual causes | flat ends of sigmoid and tanh; weights too small; depth without skips | weights too large; one matrix applied again and again, as in an RNN; too high a learning rate; a strange batch |
 # | cures | ReLU or GELU; weights that fit the activation; skip connections; normalization | weights that fit the activation; normalization; a lower learning rate or a warm-up; clipping |
 #
 # *Weights that fit*: for ReLU, He's rule draws the weights with a variance of `2 /
-# fan_in`, where `fan_in` is the number of inputs. Tanh needs a variance of `1 / fan_in`
-# on the way forward and, for the same reason, a variance of `1 / fan_out` on the way
+# fan_in`, where `fan_in` is the number of inputs. Near zero, tanh needs a variance of
+# `1 / fan_in` on the way forward and a variance of `1 / fan_out` on the way
 # back. Xavier's rule, `2 / (fan_in + fan_out)`, is a compromise between the two
 # directions, and if a layer has as many outputs as inputs, all three variances agree.
 # *Clipping* measures the norm of all gradients together. If the norm is above a limit,
@@ -1202,7 +1202,7 @@ claim("small weights: first layer's gradient norm divided by the last "
 # %% [markdown] trap="03.4" role="look"
 # In trap 01.3, the gradient shrank on its way back, and this ratio showed it. In this
 # network, the ratio hides the fault. Both layers' gradients are tiny, because the signal
-# already dies on its way *forward*:
+# also dies on its way *forward*:
 
 # %% trap="03.4" role="look"
 def second_moments(init, sizes=(256,) * 11):
@@ -1521,8 +1521,8 @@ claim("mean probability divided by the base rate, after subtracting ln w "
 # well below the base rate. Even at the minimum of its loss, a model that is too simple
 # to give these odds remains wrong. So compare the mean of the corrected probabilities
 # with the base rate before you trust them. If you need a decision, you can move the
-# threshold of the plain model for free. If you need a probability, do not weight the
-# loss (unless the weights correct for sampling that changed the base rate).
+# threshold of the plain model without retraining. If you need a probability, do not
+# weight the loss (unless the weights correct for sampling that changed the base rate).
 
 # %% [markdown] role="concept"
 # ### Calibration: what probability does a loss ask for?
@@ -1578,7 +1578,7 @@ plot_bars(asked, xlabel="probability asked for where 0.2 is true",
 # a long time, the model can become confident where it is wrong. The next cells train a
 # model on 500 digits that are buried in so much noise that no model can be sure. The
 # *calibration gap* is the difference between the model's confidence and its accuracy,
-# averaged over ten equal groups of rows, sorted by confidence. (It is also called the
+# averaged over ten equal groups of rows, sorted by confidence. (It is a form of
 # expected calibration error, ECE.)
 
 # %% role="concept"
@@ -1776,7 +1776,7 @@ claim("nearest-neighbour accuracy of the worse of the two embeddings",
 # **5. In a 20-layer net, the gradients of the first and the last layer have the same norm. Is the initialization fine?**
 #
 # - [ ] Yes, because the ratio is the test for that :: With weights of 0.01 and biases of zero, the ratio is near one, and yet all gradients are near zero.
-# - [x] You cannot tell before you know the gradients' absolute size :: A signal that dies on the way forward makes the gradients of all layers tiny.
+# - [x] You cannot tell before you know the gradients' absolute size :: A signal that dies on the way forward can make all gradients tiny.
 # - [ ] No, because the first layer's gradient should be larger :: Equal norms are what you want, if their size is also healthy.
 
 # %% [markdown] role="gpu"
@@ -1784,8 +1784,8 @@ claim("nearest-neighbour accuracy of the worse of the two embeddings",
 #
 # A language model ends in a linear layer with one output per token of its vocabulary,
 # followed by cross-entropy. With 10 classes, the logits take hardly any memory. With the
-# 128,256 entries of Llama 3's vocabulary, the logits are the largest tensor of the whole
-# step.
+# 128,256 entries of Llama 3's vocabulary, the logits can be the step's largest
+# tensor.
 #
 # **Before you run anything:** Take the hidden states of 8,192 tokens, 4,096 values each,
 # in 16 bits. How large are the logits, as a multiple of the hidden states? And how many
@@ -1796,7 +1796,7 @@ claim("nearest-neighbour accuracy of the worse of the two embeddings",
 # a function on meta tensors, and `cost` reports how many operations PyTorch carries out,
 # how many bytes they write, and how many bytes exist at once at the peak.
 #
-# `by_hand` computes the stable formula, one operation after the other.
+# `by_hand` subtracts the maximum and computes one operation after another.
 # `F.cross_entropy` consists of two operations: a fused log-softmax, and an indexing
 # step that picks the right class. You do not need the logits of all rows at once,
 # either. `chunked` cuts the tokens into chunks. With `checkpoint`, each chunk computes
@@ -1970,9 +1970,9 @@ answers
 #   choose a loss, you choose what to assume about the noise, and so what you ask the
 #   model for: the mean, the median, or a probability.
 # - The sigmoid and the softmax belong inside the loss, so pass logits to the loss. If a
-#   loss with 10 classes stops at 1.46, there is a second softmax.
-# - Class weights, focal loss and moved thresholds trade precision for recall. If you need
-#   probabilities, use a proper loss without weights, and check the probabilities on
+#   loss with 10 classes stops at 1.46, look for a second softmax.
+# - Class weights, focal loss and moved thresholds trade precision against recall. If you
+#   need probabilities, use a proper loss without weights, and check the probabilities on
 #   held-out rows.
 # - Class numbers are names, so give each class its own output. Check shapes before you
 #   subtract, because broadcasting raises no error.

@@ -145,8 +145,8 @@ claim("with BatchNorm: factor by which the gradient grows if the weights "
 # 2018](https://arxiv.org/abs/1805.11604) added random shifts after the norm layers, so
 # that the inputs of later layers changed *more* than in a network without norm layers.
 # The network still trained well. The authors attribute the benefit to a smoother loss
-# surface instead. Why norm layers help is still debated, but nobody disputes that they
-# allow higher learning rates.
+# surface instead. Why norm layers help is still debated, but they allow higher learning
+# rates in many networks.
 
 # %% [markdown] role="concept"
 # ## What a norm computes, and over which group
@@ -243,8 +243,8 @@ draw_grids({
 # sum of squared deviations divided by the number of values. If you add $\epsilon$
 # outside the square root, the result hardly changes for inputs of scale 1 but changes a
 # lot for small inputs. Also, do not expect torch's `std` of a normalized row to be
-# exactly 1. By default, `std` computes the unbiased estimate, which is the square root
-# of 64/63 for 64 normalized values.
+# exactly 1. By default, `std` takes the root of the unbiased variance, which is 64/63 for
+# 64 normalized values.
 
 # %% role="concept"
 def eps_outside(x, eps=1e-5):
@@ -269,7 +269,7 @@ claim("unbiased std of 64 values after LayerNorm (in theory: sqrt(64/63))",
 # %% [markdown] role="concept"
 # `GroupNorm(1, C)` has one group, so it takes one mean over the channels *and* pixels of
 # an image. A transformer's LayerNorm takes its mean over the channels of one position
-# instead. With as many groups as channels, GroupNorm is the same as *InstanceNorm*, which
+# instead. With as many groups as channels, GroupNorm works like *InstanceNorm*, which
 # takes its mean over the pixels of one channel of one image. So InstanceNorm removes the
 # brightness and the contrast of each image. Removing them helps if brightness and
 # contrast are not part of the answer, as in style transfer, for which InstanceNorm was
@@ -869,10 +869,10 @@ claim("loss of pre-norm without the final norm layer, at a rate of 0.007",
 
 # %% [markdown] trap="05.2" role="more"
 # The pre-norm stream grows as layers add to it. At any depth, a final norm layer brings
-# the stream back to size one, which matters if large values do harm. The last link of
+# the stream to a fixed scale, which matters if large values do harm. The last link of
 # this trap is about a model that had no final norm layer and produced NaN in mixed
-# precision. In torch, `norm_first=True` does not add a final norm layer, so pass one to
-# `nn.TransformerEncoder` as `norm=`.
+# precision. `norm_first=True` does not give `nn.TransformerEncoder` a final norm layer,
+# so pass one as `norm=`.
 
 # %% trap="05.2" role="more"
 def stream_sizes(norm_first):
@@ -953,7 +953,7 @@ def told_apart(layers: list, x: torch.Tensor) -> list[float]:
 # loss does not fall, check whether two rows still differ after the last layer.
 # **Source:** [Xiong et al. 2020, "On Layer Normalization in the Transformer
 # Architecture"](https://arxiv.org/abs/2002.04745): in fresh post-norm nets, the
-# gradients near the *output* are large, which is why the authors recommend a warm-up.
+# gradients near the *output* are large, which is why, the authors say, warm-up helps.
 # **Seen in the wild:** In [pytorch/pytorch
 # 55270](https://github.com/pytorch/pytorch/issues/55270), a user reported that deep
 # stacks of torch's post-norm layers were unstable and blamed vanishing gradients. In
@@ -964,10 +964,10 @@ def told_apart(layers: list, x: torch.Tensor) -> list[float]:
 # %% [markdown] role="concept"
 # ## Dropout: no unit may be indispensable
 #
-# A network with more weights than training rows can memorize the rows. The network's
+# A network with more weights than training rows can often memorize them. The network's
 # units come to rely on one another, so that a few units together recognize a single row.
-# The network then stores the label of that row, right or wrong, and learns nothing
-# general. *Dropout* makes such memorizing hard. At every training step, dropout sets each
+# The network then stores that row's label, right or wrong, and learns nothing general
+# from it. *Dropout* makes such memorizing hard. At every training step, dropout sets each
 # unit to zero with probability $p$, so no unit can rely on any other unit being present.
 
 # %% role="concept" tags=["plumbing"]
@@ -1002,13 +1002,13 @@ with torch.no_grad():
 draw_grids({name: h.view(8, 8) for name, h in passes.items()},
            captions={"step 1": "half of 64 units",
                      "eval mode": "all of them"},
-           title="Each step trains a different half of the units",
+           title="For one row, each step drops different units",
            alt="Four grids of 64 units. In each of three steps, about half "
                "of the cells are empty, different ones each time. In eval "
                "mode, all cells are filled.")
 
 # %% [markdown] role="concept"
-# So each step trains a different, smaller network, and in production, the full network
+# So each row trains a random, smaller network, and in production, the full network
 # computes something like the average of these networks. Dropout is a *regularizer*: with
 # dropout, the network fits the training rows less exactly, so that it does better on new
 # rows. Does dropout help? Train a wide network on 200 digits, of which about three out of
@@ -1052,8 +1052,8 @@ claim("accuracy with a random half of the units: trained with dropout 0.5 "
 
 # %% [markdown] role="concept"
 # The network trained with dropout has the lower test loss. This network also gets more
-# digits right when you remove a random half of its units, because half of the units were
-# missing at every training step.
+# digits right when you remove a random half of its units, because in training, every row
+# lacked about half of the units.
 #
 # **Where to put it:** Place dropout after the activation of a wide layer and, in a
 # transformer, on the output of each branch. Common values of $p$ are 0.5 for wide fully
@@ -1228,8 +1228,8 @@ claim("largest difference between two calls of torch's attention function "
       (a - b).abs().max(), above=0.05)
 
 # %% [markdown] trap="05.3" role="more"
-# If dropout stays on, what does it do to the *size* of an output? Inverted dropout
-# keeps the mean, so it only adds noise. Average the outputs of many noisy calls and
+# If dropout stays on, what does it do to the *size* of an output? Here, inverted dropout
+# keeps the mean and only adds noise. Average the outputs of many noisy calls and
 # compare the average with one clean output. Then leave out the division by $1-p$:
 
 # %% trap="05.3" role="more"
@@ -1327,9 +1327,9 @@ def noisy_modules(model: nn.Module, x: torch.Tensor) -> list[str]:
 
 # %% [markdown] trap="05.3" role="keep"
 # **Keep:** `eval()` reaches only the registered modules of a model. Functions do not know
-# the mode, so pass `self.training` to `F.dropout`. A traced model keeps the mode in which
-# it was traced, and the module of an exported program rejects `eval()`, so call `eval()`
-# *before* you trace or export. **In your own code:** Call the model twice in eval mode
+# the mode, so pass `self.training` to `F.dropout`. `torch.jit.trace` freezes the mode,
+# and the module of an exported program rejects `eval()`, so call `eval()` *before* you
+# trace or export. **In your own code:** Call the model twice in eval mode
 # and assert that the results are equal. **Source:** The documentation of
 # [`F.dropout`](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html):
 # `training` is `True` by default. **Seen in the wild:** In [rixwew/pytorch-fm
@@ -1456,7 +1456,7 @@ claim("fraction of the mean square that ReLU leaves", left_by_relu,
 # %% [markdown] role="concept"
 # Torch provides Xavier's and He's rules as `nn.init.xavier_normal_` and
 # `nn.init.kaiming_normal_`, each with a uniform variant, `..._uniform_`. The idea
-# behind He's rule works for every activation. Measure what fraction of the mean square
+# behind He's rule suits many other activations. Measure what fraction of the mean square
 # the activation keeps, and scale the weights up to compensate. What would you have to
 # do for a net with tanh?
 
@@ -1580,10 +1580,10 @@ claim("with the fitting gain: fraction of the mean square that ten tanh "
       "layers keep", kept["fitting"], expected=1, within=0.1)
 
 # %% [markdown] trap="05.4" role="repair"
-# The rule needs only the mean square of the activation's output, so it also works for
-# GELU. The explorer below shows six initializations over twenty layers. Guess first,
-# for tanh and for GELU: which of the six keep the size of the signal, and which make it
-# fade or explode? Then move the controls.
+# The rule needs only the mean square of the activation's output, so it also yields
+# GELU's gain. The explorer below shows six initializations over twenty layers. Guess
+# first, for tanh and for GELU: which of the six keep the size of the signal, and which
+# make it fade or explode? Then move the controls.
 
 # %% role="explore" explorer="init_depth"
 from dlsys_helpers.explorers.init_depth import init_depth
@@ -1615,8 +1615,8 @@ claim("with torch's gain of 5/3: fraction of the mean square that ten "
 
 # %% [markdown] trap="05.4" role="more"
 # In trap 01.3, eight tanh layers learn with Xavier's weights, but other weights also work
-# for tanh. A tanh net with He's weights does not need to be fixed. Now train tanh nets in
-# three settings and, for comparison, ReLU nets in one:
+# for tanh. This tanh net with He's weights does not need to be fixed. Now train tanh nets
+# in three settings and, for comparison, ReLU nets in one:
 
 # %% trap="05.4" role="more"
 def trained(activation, gain, optimizer, lr):
@@ -1717,8 +1717,8 @@ def gain_for(act) -> float:
 #    not the variance, and build no graph.
 
 # %% [markdown] trap="05.4" role="keep"
-# **Keep:** Choose the weights' gain to suit the activation. A layer keeps the size of
-# its signal if the squared gain, times the mean square of the activation's outputs for
+# **Keep:** Choose the weights' gain to suit the activation. A layer keeps sums of mean
+# square one if the squared gain, times the mean square of the activation's outputs for
 # inputs from N(0, 1), is one. **In your own code:** Before training, run one forward
 # pass and print the mean square after each layer and the fraction of it that differs
 # between rows. **Source:** [He et al. 2015](https://arxiv.org/abs/1502.01852), section
@@ -1822,7 +1822,7 @@ claim("accuracy of the averaged weights after update_bn", again, above=0.94)
 
 # %% [markdown] trap="05.5" role="repair"
 # `update_bn` needs an extra pass over the data at the end. If you use the averaged model
-# after every step, its update has to include the buffers. Torch's `AveragedModel` copies
+# after every step in eval mode, update its buffers, too. Torch's `AveragedModel` copies
 # the buffers from the model, or averages them with `use_buffers=True`.
 
 # %% trap="05.5" role="repair"
@@ -2073,7 +2073,7 @@ claim("fraction of the gradient's norm left after 50 tanh steps with an "
 # %% [markdown] role="quiz"
 # **6. A deep encoder with post-norm stays at the loss of guessing. The cheapest thing to try is**
 #
-# - [ ] clipping its gradients :: Adam divides by the gradient's own size (stage 4), so a clipped gradient produces nearly the same step.
+# - [ ] clipping its gradients :: Adam divides by the gradient's own size (stage 4), so clipping often leaves the steps nearly the same.
 # - [x] a warm-up, or a smaller rate :: In trap 05.2, a tenth of the rate was enough, and a warm-up rescued at least one net out of three. Pre-norm also helps, but it changes the model.
 # - [ ] a larger first layer, because its gradient vanishes :: In a fresh encoder, the first layer's gradient was about as large as the last layer's.
 
@@ -2089,8 +2089,8 @@ claim("fraction of the gradient's norm left after 50 tanh steps with an "
 #
 # A LayerNorm does a handful of FLOPs per value. Its ratio of FLOPs to bytes is far below
 # the ridge point of stage 1's roofline, so LayerNorm's time depends on the bytes that it
-# moves. If you write LayerNorm as separate torch operations, each operation reads and
-# writes the tensor again. A *fused* kernel does everything in one launch.
+# moves. If you write LayerNorm as separate torch operations, most operations read or
+# write the tensor again. A *fused* kernel does everything in one launch.
 #
 # **Before you run anything:** LayerNorm by hand takes seven operations. How many bytes do
 # these operations move in total, as a multiple of the bytes that a copy moves? BatchNorm
@@ -2256,7 +2256,7 @@ answers
 #   the statistics in train mode.
 # - Train a post-norm net with a warm-up or a low learning rate. Pre-norm keeps the stream
 #   free of norm layers and usually tolerates a higher rate. A final norm layer gives the
-#   head an input of size one.
+#   head an input of fixed scale.
 # - Dropout keeps units from relying on one another. Inverted dropout divides the
 #   surviving units by $1-p$ in training, so that dropout has nothing to do in eval mode.
 # - `eval()` reaches only registered modules. Pass the mode to functions such as

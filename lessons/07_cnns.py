@@ -177,8 +177,8 @@ claim("accuracy with convolutions minus accuracy with linear layers",
 #
 # $$H_{out} = \left\lfloor \frac{H + 2P - D(K-1) - 1}{S} \right\rfloor + 1$$
 #
-# With stride 1 and a padding of `(K - 1) / 2`, which is 1 for a 3 x 3 window, the map has
-# the same size as its input. Such padding is called *same padding*.
+# With stride 1, dilation 1 and a padding of `(K - 1) / 2`, so 1 for a 3 x 3 window, the
+# map is as large as its input. Such padding is called *same padding*.
 
 # %% role="concept"
 def positions(size, kernel, stride=1, padding=0, dilation=1):
@@ -234,7 +234,7 @@ conv_sizes
 #
 # Two special convolutions save weights. A **1 x 1 convolution** (*pointwise*) reads a
 # single pixel in all channels, so it is a linear layer applied at every position. It is
-# the cheapest way to change the number of channels. A **depthwise convolution** gives
+# a cheap way to change the number of channels. A **depthwise convolution** gives
 # each channel its own window and never mixes channels; in torch, you set `groups=` to the
 # number of channels. The two together, a *depthwise separable* convolution, can replace a
 # full convolution:
@@ -297,7 +297,7 @@ claim("number of pooled cells that change when the spot moves by two "
 
 # %% [markdown] role="concept"
 # So pooling is *invariant* to some shifts, whereas a convolution is equivariant to
-# them. Pooling also halves both sides of the map, so a step in the next layer is two
+# them. This pooling also halves both sides of the map, so the next layer's step is two
 # pixels wide. *Average pooling* keeps the mean of a window. Over the whole map, average
 # pooling leaves one value per channel, whatever the size of the picture (*global
 # average pooling*). Many classifiers use it in front of the head.
@@ -399,7 +399,7 @@ claim("MB of weights in the net with halved maps, divided by MB in the net "
 # %% [markdown] trap="07.1" role="folklore"
 # **Told:** A first layer (the *stem*) and a pooling layer, both with stride 2, and
 # three more halvings shrink each side of an image eightfold, from `224` to `28`.
-# **Measured:** Five halvings divide each side by 32, and the last map of a ResNet has 7
+# **Measured:** Five halvings divide each side by 32, and ResNet-18's last map has 7
 # x 7 positions. A single map of 256 channels at full size would take 51.4 MB.
 
 # %% trap="07.1" role="folklore"
@@ -554,9 +554,9 @@ claim("change in the unit's value when a pixel six columns away is raised "
 # does not widen the field, because the derivative with respect to a pixel outside it is
 # zero, whatever the weights.
 #
-# Two things widen the field without adding a weight. A dilation spreads the window
-# itself. A stride makes the *steps* of all later layers larger. So from layer to layer,
-# keep track of two numbers, the field's width and the step:
+# Two options of a convolution widen the field without adding a weight. A dilation
+# spreads the window. A stride enlarges the *steps* of later layers. So from layer to
+# layer, keep track of two numbers, the field's width and the step:
 
 # %% trap="07.2" role="repair"
 def walk(layers):
@@ -726,7 +726,7 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 # ## A residual block adds to its input
 #
 # A deeper network should be at least as good as a shallow one, because the extra layers
-# could copy their input. Plain layers do not learn to copy. In 2015, a net of 56 plain
+# could copy their input. Many plain layers may fail to copy. In 2015, a net of 56 plain
 # layers had a higher error *in training* than a net of 20 such layers. A **residual
 # block** does not have to learn to copy. It computes a change and *adds* this change to
 # its input: $y = x + F(x)$. If $F(x)$ is zero, the block copies its input.
@@ -760,8 +760,8 @@ except RuntimeError as error:
     print(error)
 
 # %% [markdown] role="concept"
-# The shortcut of a block that changes the shape therefore gets its own layers, the
-# *projection*: a 1 x 1 convolution with the same stride, and a norm layer. In all other
+# The shortcut of a block that changes the shape usually gets its own layers, the
+# *projection*: a 1 x 1 convolution with the same stride, and a norm layer. In the other
 # blocks, the shortcut passes the input on unchanged.
 
 # %% role="concept"
@@ -823,7 +823,7 @@ claim("twelve blocks, 60 steps: accuracy with the addition minus accuracy "
 # %% [markdown] role="concept"
 # The stack without the addition has the same layers, including BatchNorm, but learns
 # far more slowly. Why? Follow a gradient backwards. The gradient of $x$ is the gradient
-# of $y$ plus the gradient that comes back through $F$. So if $F$ is small, nearly all
+# of $y$ plus the gradient that comes back through $F$. So if $F'$ is small, nearly all
 # of the gradient of $y$ arrives at $x$. The next cell stacks 40 small linear layers,
 # with and without the addition, and adds a third stack in which $F(x) = -0.5 x$ cancels
 # half of the input:
@@ -851,8 +851,9 @@ claim("norm of the gradient after 40 layers with additions and F(x) = -x/2",
       norms["residual, F(x) = -x/2"], expected=0.5**40, within=1e-14)
 
 # %% [markdown] role="concept"
-# So with the addition, a block with small weights *nearly copies* its input, and
-# torchvision's option `zero_init_residual` makes every block start as a copy. Starting
+# So with the addition, a block with small $F(x)$ *nearly copies* its input, and
+# torchvision's option `zero_init_residual` makes blocks without projection start as
+# copies. Starting
 # with blocks that nearly copy is a good default, but additions guarantee nothing for
 # trained nets, because the third stack also has additions and still loses its gradient.
 # He et al. do not blame vanishing gradients for the poor results of their deep nets
@@ -864,7 +865,7 @@ claim("norm of the gradient after 40 layers with additions and F(x) = -x/2",
 #
 # You rarely have enough labelled pictures to train a deep network from random weights.
 # *Transfer learning* starts from a network that was trained on another task. The first
-# layers of image networks respond to edges and strokes, which occur in all pictures.
+# layers of image networks respond to edges and strokes, which occur in most pictures.
 # The last layers respond to features of the classes that the network was trained on. So
 # you can reuse the *body*, which is all layers except the last, and replace the last
 # layer, the *head* ([Yosinski et al. 2014](https://arxiv.org/abs/1411.1792) measured
@@ -919,7 +920,7 @@ plot_bars({f"{where}, {n} each: {how}": scores[k]
            for (where, n), scores in gained.items()
            for k, how in enumerate(("frozen", "random start"))},
           xlabel="accuracy on the new digits",
-          title="Far task or much data: freezing costs accuracy",
+          title="Freezing this body costs accuracy on both tasks",
           alt="Eight bars: near and far task, 5 and 100 examples of each "
               "class, each with the frozen body and from a random start. "
               "The frozen body does better on the near task than on the "
@@ -1385,8 +1386,8 @@ def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
 # %% [markdown] trap="07.5" role="situation" fault="channels_last changes the strides, not the shape" symptom="channels_last: permute changes the shape, memory format is strides; no speedup on CPU"
 # ## Channels last
 #
-# The PyTorch tutorial says that convolutions on a GPU run faster if photos are stored
-# with the channels last. Your first try, `x = x.permute(0, 2, 3, 1)` in front of the
+# The PyTorch tutorial says that convolutions on tensor cores run faster if photos are
+# stored with the channels last. Your first try, `x = x.permute(0, 2, 3, 1)` in front of the
 # net, fails, because the first layer now gets as many channels as the photo has rows.
 # So you move the channels to the end, call `contiguous()`, and move the channels back.
 # A reviewer comments: "These two permutations cancel, so the three calls do nothing."
@@ -1444,8 +1445,8 @@ claim("stride of the channel axis after a conversion by hand or by torch, "
 # %% [markdown] trap="07.5" role="why"
 # A tensor's *strides* say, axis by axis, how many values apart two neighbours are in
 # memory. With the channels last, the channels of a pixel are side by side, so the
-# stride of the channel axis is 1. The shape stays (N, C, H, W), so no layer has to be
-# changed. `permute` alone changes the shape but moves nothing in memory; your call of
+# stride of the channel axis is 1. The shape stays (N, C, H, W), so convolutions work as
+# before. `permute` alone changes the shape but moves nothing in memory; your call of
 # `.contiguous()` moved the values.
 #
 # torch has one call for the whole conversion, `to(memory_format=...)`, which works on a
@@ -1477,7 +1478,7 @@ claim("number of layers with a channels-last output if only the model is "
       sum(model_only), expected=3)
 
 # %% [markdown] trap="07.5" role="more" topics="exceptions · what it is worth · the other counts"
-# There are two exceptions: a convolution with circular padding does not pass the format
+# Two of the exceptions: a convolution with circular padding does not pass the format
 # on, and `view` cannot join axes that are no longer side by side. With one channel or
 # with 1 x 1 pixels, both formats have the same order in memory. How much time the
 # channels-last format saves on a GPU or a CPU depends on the layer and the machine. The
@@ -1811,7 +1812,7 @@ plot_bars({"before training": score_before,
            "train mode": old_score(frozen), "eval() once": once,
            "eval() after each train()": always},
           xlabel="accuracy on the old digits",
-          title="Only eval() after each train() freezes the body",
+          title="eval() after each train() freezes the body",
           alt="Four bars. The accuracy is the same before training and "
               "with eval after each train. In train mode, and with eval "
               "called once, it is lower.")
@@ -1866,13 +1867,13 @@ def freeze(body: nn.Module) -> None:
 # your own code:** Before and after an epoch, compare parameters, buffers and the
 # outputs for one fixed batch. **Source:** [Keras, Transfer learning and
 # fine-tuning](https://keras.io/guides/transfer_learning/), section on the
-# BatchNormalization layer: in Keras, freezing includes inference mode, and in PyTorch,
-# it does not. **Seen in the wild:**
+# BatchNormalization layer: in Keras, freezing this layer implies inference mode; in
+# PyTorch, not. **Seen in the wild:**
 # [pgniewko/gt-pyg#112](https://github.com/pgniewko/gt-pyg/issues/112): the project's
 # `freeze()` set eval mode, and the next `model.train()` undid it.
 # [lightly-ai/lightly#1438](https://github.com/lightly-ai/lightly/issues/1438): the
-# statistics of frozen backbones kept moving, and the maintainers leave it to each
-# training method to prevent this.
+# statistics of frozen backbones kept moving; whether they should, a maintainer answered,
+# depends on the model.
 
 # %% [markdown] trap="07.8" role="situation" fault="layers in a Python list are not registered" symptom="blocks in a Python list: parameters missing, loads but predicts badly"
 # ## Stem, blocks, head
@@ -2036,7 +2037,8 @@ def hidden_values(model: nn.Module) -> int:
 # 3. A set holds each tensor once. Subtract `set(model.parameters())` at the end.
 
 # %% [markdown] trap="07.8" role="keep"
-# **Keep:** Torch does not train, save or move a tensor that is not registered. So assign
+# **Keep:** `parameters()`, `state_dict()` and `to()` miss tensors that are not
+# registered. So assign
 # parameters and modules to a module directly, or in `ModuleList`, `ModuleDict` or
 # `ParameterList`, and register other tensors with `register_buffer`. **In your own
 # code:** Load the file into an object created with a different seed, and compare the
@@ -2044,14 +2046,14 @@ def hidden_values(model: nn.Module) -> int:
 # [ModuleList](https://docs.pytorch.org/docs/stable/generated/torch.nn.ModuleList.html).
 # **Seen in the wild:**
 # [pytorch/pytorch#59925](https://github.com/pytorch/pytorch/issues/59925) says that
-# keeping modules in a list "permits silent programming errors".
+# implicit module registration "permits silent programming errors".
 # [pytorch/pytorch#72580](https://github.com/pytorch/pytorch/issues/72580) reports that
 # this mistake happened in a master's thesis.
 
 # %% [markdown] trap="07.9" role="situation" fault="reshape instead of permute scrambles the image" symptom="image looks scrambled or model predicts badly after reshape from HWC to CHW"
 # ## Coloured digits from a file
 #
-# Pictures from a file come as `(N, H, W, C)`, and torch wants `(N, C, H, W)`. Your
+# Your pictures come as `(N, H, W, C)`, and torch wants `(N, C, H, W)`. Your
 # loader calls `x.reshape(N, C, H, W)`. The shape is right and nothing fails. The digits
 # are coloured and placed anywhere on a canvas of 12 x 12 pixels. You train one net on
 # pictures whose axes were moved with `permute`, and a second net on what `reshape` made
@@ -2114,8 +2116,8 @@ claim("accuracy with reshape in both training and serving",
 
 # %% [markdown] trap="07.9" role="look"
 # The net trained on scrambled pictures does far better than guessing, though worse than
-# the net trained with `permute`. Nothing in its loss reveals the mistake. The mistake
-# shows only if training and serving differ, for example when the net trained with
+# the net trained with `permute`. Nothing in its loss reveals the mistake. The accuracy
+# collapses if training and serving differ, for example when the net trained with
 # `permute` gets scrambled pictures:
 
 # %% trap="07.9" role="look"
@@ -2136,8 +2138,8 @@ plot_columns({"permute, both": share["permute"],
                  "serving, it is near the line.")
 
 # %% [markdown] trap="07.9" role="why"
-# `reshape` leaves the values in the same order in memory and only divides this sequence
-# of values in different places. So the first "channel" holds the top third of the
+# `reshape` leaves the values in index order (here, the order in memory) and only divides
+# this sequence in different places. So the first "channel" holds the top third of the
 # picture, with each pixel's colours side by side as if they were pixels. `permute`
 # moves the channel axis.
 
@@ -2187,8 +2189,8 @@ claim("second value of channel 0 after reshape, which comes from pixel 0",
       tiny.reshape(1, 3, 2, 2)[0, 0, 0, 1], expected=1)
 
 # %% [markdown] trap="07.9" role="folklore"
-# **Told:** With its axes in the wrong order, a net can only guess. **Measured:** That
-# is true if training and serving use different orders. If both use the same wrong
+# **Told:** With its axes in the wrong order, a net can only guess. **Measured:** True
+# here if training and serving use different orders. If both use the same wrong
 # order, this net usually loses some accuracy on digits placed anywhere, but stays far
 # above guessing. How much accuracy the net loses depends on the seed.
 
@@ -2215,7 +2217,7 @@ def to_nchw(a: torch.Tensor) -> torch.Tensor:
 # 2. `permute` returns a view with different strides. Which call always makes a copy whose order in memory matches its shape?
 
 # %% [markdown] trap="07.9" role="keep"
-# **Keep:** `permute` moves axes; `reshape` only cuts the memory in different places. A
+# **Keep:** `permute` moves axes; `reshape` keeps their sequence and cuts it anew. A
 # right shape proves nothing, so check the values. **In your own code:** Convert one
 # picture and look at a single channel, or test with a tensor that counts up.
 # **Source:** PyTorch documentation,
@@ -2277,7 +2279,7 @@ claim("largest change in a weight of the new head", shift, expected=0)
 
 # %% [markdown] trap="07.10" role="look"
 # The classifier gets nearly all new digits right with a head that is as random as at
-# the start, because the body has adapted to that head. No curve shows that the head was
+# the start, because the body has adapted to that head. The loss hides that the head was
 # never trained. Freeze the body, and the same mistake is plain to see:
 
 # %% trap="07.10" role="look"
@@ -2310,8 +2312,8 @@ draw_blocks({"the model runs": ["body", "new head"],
                 "marked.")
 
 # %% [markdown] trap="07.10" role="repair"
-# Create the optimizer last. Then take one step and list the tensors that changed. There
-# is no shorter audit.
+# Create the optimizer last. Then take one step and list the tensors that changed. This
+# audit is short.
 
 # %% trap="07.10" role="repair"
 def moved(model, optimizer):
@@ -2367,8 +2369,8 @@ claim("number of tensors that one step changes if the head is replaced "
 # frozen tensors. **Measured:** Frozen tensors do not move while their gradient is `None`,
 # because SGD with momentum, Adam and AdamW skip such tensors. After
 # `requires_grad_(False)` and today's `zero_grad()`, the gradient is `None`. If the
-# gradient holds *zeros*, for example because it was masked, all three optimizers move the
-# tensor. SGD and Adam add the decay to the gradient and step with the sum; AdamW
+# gradient holds *zeros*, for example because it was masked, all three optimizers decay
+# the tensor. SGD and Adam add the decay to the gradient and step with the sum; AdamW
 # multiplies the tensor by `1 - lr * weight_decay` at each step.
 
 # %% trap="07.10" role="folklore"
@@ -2499,7 +2501,7 @@ claim("number of predictions for 497 images",
 # %% [markdown] trap="07.11" role="why"
 # With 4 x 4 positions, each image's map holds four times 64 values. `view(-1, 64)`
 # makes rows of 64 values, however many rows that takes, so each image becomes four
-# rows. Only code that uses the labels, such as a loss or an `==`, raises an error, far
+# rows. An error comes only later, for example in a loss or an `==` with the labels, far
 # from the cause.
 
 # %% trap="07.11" role="why"
@@ -2661,7 +2663,7 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 #
 # - [ ] can only guess :: The net learns what the scrambled pictures still show. In trap
 #   07.9, it did far better than guessing.
-# - [x] learns, but loses the information about which pixels are neighbours :: Nothing
+# - [x] learns, but its windows no longer match the picture's neighbourhoods :: Nothing
 #   in the loss reveals the mistake.
 # - [ ] is as good as ever, because both sides agree :: A convolution relies on which
 #   pixels are neighbours, and `reshape` destroys this order.
@@ -2672,7 +2674,7 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # A convolution is a matrix product in disguise, so tensor cores can compute it. Three
 # settings determine how close a convolution comes to the tensor cores' rate: the width of
 # the values, the memory format (trap 07.5), and the algorithm that cuDNN picks. With
-# `cudnn.benchmark`, cuDNN times its algorithms once for each new shape and takes the
+# `cudnn.benchmark`, torch times some algorithms once for each new shape and takes the
 # fastest.
 #
 # **Before you run anything:** The settings change the rounding and the order of values
@@ -2797,7 +2799,7 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# The prediction for the training step is an upper limit, and the published runs stay
+# The prediction for the training step assumes the peak rate, and published runs stay
 # far below it. BatchNorm, ReLU and the additions do few FLOPs but move many bytes, so
 # memory limits them, as in stage 1's roofline. NVIDIA published 2,470 images per second
 # for an A100, with float16 where autocast allows it, which is a fifth of the A100's
@@ -2845,18 +2847,18 @@ answers
 # - A convolution assumes that nearby pixels belong together and that a pattern means the
 #   same everywhere. If you move the input by a multiple of the stride, the map moves with
 #   it, except near the borders.
-# - Pooling keeps the information that something is there and discards where it is. A
+# - Max pooling keeps that something is there and discards where in the window. A
 #   residual block adds to its input, so it can also leave the input unchanged.
 # - The maps of a convolutional net grow with the batch and the pixels, but the
 #   convolutions' weights do not.
-# - Two numbers, the field and the step, determine which pixels a unit reads. Nothing
-#   outside the field can change the unit's value.
-# - Measure forgetting on the old task. A small rate for the body keeps the old task, but
-#   does not always give the best accuracy on the new task.
+# - To compute a unit's field, track its width and the step. In windowed layers, nothing
+#   outside the field can change the unit.
+# - Measure forgetting on the old task. Without BatchNorm, a small rate for the body keeps
+#   more of the old task, but is not always best on the new.
 # - Store the preprocessing with the weights. BatchNorm's stored statistics do not
 #   replace the preprocessing.
 # - The memory format is a matter of strides. `permute` moves axes, whereas `reshape` cuts
-#   the same memory in different places.
+#   the same sequence in different places.
 # - If each layer gets its own rate, compute the rate from the layer's depth in the model.
 #   The head has the base rate.
 # - Freezing a body with BatchNorm needs two things, no gradients and eval mode, and

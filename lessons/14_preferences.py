@@ -7,7 +7,7 @@
 # GRPO).
 #
 # Each of these losses takes three lines of code and is meant to keep the *policy*, the
-# model in training, near its starting point. Get one line wrong, and the loss still looks
+# model in training, near an earlier version. Get one line wrong, and often the loss looks
 # as it should, nothing raises an error, and the policy ends up somewhere else. In this
 # stage, you know exactly where the policy should end up, and you watch where it goes.
 
@@ -234,7 +234,7 @@ claim("gap between the loss from log ratios and the loss from rewards",
 # *tokens*. The answer's log-probability is the *sum* of its tokens' log-probabilities,
 # each given all the tokens before it. Only the answer counts, not the prompt before it or
 # the padding after it. (In the difference between two answers' log-probabilities, a
-# shared prompt cancels; in a mean over tokens, it does not.) The logits at one position
+# shared prompt cancels; in a mean over tokens, it need not.) The logits at one position
 # predict the next token, so you have to shift the logits by one position.
 
 # %% role="concept"
@@ -379,7 +379,7 @@ plot_lines(list(range(1, 401)),
                "moving reference, it rises to several times that level.")
 
 # %% [markdown] trap="14.1" role="more" topics="the mean over tokens · reversed pairs · other ways to 0.693 · what a falling loss hides"
-# Taking *the mean over tokens* instead of the sum divides each margin by the answer's
+# Taking *the mean over tokens*, not the sum, divides each log ratio by the answer's
 # length. For answers of equal length n, the mean has the same effect as replacing beta by
 # beta / n, so a nat costs only 1/n as much. The closed form shows this for n = 12:
 
@@ -467,16 +467,16 @@ def dpo_loss(policy: nn.Module, beta: float):
 #    under `torch.no_grad()`, and use `F.logsigmoid`, which stays finite.
 
 # %% [markdown] trap="14.1" role="keep"
-# **Keep:** The reference that a loss compares against must not move, so store a copy. A
+# **Keep:** A loss's reference must not be the policy itself, so store a copy. A
 # flat loss does not mean that the weights stay where they are. **In your own code:**
 # Before training, store the reference's log-probabilities for one batch. Ten steps later,
 # the reference must return the same values. Alongside the loss, record the KL
 # divergence from the start. **Source:** [Rafailov et al. 2023, "Direct Preference
 # Optimization"](https://arxiv.org/abs/2305.18290). **Seen in the wild:** In
 # [YiyangZhou/POVID 11](https://github.com/YiyangZhou/POVID/issues/11), the reference was
-# the policy itself. TRL refuses to use a single object as both policy and reference;
-# since [huggingface/trl 5534](https://github.com/huggingface/trl/pull/5534), its KTO
-# trainer refuses this as well.
+# the policy itself. Since
+# [huggingface/trl 2057](https://github.com/huggingface/trl/pull/2057), TRL's DPO and KTO
+# trainers refuse to use a single object as both policy and reference.
 
 # %% [markdown] role="concept"
 # ## A judge who errs
@@ -496,8 +496,8 @@ kl_price
 # the reward that the judge assigns still rises with each cut in the price. The true
 # reward is 0.42 at a beta of 1, 0.51 at 0.7, 0.49 at 0.5 and -0.24 at 0.3. At a price
 # of 0.3, the judge's reward for the trick outweighs the price of the trick's nats. The
-# KL penalty protects a policy from its judge's errors, but a plot of the judge's reward
-# does not show when that protection fails.
+# KL penalty can protect a policy from its judge's errors, but a plot of the judge's
+# reward does not show when that fails.
 
 # %% [markdown] trap="14.2" role="situation" core=true fault="rewards are grouped across prompts" symptom="right answers are pushed down, because their rewards are compared with those of other prompts"
 # ## Eight answers to each prompt
@@ -582,7 +582,7 @@ claim("fraction of right answers that are pushed down, with grouping by "
 # %% [markdown] trap="14.2" role="why"
 # The rewards are listed round by round. `view(-1, 8)` cuts the list into pieces of eight
 # neighbours, and each piece holds one answer to each of eight *different* prompts. In
-# each piece, the answer to the easiest prompt has the largest advantage, right or wrong.
+# most pieces, the answer to the easiest prompt has the largest advantage, right or wrong.
 
 # %% trap="14.2" role="why"
 cut = torch.arange(4).repeat_interleave(4).view(4, 4) / 3.0
@@ -598,7 +598,7 @@ draw_grids({"view(-1, 4)": cut, "one prompt, one group": cut.T},
 # %% [markdown] trap="14.2" role="why"
 # On average, grouping by view does not push in the wrong direction. Other prompts'
 # rewards have nothing to do with *this* answer, so they add noise, not a direction. But
-# the standard deviation of such a group is many times too large, so every push is too
+# such a group's standard deviation is many times too large, so the average push is too
 # small. The mean reward rises slowly, and a plot of it does not look broken.
 
 # %% [markdown] trap="14.2" role="repair"
@@ -804,9 +804,9 @@ claim("KL after 50 steps with the penalty, divided by the KL without the "
 # from the policy itself, is zero. The probabilities sum to 1, so making one answer
 # likelier makes the others less likely.
 #
-# The true KL changes because different answers get sampled. Sampling has no gradient, so
-# autograd does not see this change. The figure averages over *all* answers, for a policy
-# that has moved towards the judge:
+# The true KL changes because different answers get sampled. `multinomial` has no
+# gradient, so autograd does not see this change. The figure averages over *all* answers,
+# for a policy that has moved towards the judge:
 
 # %% trap="14.3" role="why" tags=["plumbing"]
 def pull(penalty, policy):
@@ -868,11 +868,11 @@ claim("trained policy's KL to the best policy, with half the squared "
 # You get the same mean gradient if you subtract the log-ratio from the *reward*, as a
 # number without a gradient. PPO for language models traditionally does it this way.
 #
-# GRPO adds a different estimate to the loss, *k3*: exp(-d) - 1 + d for a log-ratio d. As
+# GRPO's paper adds an estimate to the loss, *k3*: exp(-d) - 1 + d for a log-ratio d. As
 # an estimate of the KL's value, k3 is also unbiased. The estimate is never negative, and
 # near the start, it has less noise than the log-ratio. As a loss, k3 has the gradient of
 # the *other* KL, from the start to the policy. So k3 does pull on the policy (the thread
-# cited below calls k3 fine), but towards a different target:
+# cited below calls k3 fine), but training ends elsewhere:
 
 # %% trap="14.3" role="more" tags=["plumbing"]
 def priced(logp):
@@ -904,8 +904,8 @@ claim("largest gap between the mean gradient of half the square and the "
 # %% [markdown] trap="14.3" role="more"
 # If you square the log-ratios token by token, you lose part of the gradient. A token
 # decides what can follow, so it also influences the later log-ratios (see the source
-# below). If the samples come from an older policy, multiply each term by the ratio that
-# the next trap introduces.
+# below). If the samples come from an older policy, multiply each term by the detached
+# ratio from the next trap.
 
 # %% trap="14.3" role="exercise" points=3 difficulty=3 minutes=12
 def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
@@ -940,7 +940,7 @@ def kl_term(logp: torch.Tensor, logp_ref: torch.Tensor) -> torch.Tensor:
 # **Keep:** A KL estimate with the right value need not have the right gradient, because
 # what gets sampled also depends on the weights. To penalize a KL, use half the squared
 # log-ratio. **In your own code:** Reverse the sign of the penalty. If the curve of the KL
-# stays the same, the penalty has no gradient. **Source:** [Tang and Munos
+# stays the same, the penalty does nothing. **Source:** [Tang and Munos
 # 2025](https://arxiv.org/abs/2506.09477); for the values of such estimates, [Schulman
 # 2020, "Approximating KL Divergence"](http://joschu.net/blog/kl-approx.html). **Seen in
 # the wild:** In [allenai/open-instruct
@@ -1130,8 +1130,8 @@ claim("entropy of the policy after ten rounds with stored values",
 
 # %% [markdown] trap="14.4" role="more"
 # The old log-probability belongs to the distribution that the answer was sampled from,
-# including the temperature (trap 13.8). If you sample at a temperature of 0.6 and score
-# at 1, most ratios are outside the clip range before the first step, but their mean looks
+# including the temperature (trap 13.8). If you sample at temperature 0.6 and score at 1,
+# most ratios here are outside the clip range before the first step, but their mean looks
 # right. Compute both log-probabilities at 0.6.
 
 # %% trap="14.4" role="more"
@@ -1148,7 +1148,7 @@ claim("fraction of ratios outside the clip range, for answers sampled at "
 
 # %% [markdown] trap="14.4" role="more"
 # In a language model, every token has its own ratio. The product of these ratios over an
-# answer leaves the clip range merely because the answer is long. (GSPO uses one ratio per
+# answer may leave the clip range because the answer is long. (GSPO uses one ratio per
 # answer on purpose. This ratio, the geometric mean of the token ratios, stays near 1, so
 # GSPO's clip range is far narrower.)
 
@@ -1334,8 +1334,8 @@ claim("mean number of answers per call, after training with returns that "
       "stop at a call's end", length, above=6)
 
 # %% [markdown] trap="14.5" role="more" topics="the end of the buffer · a time limit · GAE"
-# The buffer's last column is a different case: the collection stops there in the middle
-# of a call, and more rewards would have followed. If nothing replaces the missing
+# The buffer's last column is a different case: the collection stops there, usually in
+# mid-call, and more rewards would have followed. If nothing replaces the missing
 # rewards, the returns of the last columns are too small. Here is the mean return of a
 # first turn, in the first forty columns and in the last one:
 
@@ -1450,9 +1450,9 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 # **4. A trainer takes four inner steps on each sample. Its log shows a ratio of exactly 1
 # in all four. That is**
 #
-# - [ ] right, because the policy moves slowly :: At any learning rate that changes the
-#   weights, the ratio is not exactly 1 from the second step on.
-# - [ ] right, because the clip holds it there :: The clip limits the objective at 0.8 and
+# - [ ] right, because the policy moves slowly :: Then the ratios are close to 1 from the
+#   second step on, but not all exactly 1.
+# - [ ] right, because the clip holds it there :: The clip ends outward pushes at 0.8 and
 #   1.2; it does not limit the ratio itself.
 # - [x] a fault from the second step on :: The old log-probabilities are computed again in
 #   every step, so nothing is ever clipped.
@@ -1469,8 +1469,8 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 # %% [markdown] role="quiz"
 # **6. The judge's reward rises from step to step, and so does the KL. The answers**
 #
-# - [x] may be getting worse all the time :: Every judge errs somewhere, and the policy
-#   will spend many nats on an answer that the judge overrates.
+# - [x] may be getting worse all the time :: Most judges err somewhere, and the policy can
+#   spend many nats on an answer that its judge overrates.
 # - [ ] get better, because that is what training maximizes :: Training maximizes the
 #   judge's opinion, minus the price of the nats.
 # - [ ] stay the same :: A rising KL means that the policy now samples different answers.
@@ -1487,16 +1487,16 @@ def discounted_returns(rewards: torch.Tensor, ended: torch.Tensor,
 # %% [markdown] role="gpu"
 # ## On a GPU: the reference and the logits
 #
-# DPO trains one model and only evaluates a second one, the reference. With AdamW in mixed
-# precision, each weight of the trained model takes 16 bytes: two for the weight, two for
-# its gradient, and twelve for a copy in 32 bits and two moments. A weight of the
+# DPO trains one model and only evaluates a second one, the reference. With AdamW and
+# 32-bit masters, each weight of the trained model takes 16 bytes: two for the weight, two
+# for its gradient, and twelve for the master and two moments. A weight of the
 # reference takes two bytes. Each model also computes *logits*, one value per vocabulary
 # entry and token.
 #
 # **Before you run anything:** Take a policy of 8 billion weights, 8 answers of 1,024
 # tokens, a vocabulary of 128,256, and logits in 16 bits. Which takes more memory, the
-# reference or the tensors that `log_softmax` allocates for the logits of one call? And
-# what fraction of that allocation is left if you process one row at a time?
+# reference or the tensors that a 32-bit `log_softmax` allocates for one call's logits?
+# And what fraction of that allocation is left if you process one row at a time?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -1570,23 +1570,21 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# **Keep:** A fixed reference assigns the same log-probability to the same answer every
+# **Keep:** Up to rounding, a fixed reference scores an answer the same every
 # time. So query the reference once, before training, and store one number per answer, the
 # sum of its tokens' log-probabilities. You then keep 8 bytes per pair instead of a model
-# of 16 GB. If training began with a new adapter (LoRA), you need no second model, because
-# the policy with its adapter switched off is the reference. If you do have to call the
-# reference during training, process one row at a time. (For the policy, going row by row
-# saves nothing, because the backward pass keeps all rows.)
+# of 16 GB. If training began with a new, default LoRA adapter, you need no second model,
+# because the policy with it switched off is the reference. If you do have to call the
+# reference during training, process one row at a time. (For the policy, this saves a
+# smaller part, because the backward pass keeps all rows.)
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
 # - The best policy is the start times $\exp(\text{reward} / \beta)$, normalized. Before
 #   you train, work out where the policy should end up.
-# - The KL penalty protects a policy from its judge's errors, so plot the KL as well as
-#   the reward.
-# - The reference that a preference loss compares against must not move, so store a
-#   copy.
+# - A KL penalty can protect from a judge's errors, so plot the KL as well as the reward.
+# - A preference loss's reference must not be the policy itself, so store a copy.
 # - In GRPO, a group consists of the answers to one prompt. Store the prompt's id with
 #   every answer.
 # - An estimate of the KL with the right value need not have the right gradient.

@@ -10,7 +10,7 @@ from dlsys_helpers.paths import ROOT
 
 SRC = ROOT / "src"
 GROUND = {"dlsys.grading", *(f"dlsys.grading.{name}" for name in (
-    "aims", "options", "settings", "shapes", "text"))}
+    "options", "settings", "shapes", "text"))}
 
 
 def module(path: Path) -> str:

@@ -11,13 +11,13 @@ import torch
 from test_grading_reports import TRAPS, exercise, result, sample
 
 from dlsys import assignments
-from dlsys.grading import aims, tally
+from dlsys.grading import tally
 from dlsys.grading.books import due, given, pages, reports, scoring
 from dlsys.grading.books.given import Gradebooks
 from dlsys.grading.books.overrides import Override
 from dlsys.grading.books.scoring import Scoring
 from dlsys.grading.options import GradeOptions
-from dlsys_checks import registry
+from dlsys_checks import aims, registry
 from dlsys_helpers import acting, catalog, judging, planting, verdicts
 from tools import solutions
 

@@ -32,7 +32,7 @@ OTHERS = ("dlsys_checks/s02/e2_f.py", "dlsys_checks/s12/e1_f.py",
           "dlsys_checks/questions/q10.py", "dlsys/course/exercises/02_backpropagation.ipynb",
           "dlsys_helpers/recorded/13/cache.json", "dlsys_helpers/explorers/tape.py",
           "dlsys_model/parts.py", "dlsys_model/standins.py", "dlsys_model/recorded/gallery.json",
-          "dlsys/course/notebooks/your_model.ipynb", "dlsys/grading/aims.json")
+          "dlsys/course/notebooks/your_model.ipynb", "dlsys_checks/aims.json")
 WHEEL = (*OWN, *OTHERS)
 
 

@@ -523,7 +523,7 @@ def test_a_long_line_of_code_is_not_wrapped(kept, monkeypatch, capsys):
 
 def test_only_the_first_answer_counts(kept, monkeypatch, capsys):
     for confidence in ("90", "5"):
-        played(monkeypatch, ["none", confidence, *["0", "0"] * (confidence == "90")],
+        played(monkeypatch, ["none", confidence, *["90", "0", "0"] * (confidence == "90")],
                str(review_diff.number_of(HEALTHY[0])))
     assert "only your first answer counts" in capsys.readouterr().out
     assert review_diff.reviews()[HEALTHY[0].id].confidence == 90
@@ -812,6 +812,16 @@ def test_the_page_shows_the_numbers_of_the_terminal(page):
     opened(page, CHANGED)
     shown = page.locator(".lines label span").all_text_contents()
     assert shown == [reading.numbered(line) for line in CHANGED.diff if line.sign != "@"]
+
+
+@pytest.mark.parametrize(("mark", "typed", "kept", "asks"), [
+    ("loop.py:7", "80", 80, 1), ("", "50", 50, 1), ("", "80\n80", 80, 2), ("", "80\n20", 20, 2)])
+def test_who_marks_nothing_and_calls_the_change_faulty_is_asked_once_more(
+        mark, typed, kept, asks, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed + "\n"))
+    assert review_diff.ask_confidence(mark) == kept
+    told = capsys.readouterr().out
+    assert ("You marked no line, and 80 % says" in told) == (asks == 2)
 
 
 def test_q_stops_at_every_question(monkeypatch):

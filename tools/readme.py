@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import nbformat
 import yaml
 
 from dlsys_helpers import catalog, paths
@@ -80,8 +81,12 @@ def filled(text: str, name: str, block: str) -> str:
 
 
 def current_table() -> str:
-    """The table for today's catalog."""
-    return lesson_table(STAGES, {s.number: catalog.traps(s.number) for s in catalog.written()})
+    """The table for today's catalog, and how long it takes."""
+    from tools import book_home  # slow to import
+    table = lesson_table(STAGES, {s.number: catalog.traps(s.number) for s in catalog.written()})
+    lessons = {stage.number: nbformat.read(NOTEBOOKS / f"{stage.stem}.ipynb", as_version=4)
+               for stage in catalog.written()}
+    return f"{table}\n{book_home.hours(lessons)}.\n"
 
 
 def current_promise() -> str:

@@ -341,7 +341,7 @@ WORKSHEET_TOP = """# Worksheet {number}: {title}
 
 Run the cells below first, and again after a restart. Then write the body of each function, run
 its cell, and run the check below it. A check that fails says what it measured and, if it knows your
-mistake, names it. One that takes longer than a minute is stopped; where it hangs inside a single
+mistake, names it. One that takes longer than 30 seconds is stopped; where it hangs inside a single
 call of a library, and on Windows, you have to restart the kernel yourself. Read
 [the lesson](../notebooks/{stem}.ipynb) first."""
 

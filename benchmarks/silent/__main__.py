@@ -3,6 +3,8 @@
     python -m benchmarks.silent                             all baselines, then the table
     python -m benchmarks.silent run "python my_adapter.py"  an adapter; prints its scores
 
+    python -m benchmarks.silent causes                      the causes that can be named
+
 Each answer is saved as soon as it is given, so a stopped run resumes where it was; --again starts
 over. The table is benchmarks/silent/table.json, its page RESULTS.md.
 """
@@ -24,12 +26,23 @@ from dlsys_helpers.errors import UserError
 SAID = build.FOLDER / "said"  # answers as they come; not in the repository
 TABLE = page.TABLE
 Ask = Callable[[dict, dict], Answer]
+NO_ANSWER = "no answer"
+FIRST = 3  # cases: an adapter that answers none of them does not work
+LISTED = 5  # unreadable parts
+
+
+def file_of(name: str) -> Path:
+    return SAID / f"{name.replace(' ', '_')}.jsonl"
 
 
 def answers(name: str, ask: Ask, cases: dict, held: dict, again: bool = False) -> dict[str, Answer]:
-    """The answers of a tool to some cases; it is not asked again for those in its file."""
+    """The answers of a tool to some cases; it is not asked again for those in its file. A case
+    without an answer is not saved there, so the next run asks again.
+
+    Raises UserError if none of the first three cases has an answer.
+    """
     SAID.mkdir(exist_ok=True)
-    path = SAID / f"{name.replace(' ', '_')}.jsonl"
+    path = file_of(name)
     if again:
         path.unlink(missing_ok=True)
     known = kept(path)
@@ -39,11 +52,21 @@ def answers(name: str, ask: Ask, cases: dict, held: dict, again: bool = False) -
             probes = held[case].get("probes", {})
             seen = hashlib.sha256(json.dumps([shown, probes]).encode()).hexdigest()[:12]
             if (case, seen) not in known:
-                known[case, seen] = ask(shown, probes)
-                print(json.dumps([case, seen, known[case, seen]]), file=file, flush=True)
+                try:
+                    known[case, seen] = ask(shown, probes)
+                    print(json.dumps([case, seen, known[case, seen]]), file=file, flush=True)
+                except play.NoAnswerError as error:
+                    known[case, seen] = Answer(unread=(f"{NO_ANSWER}: {error}",))
             found[case] = known[case, seen]
+            if place == FIRST and all(unanswered(one) for one in found.values()):
+                raise UserError(f"adapter: none of the first {FIRST} cases has an answer. "
+                                f"{case}: {found[case].unread[0]}. Nothing was scored.")
             bar(place, len(cases), name)
     return found
+
+
+def unanswered(answer: Answer) -> bool:
+    return bool(answer.unread) and answer.unread[0].startswith(NO_ANSWER)
 
 
 def kept(path: Path) -> dict[tuple[str, str], Answer]:
@@ -67,8 +90,8 @@ def version_of(command: str) -> str:
 
 def bar(done: int, of: int, what: str) -> None:
     filled = round(30 * done / of)
-    end = "\n" if done == of else "\r"
-    if sys.stderr.isatty() or done == of:
+    end = "\n" if done == of or not sys.stderr.isatty() else "\r"
+    if sys.stderr.isatty() or done == of or done % 20 == 0:
         print(f"[{'#' * filled}{'.' * (30 - filled)}] {done} of {of}  {what:24}", end=end,
               file=sys.stderr, flush=True)
 
@@ -93,11 +116,27 @@ def lines(name: str, rows: dict[str, dict]) -> list[str]:
 
 
 def cells(one: dict) -> str:
-    share = {name: f"{one[name][0]}/{one[name][1]}" for name in ("named", "placed", "accused")}
-    auroc = "  - " if one["auroc"] is None else f"{one['auroc']:.2f}"
+    share = {name: f"{one[name][0]}/{one[name][1]}" if one[name][1] else "-"
+             for name in ("named", "placed", "accused")}
+    auroc = f"{'-':20}" if one["auroc"] is None else \
+        f"{one['auroc']:.2f} ({one['interval'][0]:.2f} to {one['interval'][1]:.2f})"
+    paid = f"{one['paid']:.1f}" if one["paid"] else "-"
     return (f"AUROC {auroc}  named {share['named']:>6}  placed {share['placed']:>6}  "
-            f"accused {share['accused']:>6}  net {one['net']:+.2f}  paid {one['paid']:.1f}  "
+            f"accused {share['accused']:>6}  net {one['net']:+.2f}  paid {paid:>4}  "
             f"unread {one['unread']}")
+
+
+def complaints(said: dict[str, Answer]) -> list[str]:
+    """What could not be read, the first few cases with the reason; [] if all could."""
+    every = [f"{case}: {why}" for case, answer in said.items() for why in answer.unread]
+    if not every:
+        return []
+    none = sum(map(unanswered, said.values()))
+    more = [f"... and {len(every) - LISTED} more"] if len(every) > LISTED else []
+    return [f"{len(every)} parts of answers could not be read; each counts as missing:",
+            *every[:LISTED], *more,
+            *([f"{none} cases have no answer. Run the command again to ask for them."]
+              if none else [])]
 
 
 TOOLS = baselines.BASELINES | baselines.CHEATS
@@ -126,10 +165,14 @@ def main() -> None:
     own = commands.add_parser("run", help="score an adapter")
     own.add_argument("command", help="such as 'python my_adapter.py'")
     own.add_argument("--form", action="append", choices=build.FORMS, help="only this form")
+    commands.add_parser("causes", help="list the causes that can be named")
     for one in (parser, own):
         one.add_argument("--again", action="store_true", help="forget earlier answers")
     parser.add_argument("--tool", action="append", choices=TOOLS, help="only this baseline")
     asked = parser.parse_args()
+    if asked.asked == "causes":
+        print(*(f"{id}  {fault}" for id, fault in score.causes().items()), sep="\n")
+        return
     if asked.asked != "run":
         found = json.loads(json.dumps(measure(asked.again, asked.tool or [*TOOLS])))
         TABLE.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
@@ -137,14 +180,16 @@ def main() -> None:
         return
     cases, held, rest = build.loaded()
     mine = {case: one for case, one in cases.items() if one["form"] in (asked.form or build.FORMS)}
-    name = "own_" + hashlib.sha256(version_of(asked.command).encode()).hexdigest()[:8]
     try:
+        name = "own_" + hashlib.sha256(version_of(asked.command).encode()).hexdigest()[:8]
         said = answers(name, functools.partial(play.by_command, asked.command), mine, rest,
                        asked.again)
     except UserError as error:
         parser.error(str(error))
     print(*lines("your adapter", {form: row(found) for form, found in scores(said, held).items()}),
-          sep="\n")
+          f"The single answers are in {file_of(name).relative_to(build.FOLDER.parent.parent)}.",
+          *complaints(said), sep="\n")
+    sys.exit(1 if any(map(unanswered, said.values())) else 0)
 
 
 if __name__ == "__main__":

@@ -35,8 +35,9 @@ def decide(case):
       "source"   case["files"], a program that runs: python main.py
       "diff"     case["diff"], with case["title"] and case["text"]; case["files"] has all files of
                  the repository after the change
-    Returns confidence: 0 (healthy) to 1 (faulty); cause: the id of a trap such as "02.1", or up to
-    forty words; place, in the last two forms: one line of the files, such as "loop.py:40".
+    Returns confidence: 0 (healthy) to 1 (faulty); cause: the id of a trap such as "02.1" (the
+    command "causes" lists them), or up to forty words; place, in the last two forms: one line of
+    the files, such as "loop.py:40".
     """
     healthy_words = ("refactor", "rename", "no functional change")
     said = json.dumps(case).lower()

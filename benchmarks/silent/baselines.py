@@ -94,6 +94,22 @@ def odd_curves(case: dict) -> list[tuple[str, float]]:
     return sorted(found, key=lambda one: -one[1])
 
 
+def distance(case: dict, _buy: Callable) -> dict:
+    """How far the curves are from the two earlier runs, in logarithms. Three times as far as those
+    are from each other is odd.
+    """
+    one, other = case["earlier"]
+    far = [(apart_by(values, one[name]) + apart_by(values, other[name])) / 2
+           / (apart_by(one[name], other[name]) + 1e-3) for name, values in case["curves"].items()]
+    return {"confidence": max(1.0 if math.isnan(much) else much / (much + 3) for much in far)}
+
+
+def apart_by(one: list, other: list) -> float:
+    """The mean difference of the logarithms of two curves; NaN if a point is not finite."""
+    return statistics.fmean(abs(math.log(abs(float(a)) + 1e-9) - math.log(abs(float(b)) + 1e-9))
+                            for a, b in zip(one, other, strict=False))
+
+
 def ending(curve: list) -> float:
     """The mean of the last third of a curve; NaN for an empty one."""
     last = [float(value) for value in curve[-(len(curve) // 3 or 1):]]
@@ -198,9 +214,36 @@ def comparer(case: dict, _buy: Callable) -> dict:
     return {"confidence": 0.9 if odd else 0.4, "place": f"main.py:{odd[0]}" if odd else ""}
 
 
-BASELINES = {"random": guess, "range": in_range, "finder": finder, "watch": watch, "same": same}
+def note_taker(case: dict, buy: Callable) -> dict:
+    """Whether another case has the same seeds: how many numbers it has in common with one of them
+    to the last digit. An adapter that keeps notes can find this out.
+    """
+    noted = {name: digits(one["probes"]) for name, one in build.stored(build.ANSWERS)
+             ["answers"].items() if "probes" in one}
+    seen: dict[tuple, collections.Counter] = {}
+    for numbers in noted.values():
+        for name, value in numbers:
+            seen.setdefault(name, collections.Counter())[value] += 1
+    vary = {name for name, values in seen.items()
+            if max(values.values()) < 0.7 * len(noted)}  # the others hold for any seed
+    own = digits({probe: buy(probe)["numbers"] for probe in case["probes"]})
+    common = max(sum(number[0] in vary for number in own & other)
+                 for name, other in noted.items() if name != case["id"])
+    return {"confidence": common / len(own)}
+
+
+def digits(probes: dict[str, dict]) -> set[tuple]:
+    """The numbers with at least three significant digits, each with its name."""
+    return {((probe, name), value) for probe, numbers in probes.items()
+            for name, value in numbers.items() if len(str(value).strip("-0.").replace(".", "")) > 2}
+
+
+BASELINES = {"random": guess, "range": in_range, "distance": distance, "finder": finder,
+             "watch": watch, "same": same}
 CHEATS = {"always faulty": always, "names everything": everything, "reads the case file":
-          file_reader, "compares the cases": comparer, "counts letters": letters}
-FORMS = {"range": ("curves", "probes"), "finder": ("diff",), "watch": ("source",),
-         "same": ("diff",), "compares the cases": ("source",),
+          file_reader, "keeps notes": note_taker, "compares the cases": comparer,
+          "counts letters": letters}
+FORMS = {"range": ("curves", "probes"), "distance": ("curves",), "finder": ("diff",),
+         "watch": ("source",), "same": ("diff",), "keeps notes": ("probes",),
+         "compares the cases": ("source",),
          "counts letters": ("source", "diff")}  # all forms, if not listed here

@@ -108,11 +108,29 @@ def loaded() -> tuple[dict[str, dict], dict[str, Held], dict[str, dict]]:
     return {name: shown(name, cases) for name in cases["cases"]}, held, answers["answers"]
 
 
+def complaints(every: Iterable[Candidate], tried: dict) -> list[str]:
+    """What the author of a half has to know: each refused candidate with the rule that it breaks,
+    and each form that has no faulty or no healthy case.
+    """
+    by_rule: dict[str, list[str]] = {}
+    for one in every:
+        if rule := refused(one.measured):
+            by_rule.setdefault(rule, []).append(one.key)
+    told = [f"{rule} ({RULES[rule]}): {', '.join(keys)}" for rule, keys in by_rule.items()]
+    if "seeds" in by_rule:
+        told.append("Programs without runs: benchmarks.silent.runs runs them.")
+    return told + [f"{form}: no case is admitted. A form needs a fault that is admitted, and "
+                   "healthy candidates are kept up to half as many." for form in FORMS
+                   if not tried.get(form, {}).get("admitted")]
+
+
 def main() -> None:
-    for path, content in zip((CASES, ANSWERS), files(*chosen(candidates.every())), strict=True):
+    every = [*candidates.every()]
+    for path, content in zip((CASES, ANSWERS), files(*chosen(every)), strict=True):
         path.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
     for form, counts in content["tried"].items():
         print(form, {name: count for name, count in counts.items() if count})
+    print(*complaints(every, content["tried"]), sep="\n")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import collections
 import json
 from typing import Any
 
-from benchmarks.silent import admit, build, score
+from benchmarks.silent import admit, build, play, score
 from tools.book_pages import table
 
 TARGET = build.FOLDER / "RESULTS.md"
@@ -21,12 +21,15 @@ SHOWN = {"curves": "curves of a run, next to the curves of two healthy runs",
 WHAT = {"random": "a confidence, a cause and a line, drawn at random",
         "range": "takes the first numbers outside their healthy range; `dlsys find` names the "
                  "cause",
+        "distance": "how far the curves are from the two earlier runs. It detects nearly all "
+                    "faults, so in this form only the cause is left to find",
         "finder": "`dlsys find` on the description of a change",
         "watch": "`dlsys watch --hints` on the program",
         "same": "`dlsys same` on the repository before and after the change",
         "always faulty": "cheat: always 0.9, and always the same cause",
         "names everything": "cheat: every cause and every line",
         "reads the case file": "cheat: uses what the case file gives away",
+        "keeps notes": "cheat: looks for another case with the same seeds",
         "compares the cases": "cheat: looks for what only one program in the file has",
         "counts letters": "cheat: the longer the program, the more likely it is faulty"}
 
@@ -65,9 +68,16 @@ def page() -> str:
         '```sh\n.venv/bin/python -m benchmarks.silent run "python my_adapter.py"\n```',
         "Each case starts a process in an empty folder. The process reads the case as a line "
         "of JSON and prints its answer as another line, so you can write an adapter in any "
-        "language. The right answers and the results of the probes are in a separate file, "
-        "which no adapter gets. Give an agent no access to this repository, because it "
-        "contains the faults.",
+        "language. `run --form diff` asks only the cases of that form. "
+        "`.venv/bin/python -m benchmarks.silent causes` lists the causes that can be named.",
+        "A part of an answer that cannot be read counts as missing, and the command says what it "
+        "got and what it expected. A case without an answer (the adapter ended, took longer than "
+        f"{play.SECONDS // 60} minutes, or printed more than {play.MESSAGES} messages) counts as "
+        "missing, too. It is asked again at the next run; `--again` asks all cases again.",
+        "**Nothing isolates an adapter.** It runs as you, with your files and your network, and "
+        "the right answers are in `answers.json` next to the cases. Run an agent in a container "
+        "that has no access to this repository, and trust no score of a program that you have not "
+        "read.",
         "`benchmarks/silent/DATASHEET.md` says what the cases are made of, what the score "
         "cannot tell, and how to make a private half."]) + "\n"
 

@@ -1,9 +1,9 @@
 """The score of a tool or an agent. No language model takes part in it.
 
 An answer is {"confidence": 0.0 to 1.0 that there is a fault, "cause": one cause, "place":
-"a.py:7"}. The cause is the id of a trap, or up to forty words, which count as the first cause that
-`dlsys find` reads in them. An unreadable part counts as missing: confidence 0.5, no cause, no
-place.
+"a.py:7"}. The cause begins with the id of a trap, or has up to forty words, which count as the
+first cause that `dlsys find` reads in them. An unreadable part counts as missing: confidence 0.5,
+no cause, no place.
 
 - AUROC of the confidence, as in review mode: guessing gives 0.5, whatever the share of faults.
 - named, placed: of the faulty cases, how many got the right cause, and a line at the fault.
@@ -27,8 +27,11 @@ from dlsys_helpers import catalog
 BUDGET = 10  # of the 25 for all probes: enough for the loss and three others
 ACCUSED, UNSAID = 0.5, 0.5
 WORDS = 40
-ID = re.compile(r"\b\d\d\.\d{1,2}\b")
-PLACE = re.compile(r"([\w./-]+\.py):(\d{1,5})")
+ID = r"\d\d\.\d{1,2}\b(?!\.\d)"
+IDS = re.compile(rf"\W*(?:trap|cause|id)?\W*({ID}(?:(?:\s*[,;/&]\s*|\s+or\s+|\s+and\s+){ID})*)",
+                 re.IGNORECASE)  # at the beginning; later numbers are measurements
+PLACE = re.compile(r"(?:\./)?([\w][\w./-]*\.py):([1-9][0-9]{0,4})")
+SHOWN = 60  # characters of an unreadable part in a message
 
 
 class Held(NamedTuple):
@@ -44,7 +47,9 @@ class Held(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answer as it is scored. paid: the price of the probes. unread: the unreadable parts."""
+    """An answer as it is scored. paid: the price of the probes. unread: for each unreadable part,
+    what was got and what was expected.
+    """
 
     confidence: float = UNSAID
     cause: str = ""
@@ -73,12 +78,19 @@ class Score(NamedTuple):
 def read(said: Any, paid: int = 0) -> Answer:
     """An answer as it is scored, read from anything that an adapter may return."""
     if not isinstance(said, dict):
-        return Answer(paid=paid, unread=("answer",))
-    parts = {"confidence": _confidence(said.get("confidence")), "cause": cause(said.get("cause")),
-             "place": _place(said.get("place"))}
-    unread = tuple(name for name, value in parts.items() if value is None)
+        return Answer(paid=paid, unread=(f"answer: got {_short(said)}, expected one JSON object in "
+                                         "one line",))
+    parts = {name: reader(said.get(name)) for name, (reader, _) in PARTS.items()}
+    unread = tuple(f"{name}: got {_short(said.get(name))}, expected {PARTS[name][1]}"
+                   for name, value in parts.items() if value is None)
     return Answer(**{name: value for name, value in parts.items() if value is not None},
                   paid=paid, unread=unread)
+
+
+def _short(said: Any) -> str:
+    """A value in a message: its type, and its beginning without control characters."""
+    text = f"{said!r:.{SHOWN}}" if isinstance(said, (str, int, float)) else ""
+    return f"{type(said).__name__} {text}".strip()
 
 
 def _confidence(said: Any) -> float | None:
@@ -91,7 +103,8 @@ def _place(said: Any) -> str | None:
     """One file and line; a list or a range is not a place."""
     if said in (None, ""):
         return ""
-    return said if isinstance(said, str) and PLACE.fullmatch(said) else None
+    found = isinstance(said, str) and PLACE.fullmatch(said)
+    return f"{found[1]}:{found[2]}" if found else None
 
 
 @functools.cache
@@ -111,11 +124,16 @@ def cause(said: Any) -> str | None:
         return ""
     if not isinstance(said, str) or len(said.split()) > WORDS:
         return None
-    named = set(ID.findall(said)) & causes().keys()
-    if named:
-        return named.pop() if len(named) == 1 else None
+    if begins := IDS.match(said):
+        named = set(re.findall(ID, begins[1]))
+        return named.pop() if len(named) == 1 and named <= causes().keys() else None
     found = find.rank(index(), said)
     return found.causes[0] if found.fits and found.causes else ""
+
+
+PARTS = {"confidence": (_confidence, "a number from 0 to 1"),
+         "cause": (cause, f"one cause: the id of a trap such as 02.1, or at most {WORDS} words"),
+         "place": (_place, "one file and line, such as loop.py:40")}
 
 
 # ---- judging

@@ -20,7 +20,7 @@ MODEL = re.compile(r"dlsys_model/(?!(?:__init__|answers|errors|part_table)\.py$)
                    r"|dlsys/course/\w+/your_model\.ipynb$")
 # Files for the instructor only: they name mistakes of all stages, or an exam is made of them. A
 # class uses its instructor's desk; its wheel has the sheet's form and the names of the looks.
-INSTRUCTORS = re.compile(r"dlsys/grading/aims\.json$"
+INSTRUCTORS = re.compile(r"dlsys_checks/aims\.json$"
                          r"|dlsys_checks/exam/(?!(?:__init__|sheet|ledger|numbers)\.py$)"
                          r"|dlsys/exam_(?:desk|names|served)\.py$")
 RECORD = ".dist-info/RECORD"

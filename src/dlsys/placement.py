@@ -253,7 +253,8 @@ def tell(found: Plan, minutes: int) -> None:
     right = sum(row["right"] for row in rows)
     print(f"\n{right} of {len(rows)} right.")
     if not found.take:
-        print("Nothing on the core path is missing. To go on: dlsys exam a")
+        print("Your answers show no gap on the core path, but they did not cover every stage. "
+              "To go on: dlsys exam a")
         return
     today = found.today(minutes)
     spent = sum(step.minutes for step in today)

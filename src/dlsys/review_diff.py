@@ -174,8 +174,7 @@ def review(case: Case, repeated: bool) -> None:
         begun.keep(mark=ask_mark(begun))
         say("")
     if "confidence" not in begun.given:
-        begun.keep(confidence=asked("How sure are you that this change is faulty, 0 to 100?",
-                                    reading.confidence))
+        begun.keep(confidence=ask_confidence(begun.given["mark"]))
     if sees_nothing(begun.given):
         begun.keep(**{"run": "", **begun.given, "consequence": NOTHING, "repair": NOTHING})
         return tell(reviewed(begun))
@@ -186,11 +185,22 @@ def review(case: Case, repeated: bool) -> None:
                 NOTHING_BAD)
         begun.keep(consequence=asked("", lambda text: reading.consequence(text, case, order)))
     order = shuffled(case, len(case.repairs), begun.order + 1)
-    options("Which edit of the changed files repairs it? A number, or the new lines.",
+    options("Which edit, in any file, repairs it? A number, or the new lines.",
             [repair_shown(case, n) for n in order], "Leave it as it is.")
     answer = asked("", lambda text: reading.repair(text, case, order))
     begun.keep(**{"run": "", **begun.given, "repair": answer})
     tell(reviewed(begun))
+
+
+def ask_confidence(mark: str) -> int:
+    """The confidence; asks once more if somebody who marked no line calls the change faulty."""
+    question = "How likely is it that this change is faulty, 0 to 100 %?"
+    said = asked(question, reading.confidence)
+    if mark or said <= scoring.ACCUSED:
+        return said
+    return asked(f"You marked no line, and {said} % says that the change is probably faulty. Enter "
+                 f"{said} again if you mean that, or a number up to {scoring.ACCUSED} if you think "
+                 "that it is healthy.", reading.confidence)
 
 
 def asked(question: str, read: Callable[[str], int]) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from dlsys_checks import aims
 from dlsys_checks.cases import failed_case
 from dlsys_checks.registry import find, load_all
 from dlsys_helpers import acting, cards, catalog, progress, room_client
@@ -70,6 +73,7 @@ def check(id: str, fn: Callable, seconds: float = SECONDS) -> None:
     BadCall for arguments that are not the id of an exercise and a function, Stopped for a Ctrl-C.
     """
     _refuse_bad_call(id, fn)
+    _import_slow_parts(id)
     try:
         verdict = run_check(id, fn, drawn_seeds(), seconds)
     except KeyboardInterrupt as stop:
@@ -80,9 +84,23 @@ def check(id: str, fn: Callable, seconds: float = SECONDS) -> None:
     tell(verdict, catalog.trap(id), failed_case(verdict, fn))
 
 
+def _import_slow_parts(id: str) -> None:
+    """Import what PyTorch imports with the first optimizer, which takes seconds: the time limit is
+    for the learner's own code.
+    """
+    if "optim" in inspect.getsource(inspect.getmodule(find(id).law_fn)):
+        importlib.import_module("torch._dynamo")
+
+
+def with_fitting_hint(mistake: str, trap: catalog.Trap) -> catalog.Trap:
+    """The trap with the hint for a named mistake as its first hint, if one is for it."""
+    first = aims.hint_for(trap.id, mistake, trap.hints)
+    return replace(trap, hints=tuple(sorted(trap.hints, key=lambda hint: hint != first)))
+
+
 def tell(verdict: Verdict, trap: catalog.Trap, case: str = "") -> None:
     """Show the card of a verdict. Raises CheckFailed for a failure whose card nobody sees."""
-    cards.show_verdict(verdict, trap, case)
+    cards.show_verdict(verdict, with_fitting_hint(verdict.misconception, trap), case)
     if verdict.status != "pass" and not cards.watched():
         raise CheckFailed(verdict)
 

@@ -173,7 +173,7 @@
     const missing = missingLine(files, said);
     const sure = make("input", "", { type: "number", min: "0", max: "100", "aria-label": "Confidence that the change is faulty, 0 to 100" });
     const sureRow = make("div", "", { class: "fields" });
-    sureRow.append(sure, make("span", "0: sure that it is healthy. 100: sure that it is faulty."));
+    sureRow.append(sure, make("span", "%. 0: certainly healthy. 100: certainly faulty."));
     const rest = make("div");
     const go = button("That is my mark", () => {
       let mark = chosen("mark");
@@ -195,7 +195,7 @@
     });
     const first = make("div", "", { class: "first" });
     first.append(group("The change. Mark the line at fault", diffLines(change), missing, radio("mark", "", "None: nothing is at fault", "option")),
-      oneRun(change, state), group("How sure are you that it is faulty?", sureRow), go, said);
+      oneRun(change, state), group("How likely is it that this change is faulty?", sureRow), go, said);
     body.replaceChildren(written("h2", change.title, { tabindex: "-1" }), written("p", change.text), fileViews(files), first, rest);
     body.firstChild.focus();
   }
@@ -220,7 +220,7 @@
         done.disabled = true;
         finish(change, { ...answer, consequence: Number(chosen("consequence")), repair: Number(chosen("repair")) }, place);
       });
-      repairs.append(group("Which edit of the changed files repairs it?", ...options("repair", change.repairs, "Leave it as it is", "code")), done);
+      repairs.append(group("Which edit, in any file, repairs it?", ...options("repair", change.repairs, "Leave it as it is", "code")), done);
       repairs.querySelector("input").focus();
     });
     place.replaceChildren(group("What would somebody notice?", ...options("consequence", change.consequences, "Nothing bad: the change is as it should be", "")), next, repairs, said);

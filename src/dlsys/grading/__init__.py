@@ -4,7 +4,7 @@
     cohort, cluster            which submissions, in which order, on which machine
     judge, acts, tally         trusted: draw the cases, apply the laws, make the verdicts
     model_laws, in_model       the same for Your model: its checks, then its trials
-    aims, shapes               what an exercise is about; what is left of an answer without names
+    shapes                     what is left of an answer without names
     gradescope                 the same for one hand-in, in Gradescope's container
     walls                      isolate the learner's code, and carry data in and out
     books                      who handed in what, what counts, and every report about it

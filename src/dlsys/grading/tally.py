@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import torch
 
-from dlsys.grading import aims
+from dlsys_checks import aims
 from dlsys_helpers.acting import Case, Outcome
 from dlsys_helpers.expect import Broken
 from dlsys_helpers.judging import Exercise, Promise, WrongAnswer, close

@@ -119,7 +119,7 @@ def real_copies(rng):
         f"Every entry of y is {value}. You try five expressions, {', '.join(chosen)}, each on a "
         "fresh y, and call `zero_()` on the result. After how many of these calls is y still "
         f"{value}?",
-        safe, "`detach`, `.data` and views share y's memory. Only `clone` or arithmetic makes a "
+        safe, "`detach`, `.data` and views share y's memory. `clone` and arithmetic make a "
         "copy.", 5)
 
 
@@ -166,7 +166,7 @@ ask("02.5", {"layers": (10, 20, 40), "rows": (100, 250, 500), "batches": range(3
 ask("02.5", {"layers": (10, 20, 40), "rows": (100, 250, 500), "batches": range(3, 21)},
     lambda layers, rows, batches: number(
         f"A net keeps the float32 results of {layers} ReLUs, {rows} rows of 1,000 values each. An "
-        f"evaluation of {batches} batches adds up `loss.item()` in eval mode, without `no_grad`. "
+        f"evaluation of {batches} batches adds up `f(x).item()` in eval mode, without `no_grad`. "
         "How many MB do the graphs hold at most at any time (1 MB = 1e6 bytes)?",
         (one := layers * rows * 1000 * 4 / 1e6),
         "`item()` returns a plain number, so each graph is freed, but it was built for nothing.",

@@ -33,9 +33,9 @@ ask("05.1", {"low": range(1, 51), "gap": range(20, 61)}, lambda low, gap: number
     "1.", low + gap,
     gap))
 ask("05.1", {"side": range(2, 7), "channels": (2, 3)}, lambda side, channels: number(
-    f"BatchNorm2d in train mode gets one image with {channels} channels of {side} x {side} pixels. "
-    "It stores one variance and normalizes with a second. What is the ratio of the stored "
-    "variance to the second?",
+    f"BatchNorm2d(momentum=1) in train mode gets one image with {channels} channels of {side} x "
+    f"{side} pixels. It stores one variance and normalizes with a second. What is the ratio of "
+    "the stored variance to the second?",
     side**2 / (side**2 - 1),
     "It stores the unbiased variance, which is larger by a factor of n / (n - 1), where n is the "
     "number of pixels in a channel.", 1,
@@ -90,9 +90,9 @@ ask("05.3", {"p": (0.1, 0.2, 0.4, 0.5, 0.8), "x": range(2, 21)}, lambda p, x: nu
     "The mean of the square is x^2 / (1 - p). Subtract x^2, then take the root.", 0, x * p,
     x / (1 - p)))
 ask("05.3", {"modules": range(2, 10), "functions": range(2, 10)}, lambda modules, functions: whole(
-    f"A model's `forward` calls {modules} `nn.Dropout` modules, and `F.dropout(h, 0.1)` "
+    f"A model's `forward` calls {modules} registered `nn.Dropout`s, and `F.dropout(h, 0.1)` "
     f"{functions} times. How many of these calls still drop units after `model.eval()`?", functions,
-    "eval() reaches only modules. The function's default is "
+    "eval() reaches registered modules. The function's default is "
     "training=True.", 0, modules + functions))
 
 # ---- 05.4 One init for every activation

@@ -123,7 +123,7 @@ ask("07.5", {"n": range(2, 9), "c": range(3, 10), "h": range(10, 41), "w": range
     lambda n, c, h, w: choice(
         f"What is the shape of a tensor of shape ({n}, {c}, {h}, {w}) after "
         "`.to(memory_format=torch.channels_last)`?", f"({n}, {c}, {h}, {w})",
-        "Only the strides change.", f"({n}, {h}, {w}, {c})", f"({n}, {c * h}, {w})",
+        "The shape stays unchanged.", f"({n}, {h}, {w}, {c})", f"({n}, {c * h}, {w})",
         f"({n}, {w}, {h}, {c})"))
 
 # ---- 07.6 A rate for each layer

@@ -19,8 +19,8 @@ ask("14.1", {"beta": (0.1, 0.2, 0.4), "steps": (100, 500, 1000)}, lambda beta, s
     beta / 2 / steps, within=0.02))
 ask("14.1", {"made": ("ref = policy", "ref = policy.eval()", "ref = copy.copy(policy)")},
     lambda made: choice(
-        f"You write `{made}` and run DPO with the reference under `no_grad`. What does the log "
-        "show, and what does the policy do?", "the loss stays at log 2, and the policy drifts",
+        f"You write `{made}` and run DPO without dropout, reference under `no_grad`. What does the "
+        "log show, and what does the policy do?", "the loss stays at log 2, and the policy drifts",
         "The weights are shared, so the margin is always 0, but its gradient is not.",
         "the loss stays at log 2, and the policy does not move",
         "the loss falls, and the policy drifts",
@@ -68,7 +68,7 @@ ask("14.2", {"size": (4, 8), "chance": (0.1, 0.2, 0.5)}, lambda size, chance: nu
     1 - none if abs(1 - 2 * none) > 0.05 else 0.0, within=0.03))
 ask("14.2", {"easy": range(6, 10), "hard": range(4)}, lambda easy, hard: choice(
     f"A wrong answer to an easy prompt gets {easy} points. A right answer to a hard prompt gets "
-    f"{hard + 1}, and a wrong one gets {hard}. These first two answers end up in one group. Which "
+    f"{hard + 1}, and a wrong one gets {hard}. These first two answers form one group. Which "
     "of them is pushed up?", "the wrong answer to the easy prompt",
     "Within a group, only the reward counts, and here the prompt decides the reward.",
     "the right answer to the hard prompt", "both, because each is the best of its prompt",

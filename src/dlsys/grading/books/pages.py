@@ -13,12 +13,12 @@ import jinja2
 import markupsafe
 
 from dlsys import assignments
-from dlsys.grading import aims
 from dlsys.grading.books import exam_record, marking, reports, returns, scoring, similar
 from dlsys.grading.books.people import Result, all_notes, names, owner
 from dlsys.grading.books.reports import page_name
 from dlsys.grading.books.run_folder import FEEDBACK, MARKING
 from dlsys.grading.text import cell_and_line
+from dlsys_checks import aims
 from dlsys_files.private_file import write_private
 from dlsys_helpers import catalog
 from dlsys_helpers.verdicts import STATUSES

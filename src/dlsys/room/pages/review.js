@@ -68,9 +68,9 @@ export function form(change, given, send) {
   const node = el("form", { class: "review" },
     el("fieldset", {}, el("legend", {}, "Mark the line at fault"), lines(change.lines, mark),
       elsewhere(), option("mark", "none", ["Nothing is wrong"])),
-    el("fieldset", {}, el("legend", {}, "How sure are you that this change is faulty, in %?"),
+    el("fieldset", {}, el("legend", {}, "How likely is it that this change is faulty, in %?"),
       el("div", { class: "chips" }, ...SURE.map((n) => option("confidence", n, [`${n}`]))),
-      el("p", { class: "soft" }, "0: sure that it is healthy. 100: sure that it is faulty.")),
+      el("p", { class: "soft" }, "0: certainly healthy. 100: certainly faulty.")),
     later, el("button", {}, "This is my answer"), problem);
   const chosen = (name) => node.querySelector(`input[name=${name}]:checked`)?.value;
   const go = () => {
