@@ -590,13 +590,13 @@ def test_a_run_that_was_shown_counts_after_an_interruption(kept, monkeypatch, ca
 
 def test_without_a_file_nobody_is_told_that_answers_are_kept(monkeypatch, capsys):
     monkeypatch.setenv("DLSYS_PROGRESS", "off")
-    played(monkeypatch, ["none", "60"], "1")
+    played(monkeypatch, ["none", "60", "60"], "1")
     assert "Nothing is kept, because DLSYS_PROGRESS is off." in capsys.readouterr().out
 
 
 def test_a_cross_says_what_was_chosen(kept, monkeypatch, capsys):
     case = CHANGED
-    played(monkeypatch, ["none", "60", case.consequences[2], "0"],
+    played(monkeypatch, ["none", "60", "60", case.consequences[2], "0"],
            str(review_diff.number_of(case)))
     told = " ".join(capsys.readouterr().out.split())
     assert "You marked none." in told
@@ -611,7 +611,7 @@ def test_old_lines_repair_a_changed_line_and_not_a_missing_one(kept, monkeypatch
                               '"warmup": 6},', "✗ Repair")}
     for id, (line, said) in lines.items():
         case = case_files.cases()[id]
-        played(monkeypatch, ["none", "90", "0", line], str(review_diff.number_of(case)))
+        played(monkeypatch, ["none", "90", "90", "0", line], str(review_diff.number_of(case)))
         assert said in capsys.readouterr().out
     found = scoring.score(review_diff.reviews().values())
     assert found.repaired == (1, 2)
