@@ -133,10 +133,9 @@ def complaints(said: dict[str, Answer]) -> list[str]:
         return []
     none = sum(map(unanswered, said.values()))
     more = [f"... and {len(every) - LISTED} more"] if len(every) > LISTED else []
-    return [f"{len(every)} parts of answers could not be read; each counts as missing:",
-            *every[:LISTED], *more,
-            *([f"{none} cases have no answer. Run the command again to ask for them."]
-              if none else [])]
+    return [f"{len(said) - none} of {len(said)} cases have an answer.",
+            f"Not read, so counted as missing: {len(every)}.", *every[:LISTED], *more,
+            *(["Run the command again to ask for the missing answers."] if none else [])]
 
 
 TOOLS = baselines.BASELINES | baselines.CHEATS
@@ -180,16 +179,22 @@ def main() -> None:
         return
     cases, held, rest = build.loaded()
     mine = {case: one for case, one in cases.items() if one["form"] in (asked.form or build.FORMS)}
+    earlier = 0
     try:
         name = "own_" + hashlib.sha256(version_of(asked.command).encode()).hexdigest()[:8]
+        earlier = 0 if asked.again else len(kept(file_of(name)))
         said = answers(name, functools.partial(play.by_command, asked.command), mine, rest,
                        asked.again)
     except UserError as error:
-        parser.error(str(error))
-    print(*lines("your adapter", {form: row(found) for form, found in scores(said, held).items()}),
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    print(*complaints(said), *lines("your adapter", {form: row(found) for form, found in
+                                                     scores(said, held).items()}),
           f"The single answers are in {file_of(name).relative_to(build.FOLDER.parent.parent)}.",
-          *complaints(said), sep="\n")
-    sys.exit(1 if any(map(unanswered, said.values())) else 0)
+          *([f"{earlier} of them are from earlier runs of this command. If your adapter has "
+             "changed since, --again asks all cases again."] if earlier else []), sep="\n")
+    broken = any(map(unanswered, said.values())) or all(one.unread for one in said.values())
+    sys.exit(1 if broken else 0)
 
 
 if __name__ == "__main__":

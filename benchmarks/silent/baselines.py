@@ -124,6 +124,13 @@ def finder(case: dict, _buy: Callable) -> dict:
             "place": (added(case["diff"]) or [""])[0]}
 
 
+def every_probe(case: dict, buy: Callable) -> dict:
+    """Buys every probe and counts the numbers out of range, whatever it costs."""
+    odd = sum(not low <= float(value) <= high for probe, ends in case["healthy"].items()
+              for name, value in buy(probe)["numbers"].items() for low, high in [ends[name]])
+    return {"confidence": 1 - 0.8 / (1 + odd)}
+
+
 # ---- the tools of the course that run a program
 
 def watch(case: dict, _buy: Callable) -> dict:
@@ -205,13 +212,17 @@ def letters(case: dict, _buy: Callable) -> dict:
 
 
 def comparer(case: dict, _buy: Callable) -> dict:
-    """A line that no other program in the file has; in a public file it is seldom a decoy."""
-    others = collections.Counter(line for one in build.stored(build.CASES)["cases"].values()
-                                 if one["form"] == "source"
-                                 for line in set(one["files"]["main.py"].splitlines()))
-    odd = [number for number, line in enumerate(case["files"]["main.py"].splitlines(), 1)
-           if others[line] == 1]
-    return {"confidence": 0.9 if odd else 0.4, "place": f"main.py:{odd[0]}" if odd else ""}
+    """A line that all other programs in the file have and this one lacks, or one that only this
+    program has; in a public file these are seldom decoys.
+    """
+    others = [set(one["files"]["main.py"].splitlines())
+              for name, one in build.stored(build.CASES)["cases"].items()
+              if one["form"] == "source" and name != case["id"]]
+    own = case["files"]["main.py"].splitlines()
+    lacks = set.intersection(*others) - set(own)
+    odd = [number for number, line in enumerate(own, 1) if not any(line in one for one in others)]
+    return {"confidence": 0.9 if lacks else 0.4 + 0.1 * bool(odd),
+            "place": f"main.py:{odd[0]}" if odd else ""}
 
 
 def note_taker(case: dict, buy: Callable) -> dict:
@@ -238,12 +249,13 @@ def digits(probes: dict[str, dict]) -> set[tuple]:
             for name, value in numbers.items() if len(str(value).strip("-0.").replace(".", "")) > 2}
 
 
-BASELINES = {"random": guess, "range": in_range, "distance": distance, "finder": finder,
-             "watch": watch, "same": same}
+BASELINES = {"random": guess, "range": in_range, "buys everything": every_probe,
+             "distance": distance, "finder": finder, "watch": watch, "same": same}
 CHEATS = {"always faulty": always, "names everything": everything, "reads the case file":
           file_reader, "keeps notes": note_taker, "compares the cases": comparer,
           "counts letters": letters}
-FORMS = {"range": ("curves", "probes"), "distance": ("curves",), "finder": ("diff",),
+FORMS = {"range": ("curves", "probes"), "buys everything": ("probes",),
+         "distance": ("curves",), "finder": ("diff",),
          "watch": ("source",), "same": ("diff",), "keeps notes": ("probes",),
          "compares the cases": ("source",),
          "counts letters": ("source", "diff")}  # all forms, if not listed here

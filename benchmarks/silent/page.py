@@ -21,6 +21,9 @@ SHOWN = {"curves": "curves of a run, next to the curves of two healthy runs",
 WHAT = {"random": "a confidence, a cause and a line, drawn at random",
         "range": "takes the first numbers outside their healthy range; `dlsys find` names the "
                  "cause",
+        "buys everything": "counts the numbers of all probes that are outside their healthy range. "
+                           "It detects all faults, so in this form the price and the cause are "
+                           "left to find",
         "distance": "how far the curves are from the two earlier runs. It detects nearly all "
                     "faults, so in this form only the cause is left to find",
         "finder": "`dlsys find` on the description of a change",
@@ -30,7 +33,7 @@ WHAT = {"random": "a confidence, a cause and a line, drawn at random",
         "names everything": "cheat: every cause and every line",
         "reads the case file": "cheat: uses what the case file gives away",
         "keeps notes": "cheat: looks for another case with the same seeds",
-        "compares the cases": "cheat: looks for what only one program in the file has",
+        "compares the cases": "cheat: looks for what only one program in the file has or lacks",
         "counts letters": "cheat: the longer the program, the more likely it is faulty"}
 
 

@@ -114,6 +114,9 @@ def words(command: str) -> list[str]:
     if not found:
         raise UserError("adapter: got an empty command, expected one such as "
                         "'python my_adapter.py'.")
+    for word in found:
+        if word.endswith(".py") and not Path(word).is_file():
+            raise UserError(f"adapter: there is no file {word!r} here ({Path.cwd()}).")
     return [str(Path(word).absolute()) if "." in word and Path(word).is_file() else word
             for word in found]
 

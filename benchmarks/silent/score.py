@@ -24,12 +24,15 @@ from dlsys import find
 from dlsys_diffs.scoring import Count, auroc, interval
 from dlsys_helpers import catalog
 
-BUDGET = 10  # of the 25 for all probes: enough for the loss and three others
+BUDGET = 10  # of the 26 for all probes: enough for the loss and three others
 ACCUSED, UNSAID = 0.5, 0.5
 WORDS = 40
 ID = r"\d\d\.\d{1,2}\b(?!\.\d)"
-IDS = re.compile(rf"\W*(?:trap|cause|id)?\W*({ID}(?:(?:\s*[,;/&]\s*|\s+or\s+|\s+and\s+){ID})*)",
-                 re.IGNORECASE)  # at the beginning; later numbers are measurements
+BETWEEN = r"(?:\s*[,;/&]\s*|\s+(?:or\s+|and\s+)?)"
+IDS = re.compile(  # alone at the beginning; other numbers are measurements
+    rf"\W*(?:(?:trap|cause|id|either)\W+)?({ID}(?:{BETWEEN}{ID})*)\s*(?:[:.,;()-]|$)",
+    re.IGNORECASE)
+NOTHING = ("", "none", "no", "healthy", "n/a")
 PLACE = re.compile(r"(?:\./)?([\w][\w./-]*\.py):([1-9][0-9]{0,4})")
 SHOWN = 60  # characters of an unreadable part in a message
 
@@ -120,10 +123,12 @@ def index() -> find.Index:
 
 def cause(said: Any) -> str | None:
     """The one cause named, "" for none, None if there are several or too many words."""
-    if said in (None, ""):
+    if said is None:
         return ""
     if not isinstance(said, str) or len(said.split()) > WORDS:
         return None
+    if said.strip().lower() in NOTHING:
+        return ""
     if begins := IDS.match(said):
         named = set(re.findall(ID, begins[1]))
         return named.pop() if len(named) == 1 and named <= causes().keys() else None
