@@ -60,7 +60,7 @@ PINNED = fingerprints.pinned()
 
 
 @pytest.mark.parametrize(("name", "other", "why"), [
-    ("module_fingerprint", lambda module: "other", "dlsys_checks.checking"),
+    ("module_fingerprint", lambda module: "other", "dlsys_checks.cases"),
     ("pinned", lambda: PINNED | {"torch": "0.1"}, "torch")])
 def test_all_are_run_after_a_change_of_a_helper_or_a_package(folder, monkeypatch, name, other,
                                                              why):

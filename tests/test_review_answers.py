@@ -369,8 +369,8 @@ ROUTES = {
     ("05.1", 3): lambda big, a, small, b: statistics.fmean([a] * big + [b] * small),
     ("05.1", 4): lambda low, high: nn.BatchNorm1d(1, affine=False)(
         torch.tensor([[float(low)], [high]]))[1],
-    ("05.1", 5): lambda _, side, __: statistics.variance(range(side**2)) / statistics.pvariance(
-        range(side**2)),
+    ("05.1", 5): lambda _, __, side, ___: (
+        statistics.variance(range(side**2)) / statistics.pvariance(range(side**2))),
     ("05.2", 1): lambda layers: layers * sum(
         isinstance(part, nn.LayerNorm) for part in nn.TransformerEncoderLayer(8, 2, 8).modules()),
     ("05.2", 3): lambda x, first, factor, last: x * (1 + factor) + first * factor + last,
