@@ -998,8 +998,8 @@ plot_columns({"none": cold, "50 steps": warmed,
 
 # %% [markdown] role="concept"
 # With the warm-up, the net trains even at this high rate, except that about one run in
-# fifty still gets stuck. At a tenth of that rate, the net needs no warm-up at all. So a
-# warm-up is the price of a high peak. With your own net, try both a warm-up and a lower
+# fifty still gets stuck. At a tenth of that rate, the net needs no warm-up at all. Here,
+# a warm-up is the price of a high peak. With your own net, try both a warm-up and a lower
 # rate. A warm-up usually takes 1 to 5 % of the run, or a few hundred to a few thousand
 # steps. Transformers with the norm after the addition need a warm-up most, because their
 # attention and their norm layers amplify a bad first step. Trap 05.2 shows how this

@@ -239,8 +239,8 @@ draw_grids({
 # %% [markdown] role="concept"
 # ## Two details: where eps belongs, and what one group is
 #
-# $\epsilon$ belongs under the square root. It is added to the *biased* variance, the
-# sum of squared deviations divided by the number of values. If you add $\epsilon$
+# $\epsilon$ belongs under the square root. Here, it is added to the *biased* variance,
+# the sum of squared deviations divided by the number of values. If you add $\epsilon$
 # outside the square root, the result hardly changes for inputs of scale 1 but changes a
 # lot for small inputs. Also, do not expect torch's `std` of a normalized row to be
 # exactly 1. By default, `std` takes the root of the unbiased variance, which is 64/63 for

@@ -1659,8 +1659,8 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
 # **Keep:** Split first. Then do every step that learns from labels on the training part
 # alone. **In your own code:** Shuffle the labels and repeat everything, twenty times. If
 # the mean accuracy is clearly above the frequency of the more common class, you have a
-# leak of this kind. If not, this proves nothing, because shuffling hides other leaks,
-# such as a column made from the label. **Source:** [scikit-learn's common
+# leak of this kind. If not, other leaks remain possible, because shuffling hides some,
+# such as a column made from the true labels. **Source:** [scikit-learn's common
 # pitfalls](https://scikit-learn.org/stable/common_pitfalls.html#data-leakage). **Seen in
 # the wild:** In [pycaret#1874](https://github.com/pycaret/pycaret/issues/1874), columns
 # were chosen on the whole training set, and the model was then cross-validated on the

@@ -161,8 +161,8 @@ claim("accuracy with convolutions minus accuracy with linear layers",
 
 # %% [markdown] role="concept"
 # The linear layers have nearly twice as many parameters but do far worse, because they
-# would have to see each stroke at each position in training. A convolution has to see a
-# stroke at only one position. The inductive bias helps where its assumptions hold: for
+# would have to see each stroke at each position in training. A convolution uses the
+# same weights for a stroke everywhere. The inductive bias helps where its assumptions hold: for
 # pixels, whose neighbours belong together, but not for the columns of a table.
 #
 # ## How many positions fit

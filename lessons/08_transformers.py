@@ -846,8 +846,8 @@ draw_grids(
 # mask, the key must not come after the query. In a *sliding window*, the key must also be
 # at most a fixed number of positions before the query, which makes long texts cheaper. If
 # a function has a flag for the rule, use the flag. With `is_causal=True`, a kernel knows
-# the triangle and can skip the hidden scores, nearly half of the work. A triangle that
-# you pass as a boolean tensor is treated like any other mask, and no work is skipped.
+# the triangle and can skip the hidden scores, nearly half of the work. It treats a
+# triangle passed as a boolean tensor like any other mask, and skips no work.
 
 # %% role="concept"
 query, key = torch.arange(6)[:, None], torch.arange(6)
@@ -1254,8 +1254,8 @@ claim("entropy of the next token minus the masked model's loss in a gap, "
 # %% [markdown] trap="08.3" role="more"
 # **One position off.** A worse mistake also runs without an error: you pass the masked
 # model the whole row and read the logits at position t as the prediction for t + 1. But
-# the model was trained to predict the token at position t itself, so it mostly repeats
-# the input token at t.
+# those logits name the token at position t itself, which the model infers from its
+# neighbours, so they mostly match the input.
 
 # %% trap="08.3" role="more"
 with torch.no_grad():

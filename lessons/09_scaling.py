@@ -2904,7 +2904,7 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
 # ## The switches of a multi-GPU run
 #
 # Outside a notebook, `torchrun` starts the ranks. It sets `RANK`, `WORLD_SIZE`,
-# `LOCAL_RANK` and the address where the ranks meet, and ends all ranks if one fails.
+# `LOCAL_RANK` and the ranks' meeting address, and ends its machine's ranks if one fails.
 # `init_process_group` reads all but `LOCAL_RANK`. Your script reads `LOCAL_RANK`, the
 # rank's number on its own machine and therefore the number of the rank's GPU:
 

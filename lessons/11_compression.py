@@ -3391,7 +3391,7 @@ for rows in (1, 256):
 # %% [markdown] role="concept"
 # The files have about the same length, because nearly all of each file is weights. The
 # longer file shows trap 11.5 again: an exported program keeps its example, and two rows
-# of the test digits are a view of a storage that holds all test digits. The times
+# of the test digits are a view of a storage that holds all digits. The times
 # depend on the machine that ran this notebook. Measure your own times, with the number
 # of rows that you serve, on the processor that will serve them. By itself, an
 # `ExportedProgram` is not faster than the model, because it runs the same kernels from
@@ -3521,7 +3521,7 @@ for rows in (1, 256):
 # %% [markdown] role="gpu"
 # ## On a GPU: when fewer bits save time
 #
-# A layer whose input has one row reads each weight once and uses it once. A layer whose
+# With one input row, a linear layer reads each weight once and uses it once. A layer whose
 # input has 4,096 rows uses each weight 4,096 times. So for a large matrix, the bytes read
 # determine the time in the first case, and the multiplications in the second. A weight
 # stored in 8 or 4 bits is converted back to 16 bits before it is multiplied, unless the
