@@ -1865,8 +1865,8 @@ claim("number of parameters in the wide network divided by the number in "
 # cure can do nothing. You can skip this section until you use a GPU.
 #
 # **Before you run anything:** At 10 FLOPs per value, GELU on an 8192 x 8192 tensor needs
-# about 1/1600 of the arithmetic of the Linear layer before it. Would you guess that GELU takes 1/1600 of the
-# Linear layer's time?
+# about 1/1600 of the arithmetic of the Linear layer before it. Would you guess that GELU
+# takes 1/1600 of the Linear layer's time?
 #
 # Even without a GPU, you can count the FLOPs (operations on floating-point values), the
 # minimum number of bytes that have to move, and the launches. For this count, use

@@ -726,7 +726,7 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 # ## A residual block adds to its input
 #
 # A deeper network should be at least as good as a shallow one, because the extra layers
-# could copy their input. Many plain layers may fail to copy. In 2015, a net of 56 plain
+# could copy their input. Plain layers often fail to copy. In 2015, a net of 56 plain
 # layers had a higher error *in training* than a net of 20 such layers. A **residual
 # block** does not have to learn to copy. It computes a change and *adds* this change to
 # its input: $y = x + F(x)$. If $F(x)$ is zero, the block copies its input.
@@ -920,7 +920,7 @@ plot_bars({f"{where}, {n} each: {how}": scores[k]
            for (where, n), scores in gained.items()
            for k, how in enumerate(("frozen", "random start"))},
           xlabel="accuracy on the new digits",
-          title="Freezing this body costs accuracy on both tasks",
+          title="With 100 examples each, freezing this body costs accuracy",
           alt="Eight bars: near and far task, 5 and 100 examples of each "
               "class, each with the frozen body and from a random start. "
               "The frozen body does better on the near task than on the "

@@ -2,7 +2,6 @@
 
     python -m benchmarks.silent                             all baselines, then the table
     python -m benchmarks.silent run "python my_adapter.py"  an adapter; prints its scores
-
     python -m benchmarks.silent causes                      the causes that can be named
 
 Each answer is saved as soon as it is given, so a stopped run resumes where it was; --again starts
@@ -90,8 +89,9 @@ def version_of(command: str) -> str:
 
 def bar(done: int, of: int, what: str) -> None:
     filled = round(30 * done / of)
-    end = "\n" if done == of or not sys.stderr.isatty() else "\r"
-    if sys.stderr.isatty() or done == of or done % 20 == 0:
+    live = sys.stderr.isatty()
+    end = "\n" if done == of or not live else "\r"
+    if live or done == of or done % 20 == 0:
         print(f"[{'#' * filled}{'.' * (30 - filled)}] {done} of {of}  {what:24}", end=end,
               file=sys.stderr, flush=True)
 
@@ -179,7 +179,6 @@ def main() -> None:
         return
     cases, held, rest = build.loaded()
     mine = {case: one for case, one in cases.items() if one["form"] in (asked.form or build.FORMS)}
-    earlier = 0
     try:
         name = "own_" + hashlib.sha256(version_of(asked.command).encode()).hexdigest()[:8]
         earlier = 0 if asked.again else len(kept(file_of(name)))

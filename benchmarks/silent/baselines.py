@@ -5,7 +5,9 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextlib
+import functools
 import io
+import itertools
 import math
 import multiprocessing
 import random
@@ -229,18 +231,20 @@ def note_taker(case: dict, buy: Callable) -> dict:
     """Whether another case has the same seeds: how many numbers it has in common with one of them
     to the last digit. An adapter that keeps notes can find this out.
     """
-    noted = {name: digits(one["probes"]) for name, one in build.stored(build.ANSWERS)
-             ["answers"].items() if "probes" in one}
-    seen: dict[tuple, collections.Counter] = {}
-    for numbers in noted.values():
-        for name, value in numbers:
-            seen.setdefault(name, collections.Counter())[value] += 1
-    vary = {name for name, values in seen.items()
-            if max(values.values()) < 0.7 * len(noted)}  # the others hold for any seed
+    noted, fixed = notes()
     own = digits({probe: buy(probe)["numbers"] for probe in case["probes"]})
-    common = max(sum(number[0] in vary for number in own & other)
-                 for name, other in noted.items() if name != case["id"])
+    common = max(len(own & other - fixed) for name, other in noted.items() if name != case["id"])
     return {"confidence": common / len(own)}
+
+
+@functools.cache
+def notes() -> tuple[dict[str, set], set]:
+    """The numbers of each case, and all numbers whose name has one value for nearly any seed."""
+    noted = {name: digits(one["probes"]) for name, one in
+             build.stored(build.ANSWERS)["answers"].items() if "probes" in one}
+    every = collections.Counter(itertools.chain.from_iterable(noted.values()))
+    same = {name for (name, _), count in every.items() if count >= 0.7 * len(noted)}
+    return noted, {number for number in every if number[0] in same}
 
 
 def digits(probes: dict[str, dict]) -> set[tuple]:

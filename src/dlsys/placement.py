@@ -253,8 +253,8 @@ def tell(found: Plan, minutes: int) -> None:
     right = sum(row["right"] for row in rows)
     print(f"\n{right} of {len(rows)} right.")
     if not found.take:
-        print("Your answers show no gap on the core path, but they did not cover every stage. "
-              "To go on: dlsys exam a")
+        print(f"Your answers show no gap on the core path, but {len(rows)} questions cannot cover "
+              "all of it. To go on: dlsys exam a")
         return
     today = found.today(minutes)
     spent = sum(step.minutes for step in today)
