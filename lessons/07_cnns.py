@@ -920,7 +920,7 @@ plot_bars({f"{where}, {n} each: {how}": scores[k]
            for (where, n), scores in gained.items()
            for k, how in enumerate(("frozen", "random start"))},
           xlabel="accuracy on the new digits",
-          title="With 100 examples each, freezing this body costs accuracy",
+          title="Far task or much data: freezing costs accuracy",
           alt="Eight bars: near and far task, 5 and 100 examples of each "
               "class, each with the frozen body and from a random start. "
               "The frozen body does better on the near task than on the "
@@ -1478,7 +1478,7 @@ claim("number of layers with a channels-last output if only the model is "
       sum(model_only), expected=3)
 
 # %% [markdown] trap="07.5" role="more" topics="exceptions · what it is worth · the other counts"
-# Two of the exceptions: a convolution with circular padding does not pass the format
+# There are exceptions: a convolution with circular padding does not pass the format
 # on, and `view` cannot join axes that are no longer side by side. With one channel or
 # with 1 x 1 pixels, both formats have the same order in memory. How much time the
 # channels-last format saves on a GPU or a CPU depends on the layer and the machine. The
